@@ -1,0 +1,1 @@
+"""Original checkpoints to `save_pretrained` folders: `python -m conversion.SOURCE CHECKPOINT OUTPUT_DIR`."""

@@ -1,0 +1,115 @@
+"""Reading the files of original authors, without ever unpickling code."""
+
+import argparse
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+
+class ConversionError(ValueError):
+    """The checkpoint or its configuration is not what the source expects; the message says what and what to do."""
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """
+    Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
+
+    Training scripts save their `argparse.Namespace` beside the weights: a class that holds plain values and runs
+    nothing, and the only one allowed besides tensors and Python's own containers.
+
+    Raises:
+        ConversionError: if the file is missing, cut off, not a checkpoint, or holds anything else.
+    """
+    if not path.is_file():
+        raise ConversionError(f"There is no file {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ConversionError(
+            f"{path} is damaged, or holds more than weights and plain values, which is not loaded because it could "
+            f"run code: {_first_line(error)}"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, SafetensorError) as error:
+        raise ConversionError(f"{path} cannot be read; is it cut off? {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors.")
+    return content
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
+    """
+    The state dict of a checkpoint: under the first of `wrappers` that is there, or the whole dictionary.
+
+    Raises:
+        ConversionError: if there are no tensors.
+    """
+    for wrapper in wrappers:
+        if isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    if not weights:
+        raise ConversionError(
+            f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
+        )
+    return weights
+
+
+def strip_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The weights whose names begin with `prefix`, without it; all of them as they are when none does."""
+    stripped = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    return stripped or weights
+
+
+def read_original_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
+    """
+    Read the keyword arguments of an original constructor from a JSON file with one bare object.
+
+    Raises:
+        ConversionError: if the file cannot be read, is no object, or has a key that is not in `known`.
+    """
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{path} is not a readable JSON file: {_first_line(error)}") from error
+    if not isinstance(config, dict):
+        raise ConversionError(f"{path} must hold one JSON object, got a {type(config).__name__}.")
+    known = set(known)
+    if unknown := sorted(set(config) - known):
+        raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
+    return config
+
+
+def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """
+    Merge what the original configuration says with what the tensors say.
+
+    Raises:
+        ConversionError: where they contradict each other.
+    """
+    for name, value in found.items():
+        if name in config and config[name] != value:
+            raise ConversionError(
+                f"The original configuration says {name}={config[name]!r}, the tensors say {value!r}."
+            )
+    return {**config, **found}
+
+
+def preview(names: Iterable[str], limit: int = 6) -> str:
+    """The first few of some names, and how many more there are."""
+    names = list(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(map(str, names[:limit])) + rest

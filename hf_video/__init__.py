@@ -1,0 +1,28 @@
+"""Video-understanding models for Hugging Face Transformers: VideoViT, VideoMamba and MemoryBankQFormer.
+
+Importing this package registers every family with the Auto classes of Transformers, at no cost to programs that never
+use Transformers: the registration happens when `transformers` is imported, or at once when it already is.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import wrapt
+
+from .auto import PUBLIC_NAMES, register_auto_classes
+
+__version__ = "0.1.0"
+
+wrapt.register_post_import_hook(lambda transformers: register_auto_classes(), "transformers")
+
+__all__ = ["__version__", *PUBLIC_NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in PUBLIC_NAMES:
+        return getattr(import_module(PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC_NAMES})

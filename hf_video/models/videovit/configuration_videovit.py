@@ -1,0 +1,238 @@
+"""VideoViT model configuration."""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.backbone_utils import BackboneConfigMixin
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+
+@strict
+class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
+    r"""
+    Configuration of the VideoViT family: the video vision transformers of VideoMAE (https://arxiv.org/abs/2203.12602),
+    VideoMAE V2 (https://arxiv.org/abs/2303.16727) and STMixer (https://arxiv.org/abs/2303.15879). The defaults are
+    VideoMAE ViT-B on 16 frames of 224 x 224 pixels.
+
+    Args:
+        image_size (`int` or `(int, int)`, defaults to 224):
+            Height and width in pixels that the positions are laid out for.
+        patch_size (`int` or `(int, int)`, defaults to 16):
+            Height and width of a patch in pixels.
+        num_channels (`int`, defaults to 3):
+            Colour channels of a frame.
+        num_frames (`int`, defaults to 16):
+            Frames that the positions are laid out for.
+        tubelet_size (`int`, defaults to 2):
+            Frames in a patch.
+        hidden_size (`int`, defaults to 768):
+            Width of a token.
+        num_hidden_layers (`int`, defaults to 12):
+            Number of transformer blocks.
+        num_attention_heads (`int`, defaults to 12):
+            Attention heads of a block.
+        head_dim (`int`, *optional*):
+            Width of a head; `hidden_size // num_attention_heads` when not given.
+        intermediate_size (`int`, defaults to 3072):
+            Width of the hidden layer of the MLP.
+        hidden_act (`str`, defaults to `"gelu"`):
+            Activation of the MLP.
+        hidden_dropout_prob (`float`, defaults to 0.0):
+            Dropout after the positions, the attention's output projection and the MLP.
+        attention_probs_dropout_prob (`float`, defaults to 0.0):
+            Dropout of the attention weights.
+        drop_path_rate (`float`, defaults to 0.0):
+            Stochastic depth of the last block; it grows linearly from 0 in the first one.
+        classifier_dropout (`float`, defaults to 0.0):
+            Dropout before the classifier.
+        initializer_range (`float`, defaults to 0.02):
+            Standard deviation of the truncated normal initialisation.
+        classifier_init_scale (`float`, defaults to 1.0):
+            Factor on the initial weights of the classifier; VideoMAE fine-tunes with 0.001.
+        norm_type (`"layer_norm"` or `"rms_norm"`, defaults to `"layer_norm"`):
+            Normalisation used everywhere.
+        layer_norm_eps (`float`, defaults to 1e-6):
+            Epsilon of the norms.
+        head_norm_eps (`float`, *optional*):
+            Epsilon of the norms next to a head (`fc_norm` and the decoder's); `layer_norm_eps` when not given.
+        qkv_bias (`bool`, defaults to `True`):
+            Whether the query, key and value projection has a bias. Its key part starts at zero and, without RoPE,
+            query/key norm or cosine attention, cannot change the attention.
+        qk_scale (`float`, *optional*):
+            Factor on the attention scores; `head_dim ** -0.5` when not given.
+        use_qk_norm (`bool`, defaults to `False`):
+            Whether queries and keys are normalised per head, before RoPE.
+        use_cosine_attention (`bool`, defaults to `False`):
+            Whether attention scores are cosines times a learned scale per head, as VideoMAE V2 offers.
+        layer_scale_init_value (`float`, defaults to 0.0):
+            Initial factor on the two residual branches of a block, one per channel; 0 leaves layer scale out.
+        position_embedding_type (`"sinusoidal"`, `"learned"`, `"rope"` or `"none"`, defaults to `"sinusoidal"`):
+            `"sinusoidal"` is one flat 1-D table over all tokens, `"rope"` rotates queries and keys along the axial
+            (time, row, column) coordinates of a token.
+        position_embedding_resize (`"interpolate"`, `"rebuild"` or `"token_count"`, defaults to `"interpolate"`):
+            What the table becomes for an input of another size. `"interpolate"`: every temporal slice bicubic, then
+            linear over time. `"rebuild"`: the sinusoidal table of the new number of tokens (VideoMAE).
+            `"token_count"`: spatially bicubic, only when the total number of tokens differs (STMixer).
+        position_embedding_grid (`(int, int, int)`, *optional*):
+            Token grid (t, h, w) that the sinusoidal table is built for before it is resized to the configured input
+            size; that size's own grid when not given.
+        detach_position_embeddings (`bool`, defaults to `False`):
+            Whether learned positions are kept from training, as the originals do.
+        rope_theta (`float`, defaults to 100.0):
+            Base of the RoPE frequencies.
+        use_class_token (`bool`, defaults to `False`):
+            Whether a class token leads the sequence.
+        use_mean_pooling (`bool`, defaults to `True`):
+            Whether a clip is pooled as the mean over its patch tokens followed by `fc_norm`; otherwise it is the first
+            token of the normalised sequence.
+        use_final_norm (`bool`, *optional*):
+            Whether tokens are normalised after the last block. When not given: in [`VideoViTForPreTraining`] and
+            [`VideoViTBackbone`] always, elsewhere unless `use_mean_pooling`.
+        decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
+        decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
+            Sizes of the decoder of [`VideoViTForPreTraining`].
+        mask_ratio (`float`, defaults to 0.9):
+            Share of patches hidden from the encoder in pre-training.
+        decoder_mask_ratio (`float`, defaults to 0.0):
+            Share of patches dropped by the decoder in pre-training (0, 0.25, 0.5 or 0.75; VideoMAE V2 uses 0.5).
+        norm_pix_loss (`bool`, defaults to `True`):
+            Whether the reconstruction target is standardised per patch and channel.
+        image_mean, image_std (`list[float]`, default to ImageNet's):
+            Normalisation of the input, undone to build the reconstruction target.
+        require_even_token_frames (`bool`, defaults to `False`):
+            Whether [`VideoViTBackbone`] refuses an odd number of token frames, as STMixer does.
+        out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
+            Stages whose feature maps [`VideoViTBackbone`] returns, of `"stem"`, `"stage1"`, ...; the last by default.
+
+    Raises:
+        ValueError: for values that contradict each other or do not exist, named in the message.
+    """
+
+    model_type = "videovit"
+
+    image_size: int | list[int] | tuple[int, int] = 224
+    patch_size: int | list[int] | tuple[int, int] = 16
+    num_channels: int = 3
+    num_frames: int = 16
+    tubelet_size: int = 2
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    drop_path_rate: float | int = 0.0
+    classifier_dropout: float | int = 0.0
+    initializer_range: float = 0.02
+    classifier_init_scale: float | int = 1.0
+    norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    layer_norm_eps: float = 1e-6
+    head_norm_eps: float | None = None
+    qkv_bias: bool = True
+    qk_scale: float | int | None = None
+    use_qk_norm: bool = False
+    use_cosine_attention: bool = False
+    layer_scale_init_value: float | int = 0.0
+    position_embedding_type: Literal["sinusoidal", "learned", "rope", "none"] = "sinusoidal"
+    position_embedding_resize: Literal["interpolate", "rebuild", "token_count"] = "interpolate"
+    position_embedding_grid: list[int] | tuple[int, int, int] | None = None
+    detach_position_embeddings: bool = False
+    rope_theta: float | int = 100.0
+    use_class_token: bool = False
+    use_mean_pooling: bool = True
+    use_final_norm: bool | None = None
+    decoder_hidden_size: int = 384
+    decoder_num_hidden_layers: int = 4
+    decoder_num_attention_heads: int = 6
+    decoder_intermediate_size: int = 1536
+    mask_ratio: float = 0.9
+    decoder_mask_ratio: float | int = 0.0
+    norm_pix_loss: bool = True
+    image_mean: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_MEAN)
+    image_std: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_STD)
+    require_even_token_frames: bool = False
+    _out_features: list[str] | None = None
+    _out_indices: list[int] | None = None
+
+    def __post_init__(self, **kwargs):
+        if self.head_dim is None:
+            self.head_dim = self._width_of_a_head("hidden_size", "num_attention_heads")
+        self.stage_names = ["stem"] + [f"stage{i}" for i in range(1, self.num_hidden_layers + 1)]
+        self.set_output_features_output_indices(
+            out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
+        )
+        super().__post_init__(**kwargs)
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels in a patch."""
+        return (self.tubelet_size, *_pair(self.patch_size))
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """Height and width of a frame in pixels."""
+        return _pair(self.image_size)
+
+    @property
+    def token_grid(self) -> tuple[int, int, int]:
+        """Token grid (t, h, w) of an input of the configured size."""
+        return self.token_grid_of(self.num_frames, *self.image_shape)
+
+    def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
+        """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels; what fills no patch is dropped."""
+        t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
+        return t, h, w
+
+    def _width_of_a_head(self, size_name: str, heads_name: str) -> int:
+        size, heads = getattr(self, size_name), getattr(self, heads_name)
+        if heads < 1 or size % heads:
+            raise ValueError(f"`{size_name}` ({size}) must be a multiple of `{heads_name}` ({heads}).")
+        return size // heads
+
+    def validate_architecture(self):
+        """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        positive = ("num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim")
+        positive += ("intermediate_size", "decoder_hidden_size", "decoder_num_attention_heads")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("image_size", "patch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1:
+                raise ValueError(f"`{name}` must be one positive number or (height, width), got {value}.")
+        if min(self.token_grid) < 1:
+            raise ValueError(
+                f"{self.num_frames} frames of {self.image_size} pixels hold no patch of {self.patch_shape} (frames, "
+                "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
+            )
+        self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
+        if self.qk_scale is not None and self.use_cosine_attention:
+            raise ValueError("`qk_scale` has no meaning with `use_cosine_attention`: leave one of them out.")
+        if self.position_embedding_type == "rope" and (self.head_dim % 2 or self.head_dim < 6):
+            raise ValueError(f"RoPE over three axes needs an even `head_dim` of at least 6, got {self.head_dim}.")
+        if self.position_embedding_resize == "rebuild" and self.position_embedding_type == "learned":
+            raise ValueError('Learned positions cannot be rebuilt: set `position_embedding_resize="interpolate"`.')
+        if self.position_embedding_grid is not None and len(self.position_embedding_grid) != 3:
+            raise ValueError(f"`position_embedding_grid` must be (t, h, w), got {self.position_embedding_grid}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
+        if not 0 < self.mask_ratio < 1:
+            raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
+        if self.decoder_mask_ratio not in (0, 0.25, 0.5, 0.75):
+            raise ValueError(f"`decoder_mask_ratio` must be 0, 0.25, 0.5 or 0.75, got {self.decoder_mask_ratio}.")
+        if self.norm_pix_loss is False and self.num_channels != len(self.image_mean):
+            raise ValueError(
+                f"`image_mean` and `image_std` must have one value for each of {self.num_channels} channels."
+            )
+
+
+def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+__all__ = ["VideoViTConfig"]

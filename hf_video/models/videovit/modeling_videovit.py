@@ -1,0 +1,708 @@
+"""PyTorch VideoViT: the video vision transformer of VideoMAE, VideoMAE V2 and STMixer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_videovit import VideoViTConfig
+from .masking_videovit import check_mask, select_tokens
+from .position_embeddings_videovit import (
+    RotaryEmbedding,
+    TokenGrid,
+    VideoViTPositionEmbeddings,
+    VideoViTRotaryEmbedding,
+    rotate,
+)
+
+
+@dataclass
+class VideoViTForPreTrainingOutput(ModelOutput):
+    """
+    Output of [`VideoViTForPreTraining`].
+
+    Args:
+        loss (`torch.FloatTensor` of shape `(1,)`):
+            Mean squared error over the patches to reconstruct.
+        logits (`torch.FloatTensor` of shape `(batch_size, num_predicted, tubelet_size * patch_height * patch_width *
+            num_channels)`):
+            Predicted patches, pixels in the order frame, row, column, channel. Predicted are the masked patches in
+            raster order or, with a decoder mask, all patches that the decoder keeps.
+        hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
+            Of the encoder.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+def patchify(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int]) -> torch.Tensor:
+    """
+    Cut videos into patches; frames and pixels that fill no patch are dropped.
+
+    Args:
+        pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+        patch_shape: frames, rows and columns of a patch.
+
+    Returns:
+        `(batch_size, num_channels, tubelet_size, patch_height, patch_width, t, h, w)`, a view where possible.
+    """
+    for dim, size in zip((1, 3, 4), patch_shape, strict=True):
+        pixel_values = pixel_values.narrow(dim, 0, pixel_values.shape[dim] // size * size)
+    (dt, dh, dw), (batch, frames, channels, height, width) = patch_shape, pixel_values.shape
+    patches = pixel_values.reshape(batch, frames // dt, dt, channels, height // dh, dh, width // dw, dw)
+    return patches.permute(0, 3, 2, 5, 7, 1, 4, 6)
+
+
+class VideoViTPatchEmbeddings(nn.Module):
+    """Patches to tokens by one linear layer, which is the original's `Conv3d` with its stride equal to its kernel."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        self.config = config
+        self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
+                f"width), got {tuple(pixel_values.shape)}."
+            )
+        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        if min(grid) < 1:
+            raise ValueError(
+                f"{pixel_values.shape[1]} frames of {tuple(pixel_values.shape[3:])} pixels hold no patch of "
+                f"{self.config.patch_shape} (frames, height, width)."
+            )
+        patches = patchify(pixel_values, self.config.patch_shape).permute(0, 5, 6, 7, 1, 2, 3, 4)
+        return self.projection(patches.reshape(patches.shape[0], math.prod(grid), -1))
+
+
+class VideoViTEmbeddings(nn.Module):
+    """Patch tokens behind an optional class token, with positions added where they are a table."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        self.config = config
+        self.patch_embeddings = VideoViTPatchEmbeddings(config)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size)) if config.use_class_token else None
+        self.position_embeddings = None
+        if config.position_embedding_type in ("sinusoidal", "learned"):
+            learned = config.position_embedding_type == "learned"
+            self.position_embeddings = VideoViTPositionEmbeddings(config, config.hidden_size, learned)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.BoolTensor | None = None,
+        interpolate_pos_encoding: bool = True,
+    ) -> torch.Tensor:
+        tokens = self.patch_embeddings(pixel_values)
+        prefix = tokens[:, :0] if self.cls_token is None else self.cls_token.expand(tokens.shape[0], -1, -1)
+        if self.position_embeddings is not None:
+            grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+            positions = self.position_embeddings(grid, interpolate_pos_encoding).to(tokens)
+            num_prefix_tokens = self.position_embeddings.num_prefix_tokens
+            tokens = tokens + positions[:, num_prefix_tokens:]
+            if num_prefix_tokens:
+                prefix = prefix + positions[:, :num_prefix_tokens]
+        if bool_masked_pos is not None:
+            tokens = select_tokens(tokens, ~bool_masked_pos)
+        if self.cls_token is not None:
+            tokens = torch.cat([prefix.to(tokens), tokens], dim=1)
+        return self.dropout(tokens)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = (query * scaling) @ key.transpose(2, 3)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
+    """The configuration's norm over `size` channels."""
+    norm = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
+    return norm(size, eps=config.layer_norm_eps if eps is None else eps)
+
+
+class VideoViTAttention(nn.Module):
+    """
+    Multi-head self-attention with one fused projection (rows: all queries, all keys, all values).
+
+    Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
+    """
+
+    def __init__(self, config: VideoViTConfig, hidden_size: int, num_attention_heads: int, head_dim: int):
+        super().__init__()
+        self.config = config
+        self.num_attention_heads = num_attention_heads
+        self.head_dim = head_dim
+        self.scaling = 1.0 if config.use_cosine_attention else config.qk_scale or head_dim**-0.5
+        self.is_causal = False
+        self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=config.qkv_bias)
+        self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else None
+        self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else None
+        self.logit_scale = None
+        if config.use_cosine_attention:
+            self.logit_scale = nn.Parameter(torch.empty(num_attention_heads, 1, 1))
+        self.o_proj = nn.Linear(num_attention_heads * head_dim, hidden_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        rotary: RotaryEmbedding | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        qkv = self.qkv(hidden_states).unflatten(-1, (3, self.num_attention_heads, self.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if self.q_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if self.logit_scale is not None:
+            query = F.normalize(query, dim=-1) * self.logit_scale.clamp(max=4.6052).exp().to(query.dtype)
+            key = F.normalize(key, dim=-1)
+        if rotary is not None:
+            query, key = rotate(query, rotary), rotate(key, rotary)
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        context, weights = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            None,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.o_proj(context.flatten(2)), weights
+
+
+class VideoViTMLP(nn.Module):
+    def __init__(self, config: VideoViTConfig, hidden_size: int, intermediate_size: int):
+        super().__init__()
+        self.fc1 = nn.Linear(hidden_size, intermediate_size)
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.fc2 = nn.Linear(intermediate_size, hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.activation_fn(self.fc1(hidden_states)))
+
+
+class VideoViTDropPath(nn.Module):
+    """Stochastic depth: in training, leaves out a residual branch for some clips (https://arxiv.org/abs/1603.09382)."""
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, branch: torch.Tensor) -> torch.Tensor:
+        if self.drop_prob == 0.0 or not self.training:
+            return branch
+        keep_prob = 1 - self.drop_prob
+        kept = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep_prob)
+        return branch * (kept / keep_prob)
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob}"
+
+
+class VideoViTLayer(GradientCheckpointingLayer):
+    """Pre-norm transformer block; layer scale on both branches where the configuration has it."""
+
+    def __init__(
+        self,
+        config: VideoViTConfig,
+        hidden_size: int,
+        num_attention_heads: int,
+        head_dim: int,
+        intermediate_size: int,
+        drop_path_rate: float,
+    ):
+        super().__init__()
+        self.layernorm_before = make_norm(config, hidden_size)
+        self.attention = VideoViTAttention(config, hidden_size, num_attention_heads, head_dim)
+        self.layernorm_after = make_norm(config, hidden_size)
+        self.mlp = VideoViTMLP(config, hidden_size, intermediate_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.drop_path = VideoViTDropPath(drop_path_rate)
+        self.layer_scale1 = self.layer_scale2 = None
+        if config.layer_scale_init_value > 0:
+            self.layer_scale1 = nn.Parameter(torch.empty(hidden_size))
+            self.layer_scale2 = nn.Parameter(torch.empty(hidden_size))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        rotary: RotaryEmbedding | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        branch, _ = self.attention(self.layernorm_before(hidden_states), rotary, **kwargs)
+        hidden_states = hidden_states + self.finish_branch(branch, self.layer_scale1)
+        branch = self.mlp(self.layernorm_after(hidden_states))
+        return hidden_states + self.finish_branch(branch, self.layer_scale2)
+
+    def finish_branch(self, branch: torch.Tensor, layer_scale: torch.Tensor | None) -> torch.Tensor:
+        branch = self.dropout(branch)
+        return self.drop_path(branch if layer_scale is None else branch * layer_scale)
+
+
+def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.ModuleList:
+    """`num_layers` blocks whose drop path grows linearly from 0 to the configured rate."""
+    rates = [config.drop_path_rate * i / max(num_layers - 1, 1) for i in range(num_layers)]
+    return nn.ModuleList([VideoViTLayer(config, drop_path_rate=rate, **sizes) for rate in rates])
+
+
+class VideoViTPreTrainedModel(PreTrainedModel):
+    config: VideoViTConfig
+    config_class = VideoViTConfig
+    base_model_prefix = "videovit"
+    main_input_name = "pixel_values"
+    input_modalities = ("video",)
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VideoViTEmbeddings", "VideoViTLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": VideoViTLayer, "attentions": VideoViTAttention}
+    _input_embed_layer = "patch_embeddings"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        super()._init_weights(module)
+        if isinstance(module, nn.Linear):
+            is_classifier = module is getattr(self, "classifier", None)
+            init.trunc_normal_(module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1))
+        elif isinstance(module, VideoViTPositionEmbeddings):
+            if isinstance(module.weight, nn.Parameter):
+                init.trunc_normal_(module.weight, std=std)
+            else:
+                init.copy_(module.weight, module.sinusoidal_table())
+        elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
+            init.trunc_normal_(module.cls_token, std=std)
+        elif isinstance(module, VideoViTAttention) and module.logit_scale is not None:
+            init.constant_(module.logit_scale, math.log(10))
+        elif isinstance(module, VideoViTLayer) and module.layer_scale1 is not None:
+            init.constant_(module.layer_scale1, self.config.layer_scale_init_value)
+            init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
+        elif isinstance(module, VideoViTForPreTraining):
+            init.trunc_normal_(module.mask_token, std=std)
+
+
+class VideoViTModel(VideoViTPreTrainedModel):
+    """
+    The bare encoder.
+
+    Args:
+        config ([`VideoViTConfig`]): the architecture.
+        use_final_norm (`bool`): normalise tokens after the last block where the configuration leaves that open.
+    """
+
+    def __init__(self, config: VideoViTConfig, use_final_norm: bool = False):
+        super().__init__(config)
+        if config.use_final_norm is not None:
+            use_final_norm = config.use_final_norm
+        else:
+            use_final_norm = use_final_norm or not config.use_mean_pooling
+        self.embeddings = VideoViTEmbeddings(config)
+        self.layers = make_layers(
+            config,
+            config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+            num_attention_heads=config.num_attention_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.intermediate_size,
+        )
+        self.layernorm = make_norm(config, config.hidden_size) if use_final_norm else None
+        self.rotary_embedding = None
+        if config.position_embedding_type == "rope":
+            self.rotary_embedding = VideoViTRotaryEmbedding(config, config.head_dim)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.BoolTensor | None = None,
+        interpolate_pos_encoding: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames. Frames and pixels that fill no patch are dropped.
+            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
+                True for patches that are hidden, as many in every clip; only the others become tokens.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
+
+        Returns:
+            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`, tokens in
+            the order time, row, column behind the class token; `hidden_states` are those before the final norm.
+
+        Raises:
+            ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
+                or with unequal counts, or another size where the positions cannot follow.
+        """
+        grid = None
+        if bool_masked_pos is not None or self.rotary_embedding is not None:
+            grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        if bool_masked_pos is not None:
+            check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
+        hidden_states = self.embeddings(
+            pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
+            bool_masked_pos,
+            interpolate_pos_encoding,
+        )
+        rotary = None
+        if self.rotary_embedding is not None:
+            angles = self.rotary_embedding(grid, hidden_states.device)
+            if bool_masked_pos is not None:
+                angles = select_tokens(angles, ~bool_masked_pos)
+            # The class token has no place in the grid: an angle of zero leaves it as it is.
+            angles = F.pad(angles, (0, 0, int(self.config.use_class_token), 0))[:, None]
+            rotary = angles.cos(), angles.sin()
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, rotary, **kwargs)
+        if self.layernorm is not None:
+            hidden_states = self.layernorm(hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """
+        Bake another input size into the model: the configuration takes it and positions are resized once, with the
+        results that `interpolate_pos_encoding` gives at run time.
+
+        Args:
+            image_size: height and width in pixels; unchanged when not given.
+            num_frames: number of frames; unchanged when not given.
+
+        Raises:
+            ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it.
+        """
+        config, old_grid = self.config, self.config.token_grid
+        new_size = {"image_size": image_size or config.image_size, "num_frames": num_frames or config.num_frames}
+        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
+        module = self.embeddings.position_embeddings
+        if module is not None:
+            with torch.no_grad():
+                table = module(new_grid)
+            if isinstance(module.weight, nn.Parameter):
+                module.weight = nn.Parameter(table.clone(), requires_grad=module.weight.requires_grad)
+            else:
+                module.weight = table.clone()
+                if config.position_embedding_resize != "rebuild":
+                    config.position_embedding_grid = list(config.position_embedding_grid or old_grid)
+        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
+
+
+class VideoViTClassifier(VideoViTPreTrainedModel):
+    """What the video and the image classifier share: pooling, head and loss."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.videovit = VideoViTModel(config)
+        eps = config.layer_norm_eps if config.head_norm_eps is None else config.head_norm_eps
+        self.fc_norm = make_norm(config, config.hidden_size, eps) if config.use_mean_pooling else None
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.post_init()
+
+    def pool(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
+        if self.fc_norm is None:
+            return tokens[:, 0]
+        return self.fc_norm(tokens[:, int(self.config.use_class_token) :].mean(dim=1))
+
+    def classify(
+        self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+    ) -> ImageClassifierOutput:
+        outputs: BaseModelOutput = self.videovit(pixel_values, **kwargs)
+        logits = self.classifier(self.dropout(self.pool(outputs.last_hidden_state)))
+        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VideoViTForVideoClassification(VideoViTClassifier):
+    """VideoViT with a linear classifier on the pooled feature; with `num_labels=0` that feature is the output."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames.
+            labels (`torch.Tensor`, *optional*):
+                Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
+                num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
+                decides, or the labels' dtype the first time.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
+
+        Returns:
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+        """
+        return self.classify(pixel_values, labels, **kwargs)
+
+
+class VideoViTForImageClassification(VideoViTClassifier):
+    """VideoViT on single images: a clip of one frame, for a configuration with `num_frames=1` and `tubelet_size=1`."""
+
+    def __init__(self, config: VideoViTConfig):
+        if config.tubelet_size != 1:
+            raise ValueError(f"Image classification needs `tubelet_size=1`, got {config.tubelet_size}.")
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
+                Normalised images.
+            labels (`torch.Tensor`, *optional*):
+                As for [`VideoViTForVideoClassification`].
+
+        Returns:
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
+        """
+        if pixel_values.ndim != 4:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_channels, height, width), got {tuple(pixel_values.shape)}."
+            )
+        return self.classify(pixel_values[:, None], labels, **kwargs)
+
+
+class VideoViTDecoder(nn.Module):
+    """The narrow transformer that reconstructs patches; its positions are sinusoidal unless the encoder's are RoPE."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        head_dim = config.decoder_hidden_size // config.decoder_num_attention_heads
+        self.layers = make_layers(
+            config,
+            config.decoder_num_hidden_layers,
+            hidden_size=config.decoder_hidden_size,
+            num_attention_heads=config.decoder_num_attention_heads,
+            head_dim=head_dim,
+            intermediate_size=config.decoder_intermediate_size,
+        )
+        self.position_embeddings = self.rotary_embedding = None
+        if config.position_embedding_type == "rope":
+            self.rotary_embedding = VideoViTRotaryEmbedding(config, head_dim)
+        elif config.position_embedding_type != "none":
+            self.position_embeddings = VideoViTPositionEmbeddings(config, config.decoder_hidden_size, learned=False)
+        self.norm = make_norm(config, config.decoder_hidden_size, config.head_norm_eps)
+        self.head = nn.Linear(config.decoder_hidden_size, config.num_channels * math.prod(config.patch_shape))
+
+    def forward(
+        self,
+        visible_tokens: torch.Tensor,
+        mask_token: torch.Tensor,
+        visible: torch.BoolTensor,
+        predicted: torch.BoolTensor,
+        grid: TokenGrid,
+    ) -> torch.Tensor:
+        """
+        Predict the pixels of the patches in `predicted` from the tokens of those in `visible` (both `(batch_size,
+        num_patches)`): `(batch_size, num_predicted, pixels of a patch)`.
+        """
+        num_predicted = int(predicted[0].sum())
+        mask_tokens = mask_token.to(visible_tokens).expand(visible_tokens.shape[0], num_predicted, -1)
+        hidden_states = torch.cat([visible_tokens, mask_tokens], dim=1)
+        rotary = None
+        if self.position_embeddings is not None:
+            positions = self.position_embeddings(grid).to(hidden_states)
+            hidden_states = hidden_states + in_decoder_order(positions, visible, predicted)
+        if self.rotary_embedding is not None:
+            angles = self.rotary_embedding(grid, hidden_states.device)
+            angles = in_decoder_order(angles, visible, predicted)[:, None]
+            rotary = angles.cos(), angles.sin()
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, rotary)
+        return self.head(self.norm(hidden_states[:, -num_predicted:]))
+
+
+def in_decoder_order(positions: torch.Tensor, visible: torch.BoolTensor, predicted: torch.BoolTensor) -> torch.Tensor:
+    """Positions of the decoder's sequence: those of the visible patches, then those of the predicted ones."""
+    return torch.cat([select_tokens(positions, visible), select_tokens(positions, predicted)], dim=1)
+
+
+class VideoViTForPreTraining(VideoViTPreTrainedModel):
+    """
+    Masked autoencoder (VideoMAE, https://arxiv.org/abs/2203.12602): the encoder sees few patches, a small decoder
+    reconstructs the others. With a decoder mask it is VideoMAE V2's dual masking (https://arxiv.org/abs/2303.16727).
+    """
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__(config)
+        if config.use_class_token:
+            raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
+        self.videovit = VideoViTModel(config, use_final_norm=True)
+        self.encoder_to_decoder = nn.Linear(config.hidden_size, config.decoder_hidden_size, bias=False)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, config.decoder_hidden_size))
+        self.decoder = VideoViTDecoder(config)
+        self.post_init()
+
+    @torch.no_grad()
+    def reconstruction_targets(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """
+        The pixels of every patch, `(batch_size, num_patches, frames * rows * columns * channels)`, in [0, 1] or, with
+        `norm_pix_loss`, standardised per patch and channel (unbiased deviation + 1e-6).
+        """
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32).to(pixel_values)[:, None, None]
+            for values in (self.config.image_mean, self.config.image_std)
+        )
+        patches = patchify(pixel_values * std + mean, self.config.patch_shape)
+        patches = patches.permute(0, 5, 6, 7, 2, 3, 4, 1).flatten(4, 6).flatten(1, 3)
+        if self.config.norm_pix_loss:
+            deviation, average = torch.std_mean(patches, dim=2, keepdim=True)
+            patches = (patches - average) / (deviation + 1e-6)
+        return patches.flatten(2)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.BoolTensor,
+        bool_decoder_masked_pos: torch.BoolTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VideoViTForPreTrainingOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Frames normalised with `config.image_mean` and `config.image_std`.
+            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`):
+                True for patches hidden from the encoder, as many in every clip.
+            bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
+                True for patches dropped by the decoder, as many in every clip. It predicts all the others, also those
+                the encoder sees, which the loss leaves out. Without it exactly the hidden patches are predicted.
+
+        Returns:
+            [`VideoViTForPreTrainingOutput`].
+
+        Raises:
+            ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that leave nothing to
+                encode or to predict.
+        """
+        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        predicted = bool_masked_pos
+        if bool_decoder_masked_pos is not None:
+            check_mask(bool_decoder_masked_pos, "bool_decoder_masked_pos", pixel_values.shape[0], math.prod(grid))
+            predicted = ~bool_decoder_masked_pos
+        outputs: BaseModelOutput = self.videovit(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
+        counted = select_tokens(bool_masked_pos[..., None], predicted)
+        if outputs.last_hidden_state.shape[1] == 0 or not counted.any():
+            raise ValueError("The masks must leave at least one patch to encode and one hidden patch to predict.")
+
+        visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
+        logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
+        targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
+        error = (logits - targets.to(logits)).square().mean(dim=-1, keepdim=True)
+        return VideoViTForPreTrainingOutput(
+            loss=error[counted].mean(),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
+    """
+    Feature maps for detection and other dense tasks. STMixer's backbone gives its last map four times:
+    `list(outputs.feature_maps) * 4`.
+    """
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__(config)
+        self.videovit = VideoViTModel(config, use_final_norm=True)
+        self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
+        self.post_init()
+
+    @can_return_tuple
+    @filter_output_hidden_states
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
+                Normalised frames of any size.
+
+        Returns:
+            [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
+            hidden_size, t, h, w)`, after the final norm.
+
+        Raises:
+            ValueError: for an odd number of token frames where `config.require_even_token_frames` is set.
+        """
+        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        if self.config.require_even_token_frames and grid[0] % 2:
+            raise ValueError(
+                f"{pixel_values.shape[1]} frames make {grid[0]} token frames, but this backbone needs an even number."
+            )
+        outputs: BaseModelOutput = self.videovit(pixel_values, **kwargs)
+        feature_maps = []
+        for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
+            if stage in self.out_features:
+                if self.videovit.layernorm is not None:
+                    hidden_states = self.videovit.layernorm(hidden_states)
+                patch_tokens = hidden_states[:, int(self.config.use_class_token) :]
+                feature_maps.append(patch_tokens.mT.unflatten(-1, grid))
+        return BackboneOutput(
+            feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+__all__ = [
+    "VideoViTBackbone",
+    "VideoViTForImageClassification",
+    "VideoViTForPreTraining",
+    "VideoViTForPreTrainingOutput",
+    "VideoViTForVideoClassification",
+    "VideoViTModel",
+    "VideoViTPreTrainedModel",
+]

@@ -1,0 +1,285 @@
+"""VideoViT beyond Transformers' common tests: options, sizes, losses, and what its errors say."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoModel, AutoModelForVideoClassification
+
+from hf_video import (
+    VideoViTBackbone,
+    VideoViTForImageClassification,
+    VideoViTForVideoClassification,
+    VideoViTModel,
+)
+
+from .videovit_testing import random_clips, tiny_config
+
+
+def make(model_class, **settings):
+    torch.manual_seed(0)
+    return model_class(tiny_config(**settings)).eval()
+
+
+@pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned", "rope", "none"])
+@pytest.mark.parametrize("use_class_token", [False, True])
+def test_tokens_are_in_the_order_time_row_column(position_embedding_type, use_class_token):
+    """Changing one patch changes that patch's embedding alone."""
+    model = make(VideoViTModel, position_embedding_type=position_embedding_type, use_class_token=use_class_token)
+    clips = random_clips(model.config, 1)
+    changed = clips.clone()
+    changed[:, 2:4, :, 8:16, 24:32] += 1
+    difference = (model.embeddings(changed) - model.embeddings(clips)).abs().sum(-1)[0]
+    (index,) = difference.nonzero(as_tuple=True)
+    t, h, w = 1, 1, 3
+    assert index.tolist() == [int(use_class_token) + (t * 4 + h) * 4 + w]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_mean_pooling": False},
+        {"use_class_token": True, "use_mean_pooling": False, "position_embedding_type": "learned"},
+        {"position_embedding_type": "rope", "use_class_token": True},
+        {"use_qk_norm": True, "norm_type": "rms_norm", "position_embedding_type": "rope"},
+        {"use_cosine_attention": True, "qkv_bias": False},
+        {"layer_scale_init_value": 0.1, "qk_scale": 0.3},
+        {"head_dim": 10, "drop_path_rate": 0.2, "use_final_norm": True},
+        {"patch_size": [8, 16], "image_size": [32, 48]},
+    ],
+)
+def test_every_option_saves_and_loads_the_same_model(tmp_path, settings):
+    model = make(VideoViTForVideoClassification, **settings)
+    clips = random_clips(model.config)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForVideoClassification.from_pretrained(tmp_path)
+    for (name, old), (_, new) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+        assert torch.equal(old, new), name
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(clips).logits, model(clips).logits)
+        eager = AutoModelForVideoClassification.from_pretrained(tmp_path, attn_implementation="eager")
+        outputs = eager(clips, output_attentions=True, output_hidden_states=True)
+    torch.testing.assert_close(outputs.logits, model(clips).logits)
+    assert len(outputs.attentions) == 3 and len(outputs.hidden_states) == 4
+    torch.testing.assert_close(outputs.attentions[0].sum(-1), torch.ones_like(outputs.attentions[0][..., 0]))
+
+
+def test_initial_weights_are_the_same_on_the_meta_device_and_by_from_pretrained(tmp_path):
+    """Loading a backbone into a classifier initialises the head alone, as constructing it does."""
+    settings = {"layer_scale_init_value": 0.1, "use_class_token": True, "position_embedding_type": "learned"}
+    model = make(VideoViTModel, **settings, use_cosine_attention=True)
+    model.save_pretrained(tmp_path)
+    loaded = VideoViTForVideoClassification.from_pretrained(tmp_path, classifier_init_scale=0.001)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[f"videovit.{name}"], value), name
+    assert 0 < loaded.classifier.weight.std() < 1e-4
+    assert torch.equal(loaded.fc_norm.weight, torch.ones(36)) and not loaded.fc_norm.bias.any()
+
+
+def test_sinusoidal_positions_survive_half_precision_loading(tmp_path):
+    make(VideoViTModel).save_pretrained(tmp_path)
+    table = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).embeddings.position_embeddings.weight
+    assert table.dtype == torch.float32
+    assert torch.equal(table, make(VideoViTModel).embeddings.position_embeddings.weight)
+
+
+def test_without_labels_the_output_is_the_pooled_feature():
+    model = make(VideoViTForVideoClassification, num_labels=0)
+    clips = random_clips(model.config)
+    tokens = model.videovit(clips).last_hidden_state
+    torch.testing.assert_close(model(clips).logits, F.layer_norm(tokens.mean(1), (36,), eps=1e-6))
+
+
+def test_single_label_multi_label_and_regression_losses():
+    clips = random_clips(tiny_config(), 3)
+    model = make(VideoViTForVideoClassification, problem_type="single_label_classification")
+    labels = torch.tensor([0, 4, 2])
+    torch.testing.assert_close(model(clips, labels=labels).loss, F.cross_entropy(model(clips).logits, labels))
+
+    model = make(VideoViTForVideoClassification, problem_type="multi_label_classification")
+    targets = torch.tensor([[1.0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+    expected = F.binary_cross_entropy_with_logits(model(clips).logits, targets)
+    torch.testing.assert_close(model(clips, labels=targets).loss, expected)
+
+    model = make(VideoViTForVideoClassification, num_labels=1)
+    values = torch.tensor([0.5, -1.0, 2.0])
+    torch.testing.assert_close(model(clips, labels=values).loss, F.mse_loss(model(clips).logits[:, 0], values))
+
+
+def test_drop_path_is_linear_over_depth_and_keeps_the_expectation():
+    model = make(VideoViTForVideoClassification, drop_path_rate=0.5)
+    assert [layer.drop_path.drop_prob for layer in model.videovit.layers] == [0.0, 0.25, 0.5]
+    drop_path = model.videovit.layers[2].drop_path
+    branch = torch.ones(4000, 2, 3)
+    assert torch.equal(drop_path(branch), branch)
+    dropped = drop_path.train()(branch)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert (dropped == dropped[:, :1, :1]).all(), "a branch is dropped for whole clips"
+    assert abs(dropped.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned", "rope", "none"])
+def test_an_input_of_another_size_gives_what_set_input_size_bakes_in(tmp_path, position_embedding_type):
+    model = make(VideoViTModel, position_embedding_type=position_embedding_type, use_class_token=True)
+    clips = random_clips(model.config, image_size=(24, 40), num_frames=12)
+    expected = model(clips).last_hidden_state
+    assert expected.shape == (2, 1 + 6 * 3 * 5, 36)
+    model.set_input_size(image_size=(24, 40), num_frames=12)
+    torch.testing.assert_close(model(clips, interpolate_pos_encoding=False).last_hidden_state, expected)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert loaded.config.token_grid == (6, 3, 5)
+    torch.testing.assert_close(loaded(clips).last_hidden_state, expected)
+
+
+def test_positions_are_resized_per_slice_and_then_over_time():
+    model = make(VideoViTModel, position_embedding_type="learned", use_class_token=True)
+    module = model.embeddings.position_embeddings
+    table = module((7, 6, 3))
+    slices = module.weight[:, 1:].reshape(4, 4, 4, 36).permute(0, 3, 1, 2)
+    spatial = F.interpolate(slices, (6, 3), mode="bicubic", align_corners=False)
+    both = F.interpolate(spatial.permute(1, 2, 3, 0).reshape(1, -1, 4), 7, mode="linear", align_corners=False)
+    expected = both.reshape(36, 6, 3, 7).permute(3, 1, 2, 0).reshape(1, -1, 36)
+    torch.testing.assert_close(table[:, 1:], expected)
+    assert torch.equal(table[:, :1], module.weight[:, :1]), "the class token's position stays"
+
+
+def test_rebuilt_positions_are_the_longer_table():
+    model = make(VideoViTModel, position_embedding_resize="rebuild")
+    longer = make(VideoViTModel, image_size=48).embeddings.position_embeddings.weight
+    assert torch.equal(model.embeddings.position_embeddings((4, 6, 6)), longer)
+
+
+def test_rope_depends_on_relative_positions_alone():
+    """Attention scores of two tokens stay when both move by the same step in time, row and column."""
+    rotary = make(VideoViTModel, position_embedding_type="rope").rotary_embedding
+    angles = rotary((4, 5, 6), torch.device("cpu")).reshape(4, 5, 6, -1)
+    difference = angles[1, 2, 3] - angles[0, 1, 1]
+    torch.testing.assert_close(difference, angles[3, 4, 5] - angles[2, 3, 3])
+    assert angles.shape[-1] == 6 and len(set(angles[1, 2, 3].tolist())) > 3
+
+
+def test_a_key_bias_cannot_change_the_attention():
+    model = make(VideoViTForVideoClassification)
+    clips = random_clips(model.config)
+    before = model(clips).logits
+    with torch.no_grad():
+        for layer in model.videovit.layers:
+            layer.attention.qkv.bias[36:72] = torch.randn(36)
+    torch.testing.assert_close(model(clips).logits, before, atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    model = make(VideoViTForVideoClassification, position_embedding_type="rope").train()
+    checkpointed = copy.deepcopy(model)
+    checkpointed.activation_checkpointing_enable()
+    clips, labels = random_clips(model.config), torch.tensor([1, 3])
+    for each in (model, checkpointed):
+        each(clips, labels=labels).loss.backward()
+    for (name, old), new in zip(model.named_parameters(), checkpointed.parameters(), strict=True):
+        torch.testing.assert_close(new.grad, old.grad, msg=name)
+
+
+def test_frames_and_pixels_that_fill_no_patch_are_dropped():
+    model = make(VideoViTBackbone)
+    clips = random_clips(model.config, image_size=(37, 34), num_frames=9)
+    cut = clips[:, :8, :, :32, :32]
+    torch.testing.assert_close(model(clips).feature_maps[0], model(cut).feature_maps[0])
+
+
+def test_backbone_maps_have_the_token_grid_and_the_final_norm():
+    model = make(VideoViTBackbone, out_features=["stage1", "stage3"])
+    outputs = model(random_clips(model.config, image_size=(40, 24)))
+    assert [tuple(feature_map.shape) for feature_map in outputs.feature_maps] == [(2, 36, 4, 5, 3)] * 2
+    bare = VideoViTModel(tiny_config(use_final_norm=True))
+    bare.load_state_dict(model.videovit.state_dict())
+    tokens = bare.eval()(random_clips(model.config, image_size=(40, 24))).last_hidden_state
+    torch.testing.assert_close(outputs.feature_maps[-1].flatten(2).mT, tokens)
+
+
+def test_image_classifier_takes_images():
+    settings = {"num_frames": 1, "tubelet_size": 1, "use_class_token": True, "position_embedding_type": "learned"}
+    model = make(VideoViTForImageClassification, **settings, use_mean_pooling=False)
+    images = torch.randn(2, 3, 32, 32)
+    logits = model(images, labels=torch.tensor([0, 1])).logits
+    tokens = model.videovit(images[:, None]).last_hidden_state
+    torch.testing.assert_close(logits, model.classifier(tokens[:, 0]))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+def test_attention_implementations_agree(attention):
+    model = make(VideoViTForVideoClassification, hidden_size=48, num_attention_heads=3, position_embedding_type="rope")
+    clips = random_clips(model.config)
+    with torch.no_grad():
+        expected = model(clips).logits
+        model.set_attn_implementation(attention)
+        torch.testing.assert_close(model(clips).logits, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_it_learns_one_batch_by_heart():
+    model = make(VideoViTForVideoClassification).train()
+    clips, labels = random_clips(model.config, 4), torch.tensor([0, 1, 2, 3])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(40):
+        loss = model(clips, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05
+    assert model.eval()(clips).logits.argmax(-1).equal(labels)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_size": 37}, "`hidden_size` (37) must be a multiple of `num_attention_heads` (3)"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_frames": 1}, "hold no patch"),
+        ({"image_size": 4}, "hold no patch"),
+        ({"patch_size": [8, 8, 8]}, "`patch_size` must be one positive number or (height, width)"),
+        ({"norm_type": "batch_norm"}, "norm_type"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type"),
+        ({"drop_path_rate": 1.5}, "`drop_path_rate` must be in [0, 1)"),
+        ({"qk_scale": 0.1, "use_cosine_attention": True}, "leave one of them out"),
+        ({"position_embedding_type": "rope", "head_dim": 7}, "even `head_dim`"),
+        ({"position_embedding_type": "learned", "position_embedding_resize": "rebuild"}, "cannot be rebuilt"),
+        ({"mask_ratio": 1.0}, "`mask_ratio` must be between 0 and 1"),
+        ({"decoder_mask_ratio": 0.3}, "`decoder_mask_ratio` must be"),
+        ({"hidden_act": 3}, "hidden_act"),
+    ],
+)
+def test_wrong_configurations_are_refused(settings, message):
+    with pytest.raises((ValueError, StrictDataclassError)) as error:
+        tiny_config(**settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 8, 32, 32), "num_channels=3"),
+        ((8, 3, 32, 32), "must be (batch_size, num_frames, num_channels=3"),
+        ((2, 1, 3, 32, 32), "hold no patch"),
+        ((2, 8, 3, 4, 32), "hold no patch"),
+    ],
+)
+def test_wrong_inputs_are_refused(shape, message):
+    model = make(VideoViTForVideoClassification)
+    with pytest.raises(ValueError) as error:
+        model(torch.zeros(shape))
+    assert message in str(error.value)
+
+
+def test_another_size_is_refused_where_positions_may_not_or_cannot_follow():
+    clips = random_clips(tiny_config(), num_frames=6)
+    with pytest.raises(ValueError, match="set_input_size"):
+        make(VideoViTModel)(clips, interpolate_pos_encoding=False)
+    with pytest.raises(ValueError, match="3 token frames, expected 4"):
+        make(VideoViTModel, position_embedding_resize="token_count")(clips)
+    with pytest.raises(ValueError, match="even number"):
+        make(VideoViTBackbone, require_even_token_frames=True)(clips)
+    with pytest.raises(ValueError, match="tubelet_size=1"):
+        make(VideoViTForImageClassification)
