@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 
 class ConversionError(ValueError):
@@ -49,6 +57,16 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{path} is not a readable JSON file: {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
+    return content
+
+
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
     """
     The state dict of a checkpoint: under the first of `wrappers` that is there, or the whole dictionary.
@@ -69,9 +87,13 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
 
 
 def strip_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The weights whose names begin with `prefix`, without it; all of them as they are when none does."""
-    stripped = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-    return stripped or weights
+    """The weights with a prefix taken off the names that have it."""
+    return {name.removeprefix(prefix): value for name, value in weights.items()}
+
+
+def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The weights whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def read_original_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
@@ -81,16 +103,41 @@ def read_original_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConversionError: if the file cannot be read, is no object, or has a key that is not in `known`.
     """
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{path} is not a readable JSON file: {_first_line(error)}") from error
-    if not isinstance(config, dict):
-        raise ConversionError(f"{path} must hold one JSON object, got a {type(config).__name__}.")
+    config = _read_json(path)
     known = set(known)
     if unknown := sorted(set(config) - known):
         raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
     return config
+
+
+def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
+    """
+    Read a Transformers model folder or Hub repository, without any model class.
+
+    Args:
+        source: a folder, or the id of a repository on the Hub.
+
+    Returns:
+        The content of `config.json`, the tensors of the model's safetensors files, and the content of the processor's
+        file (empty when there is none).
+
+    Raises:
+        ConversionError: if the files are not there or cannot be read.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
+        except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+            raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
+    config = _read_json(folder / "config.json")
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    files = set(_read_json(index)["weight_map"].values()) if index.is_file() else {SAFE_WEIGHTS_NAME}
+    weights = {}
+    for file in sorted(files):
+        weights |= read_checkpoint(folder / file)
+    processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
+    return config, weights, next((_read_json(file) for file in processors if file.is_file()), {})
 
 
 def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:

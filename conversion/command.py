@@ -14,17 +14,28 @@ from .checkpoint import ConversionError
 Converted = tuple[PreTrainedModel, Any]
 
 
-def make_parser(source: str, description: str) -> argparse.ArgumentParser:
-    """A parser with the arguments CHECKPOINT, OUTPUT_DIR, --original-config and --push-to-hub."""
+def make_parser(source: str, description: str, from_hub: bool = False) -> argparse.ArgumentParser:
+    """
+    A parser with the arguments that every source takes.
+
+    Args:
+        source: name of the module.
+        description: one sentence for `--help`.
+        from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
+            along, not an original file (CHECKPOINT and `--original-config`).
+    """
     parser = argparse.ArgumentParser(prog=f"python -m conversion.{source}", description=description)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the original file")
+    if from_hub:
+        parser.add_argument("checkpoint", metavar="HUB_ID_OR_DIR", help="a Transformers model")
+    else:
+        parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the original file")
+        parser.add_argument(
+            "--original-config",
+            type=Path,
+            metavar="FILE.json",
+            help="the original constructor's keyword arguments as one JSON object, describing the checkpoint",
+        )
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="a folder that does not exist or is empty")
-    parser.add_argument(
-        "--original-config",
-        type=Path,
-        metavar="FILE.json",
-        help="the original constructor's keyword arguments as one JSON object, describing the checkpoint",
-    )
     parser.add_argument("--push-to-hub", metavar="REPO_ID", help="also upload the result to the Hub")
     return parser
 
@@ -47,7 +58,7 @@ def run(
             raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
         model, processor = convert(arguments)
         save(model, processor, output_dir)
-    except (ConversionError, StrictDataclassError) as error:
+    except (ValueError, StrictDataclassError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")

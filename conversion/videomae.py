@@ -24,10 +24,13 @@ from .checkpoint import (
 )
 from .command import Converted, make_parser, run
 from .videovit_rules import (
+    DECODER_HEADS,
     block_rules,
     check_blocks,
+    encoder_config,
     num_heads_of,
     patch_embedding_rules,
+    processor_settings,
     read_block_sizes,
     read_patch_sizes,
 )
@@ -115,11 +118,11 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
     if is_pretrained:
         original = read_pre_training_config(arguments, weights)
-        config = encoder_config(original, "encoder_", position_embedding_resize="rebuild")
+        config = encoder_config(original, "encoder_") | {"position_embedding_resize": "rebuild"}
     else:
         weights = strip_prefix(weights, "encoder.")
         original = read_classification_config(arguments, weights)
-        config = encoder_config(original, "", **classifier_settings(original))
+        config = encoder_config(original) | classifier_settings(original)
 
     if task == PRE_TRAINING:
         model = VideoViTForPreTraining(VideoViTConfig(**config, **decoder_config(original)))
@@ -135,20 +138,26 @@ def convert(arguments: argparse.Namespace) -> Converted:
     else:
         model = VideoViTForVideoClassification(VideoViTConfig(**config))
         load_converted(model, apply_rules(weights, CLASSIFICATION_RULES))
-    return model, make_processor(model.config)
+    # The evaluation recipe of Kinetics: frames at stride 4, short side to the model's size, one centre crop.
+    return model, VideoClipProcessor(
+        num_frames=model.config.num_frames,
+        frame_sampling_rate=4,
+        sampling_strategy="dense",
+        **processor_settings(model.config, {}),
+    )
 
 
 def read_classification_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The classifier's constructor arguments, from the tensors and the original configuration."""
     config = _given_config(arguments, CLASSIFICATION_ARGUMENTS)
-    blocks = read_block_sizes(weights)
-    found = read_patch_sizes(weights) | blocks
+    patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
+    found = patches | blocks
     found["num_classes"] = weights["head.weight"].shape[0] if "head.weight" in weights else 0
     found["use_mean_pooling"] = "fc_norm.weight" in weights
     found["use_learnable_pos_emb"] = "pos_embed" in weights
     check_blocks(config, found["embed_dim"], blocks)
     config = agree(config, found)
-    return CLASSIFICATION_ARGUMENTS | config | {"num_heads": num_heads_of(config, config["embed_dim"])}
+    return CLASSIFICATION_ARGUMENTS | config | {"num_heads": num_heads_of(config, "num_heads", config["embed_dim"])}
 
 
 def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -174,39 +183,14 @@ def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, t
         found |= {"encoder_num_heads": blocks.pop("num_heads"), "decoder_num_heads": decoder["num_heads"]}
     config = agree(config, found | blocks) | {"decoder_mlp_hidden": decoder["mlp_hidden"]}
     heads = {
-        "encoder_num_heads": num_heads_of(config, width, "encoder_num_heads"),
-        # Every published decoder has heads of width 64.
-        "decoder_num_heads": config.get("decoder_num_heads", max(decoder_width // 64, 1)),
+        "encoder_num_heads": num_heads_of(config, "encoder_num_heads", width),
+        "decoder_num_heads": num_heads_of(config, "decoder_num_heads", decoder_width, DECODER_HEADS),
     }
     return PRE_TRAINING_ARGUMENTS | config | heads
 
 
 def _given_config(arguments: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
     return {} if arguments.original_config is None else read_original_config(arguments.original_config, known)
-
-
-def encoder_config(original: dict[str, Any], prefix: str, **settings: Any) -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] for the encoder; `prefix` leads its own arguments in the original's names."""
-    return {
-        "image_size": original["img_size"],
-        "patch_size": original["patch_size"],
-        "num_channels": original[f"{prefix}in_chans"],
-        "num_frames": original["all_frames"],
-        "tubelet_size": original["tubelet_size"],
-        "hidden_size": original[f"{prefix}embed_dim"],
-        "num_hidden_layers": original[f"{prefix}depth"],
-        "num_attention_heads": original[f"{prefix}num_heads"],
-        "intermediate_size": original["mlp_hidden"],
-        "hidden_dropout_prob": original["drop_rate"],
-        "attention_probs_dropout_prob": original["attn_drop_rate"],
-        "drop_path_rate": original["drop_path_rate"],
-        "qkv_bias": original["qkv_bias"],
-        "qk_scale": original["qk_scale"],
-        "use_cosine_attention": original["cos_attn"],
-        # The tensors hold the trained values; a checkpoint with layer scale needs any start value above 0.
-        "layer_scale_init_value": (original["init_values"] or 0.1) if original["layer_scale"] else 0.0,
-        **settings,
-    }
 
 
 def classifier_settings(original: dict[str, Any]) -> dict[str, Any]:
@@ -230,18 +214,6 @@ def decoder_config(original: dict[str, Any]) -> dict[str, Any]:
         "decoder_num_attention_heads": original["decoder_num_heads"],
         "decoder_intermediate_size": original["decoder_mlp_hidden"],
     }
-
-
-def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
-    """The evaluation recipe of Kinetics: frames at stride 4, short side to the model's size, one centre crop."""
-    height, width = config.image_shape
-    return VideoClipProcessor(
-        num_frames=config.num_frames,
-        frame_sampling_rate=4,
-        sampling_strategy="dense",
-        size={"shortest_edge": min(height, width)},
-        crop_size={"height": height, "width": width},
-    )
 
 
 def main(argv: list[str] | None = None) -> None:

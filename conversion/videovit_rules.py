@@ -5,11 +5,14 @@ from typing import Any
 
 import torch
 
+from hf_video.models.videovit import VideoViTConfig
+
 from .checkpoint import ConversionError, preview
-from .weight_rules import Rule, rename
+from .weight_rules import Rule, drop, rename
 
 # Attention heads of the published sizes, by width; tensors do not tell.
-KNOWN_NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
 
 
 def patch_embedding_rules(source: str = "") -> list[Rule]:
@@ -22,10 +25,7 @@ def patch_embedding_rules(source: str = "") -> list[Rule]:
 
 
 def block_rules(source: str, target: str) -> list[Rule]:
-    """
-    The transformer blocks under a prefix. Queries and values have a bias of their own, keys have none: as one vector
-    of the fused projection, the keys' part is zero.
-    """
+    """The transformer blocks under a prefix; the biases of queries and values become one vector."""
     block = rf"{source}blocks\.(\d+)\."
     pairs = {
         "norm1": "layernorm_before",
@@ -42,12 +42,41 @@ def block_rules(source: str, target: str) -> list[Rule]:
         rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.qkv.weight"),
         Rule(
             (block + r"attn\.q_bias", block + r"attn\.v_bias"),
-            rf"{target}layers.\1.attention.qkv.bias",
-            lambda query, value: torch.cat([query, torch.zeros_like(query), value]),
+            rf"{target}layers.\1.attention.qkv.qv_bias",
+            join,
         ),
         rename(block + r"attn\.scale", rf"{target}layers.\1.attention.logit_scale"),
         rename(block + r"gamma_([12])", rf"{target}layers.\1.layer_scale\2"),
     ]
+
+
+def transformers_block_rules(source: str, target: str) -> list[Rule]:
+    """
+    The transformer blocks of Transformers' VideoMAE and ViT, in the names of all its versions, with separate queries,
+    keys and values joined.
+    """
+    block = rf"{source}\.(\d+)\."
+    attention = block + r"attention\.(?:attention\.)?"
+    query, key, value = (attention + name for name in ("(?:query|q_proj)", "(?:key|k_proj)", "(?:value|v_proj)"))
+    pairs = {
+        r"(layernorm_before|layernorm_after)": r"\2",
+        r"attention\.(output\.dense|o_proj)": "attention.o_proj",
+        r"(intermediate\.dense|mlp\.fc1)": "mlp.fc1",
+        r"(output\.dense|mlp\.fc2)": "mlp.fc2",
+    }
+    qkv = rf"{target}.\1.attention.qkv"
+    return [
+        *(rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()),
+        Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{qkv}.weight", join),
+        Rule((attention + "q_bias", attention + "v_bias"), f"{qkv}.qv_bias", join),
+        Rule((query + r"\.bias", value + r"\.bias"), f"{qkv}.qv_bias", join),
+        drop(key + r"\.bias", "adds the same to all scores of a query, which the softmax takes out again"),
+    ]
+
+
+def join(*parts: torch.Tensor) -> torch.Tensor:
+    """Rows of a fused projection, or its biases, from those of its parts."""
+    return torch.cat(parts)
 
 
 def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
@@ -95,14 +124,14 @@ def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
     return sizes
 
 
-def num_heads_of(config: dict[str, Any], width: int, name: str = "num_heads") -> int:
+def num_heads_of(config: dict[str, Any], name: str, width: int, published: dict[int, int] = ENCODER_HEADS) -> int:
     """
-    Attention heads from the configuration, or of the published model of this width.
+    Attention heads from the configuration's argument `name`, or of the published model of this width.
 
     Raises:
         ConversionError: if neither tells.
     """
-    heads = config.get(name, KNOWN_NUM_HEADS.get(width))
+    heads = config.get(name, published.get(width))
     if heads is None:
         raise ConversionError(
             f"No published model has width {width}, so the number of attention heads is unknown: pass "
@@ -123,3 +152,37 @@ def check_blocks(config: dict[str, Any], width: int, blocks: dict[str, Any]) -> 
         raise ConversionError(
             f"The original configuration says init_values={config['init_values']!r}, the checkpoint {has} `gamma_1`."
         )
+
+
+def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of [`VideoViTConfig`] for the encoder; `prefix` leads its own arguments in the original's names."""
+    return {
+        "image_size": original["img_size"],
+        "patch_size": original["patch_size"],
+        "num_channels": original[f"{prefix}in_chans"],
+        "num_frames": original["all_frames"],
+        "tubelet_size": original["tubelet_size"],
+        "hidden_size": original[f"{prefix}embed_dim"],
+        "num_hidden_layers": original[f"{prefix}depth"],
+        "num_attention_heads": original[f"{prefix}num_heads"],
+        "intermediate_size": original["mlp_hidden"],
+        "hidden_dropout_prob": original["drop_rate"],
+        "attention_probs_dropout_prob": original["attn_drop_rate"],
+        "drop_path_rate": original["drop_path_rate"],
+        "qkv_bias": original["qkv_bias"],
+        "qk_scale": original["qk_scale"],
+        "use_cosine_attention": original["cos_attn"],
+        # The tensors hold the trained values; a checkpoint with layer scale needs any start value above 0.
+        "layer_scale_init_value": (original["init_values"] or 0.1) if original["layer_scale"] else 0.0,
+    }
+
+
+def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
+    """
+    Options of [`VideoClipProcessor`]: sizes, mean and deviation as an image processor's file has them, where it has,
+    and otherwise one centre crop of the model's size.
+    """
+    height, width = config.image_shape
+    settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
+    shared = ("size", "crop_size", "do_center_crop", "image_mean", "image_std", "rescale_factor", "do_normalize")
+    return settings | {name: original[name] for name in shared if name in original}

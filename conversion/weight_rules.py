@@ -61,10 +61,10 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     converted = {}
     for target, found in parts.items():
         rule = rule_of_target[target]
-        if len(found) < len(rule.sources):
-            absent = [source for i, source in enumerate(rule.sources) if i not in found]
+        absent = [source for i, source in enumerate(rule.sources) if i not in found]
+        if absent:
             raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
-        tensors = [found[i] for i in range(len(rule.sources))]
+        tensors = [found[i] for i in sorted(found)]
         converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
     return converted
 

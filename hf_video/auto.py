@@ -30,6 +30,7 @@ CLASSES = (
     Registration(_VIDEOVIT, "VideoViTForImageClassification", "AutoModelForImageClassification", "VideoViTConfig"),
     Registration(_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining", "VideoViTConfig"),
     Registration(_VIDEOVIT, "VideoViTBackbone", "AutoBackbone", "VideoViTConfig"),
+    Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoViTConfig"),
 )
 
 PUBLIC_NAMES = {row.class_name: row.module for row in (*CONFIGURATIONS, *CLASSES)}

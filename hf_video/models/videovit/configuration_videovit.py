@@ -57,8 +57,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         head_norm_eps (`float`, *optional*):
             Epsilon of the norms next to a head (`fc_norm` and the decoder's); `layer_norm_eps` when not given.
         qkv_bias (`bool`, defaults to `True`):
-            Whether the query, key and value projection has a bias. Its key part starts at zero and, without RoPE,
-            query/key norm or cosine attention, cannot change the attention.
+            Whether queries and values have a bias; keys never have one.
         qk_scale (`float`, *optional*):
             Factor on the attention scores; `head_dim ** -0.5` when not given.
         use_qk_norm (`bool`, defaults to `False`):
@@ -194,8 +193,17 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
-        positive = ("num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim")
-        positive += ("intermediate_size", "decoder_hidden_size", "decoder_num_attention_heads")
+        positive = [
+            "num_channels",
+            "num_frames",
+            "tubelet_size",
+            "hidden_size",
+            "num_attention_heads",
+            "head_dim",
+            "intermediate_size",
+            "decoder_hidden_size",
+            "decoder_num_attention_heads",
+        ]
         for name in positive:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
@@ -211,7 +219,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
         if self.qk_scale is not None and self.use_cosine_attention:
             raise ValueError("`qk_scale` has no meaning with `use_cosine_attention`: leave one of them out.")
-        if self.position_embedding_type == "rope" and (self.head_dim % 2 or self.head_dim < 6):
+        if self.position_embedding_type == "rope" and self.head_dim not in range(6, 1 << 16, 2):
             raise ValueError(f"RoPE over three axes needs an even `head_dim` of at least 6, got {self.head_dim}.")
         if self.position_embedding_resize == "rebuild" and self.position_embedding_type == "learned":
             raise ValueError('Learned positions cannot be rebuilt: set `position_embedding_resize="interpolate"`.')

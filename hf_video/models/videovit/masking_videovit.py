@@ -1,9 +1,9 @@
-"""Masks of VideoViT's pre-training: their use and their check."""
+"""Masks of VideoViT's pre-training: drawing, checking and applying them."""
 
 import torch
 
 
-def select_tokens(tokens: torch.Tensor, selected: torch.BoolTensor) -> torch.Tensor:
+def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
     """
     Gather the selected tokens of every clip, in raster order.
 
@@ -30,3 +30,61 @@ def check_mask(mask: torch.Tensor, name: str, batch_size: int, num_patches: int)
             f"Every clip of a batch must have as many true entries in `{name}`, got {counts.tolist()}: draw the masks "
             "with an exact count, as `tube_mask` does."
         )
+
+
+def tube_mask(
+    batch_size: int, grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """
+    Masks that hide the same patches in every token frame (VideoMAE, `TubeMaskingGenerator`; arXiv 2203.12602, 3.3).
+
+    Args:
+        batch_size: number of clips, each with a draw of its own.
+        grid: token grid (t, h, w).
+        mask_ratio: share of the patches of a frame to hide; their number is rounded down.
+        generator: source of the draws.
+
+    Returns:
+        `(batch_size, t * h * w)`, bool, true = hidden, with `t * int(mask_ratio * h * w)` true entries in every row.
+
+    Raises:
+        ValueError: if the ratio hides no patch of a frame, or all of them.
+    """
+    t, h, w = grid
+    num_masked = int(mask_ratio * h * w)
+    if not 0 < num_masked < h * w:
+        raise ValueError(
+            f"`mask_ratio`={mask_ratio} hides {num_masked} of {h * w} patches of a frame: hide some, and leave some."
+        )
+    order = torch.rand(batch_size, h * w, generator=generator).argsort(dim=1)
+    return (order.argsort(dim=1) < num_masked).repeat(1, t)
+
+
+def running_cell_mask(
+    batch_size: int, grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """
+    Masks that drop the same cells of every 2 x 2 square, moved on by one cell in every token frame (VideoMAE V2,
+    `RunningCellMaskingGenerator`; arXiv 2303.16727, section 3.2).
+
+    Args:
+        batch_size: number of clips, each with a starting cell of its own.
+        grid: token grid (t, h, w), h and w even.
+        mask_ratio: share of the patches to drop: 0.25, 0.5 or 0.75.
+        generator: source of the draws.
+
+    Returns:
+        `(batch_size, t * h * w)`, bool, true = dropped by the decoder.
+
+    Raises:
+        ValueError: for another ratio, or an odd height or width of the grid.
+    """
+    t, h, w = grid
+    if mask_ratio not in (0.25, 0.5, 0.75):
+        raise ValueError(f"`mask_ratio` must be 0.25, 0.5 or 0.75, the shares a square of four has, got {mask_ratio}.")
+    if h % 2 or w % 2:
+        raise ValueError(f"Squares of 2 x 2 patches need an even grid, got {h} x {w} patches.")
+    phase = torch.randint(4, (batch_size, 1, 1), generator=generator)
+    cell = 2 * (torch.arange(h)[:, None] % 2) + torch.arange(w) % 2
+    place_in_queue = (phase + torch.arange(t)[:, None] + 1 + cell.flatten()) % 4
+    return (place_in_queue < int(4 * mask_ratio)).flatten(1)

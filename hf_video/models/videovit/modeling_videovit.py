@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import check_mask, select_tokens
+from .patches_videovit import VideoViTPatchEmbeddings, patchify
 from .position_embeddings_videovit import (
     RotaryEmbedding,
     TokenGrid,
@@ -51,48 +53,6 @@ class VideoViTForPreTrainingOutput(ModelOutput):
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
-def patchify(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int]) -> torch.Tensor:
-    """
-    Cut videos into patches; frames and pixels that fill no patch are dropped.
-
-    Args:
-        pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
-        patch_shape: frames, rows and columns of a patch.
-
-    Returns:
-        `(batch_size, num_channels, tubelet_size, patch_height, patch_width, t, h, w)`, a view where possible.
-    """
-    for dim, size in zip((1, 3, 4), patch_shape, strict=True):
-        pixel_values = pixel_values.narrow(dim, 0, pixel_values.shape[dim] // size * size)
-    (dt, dh, dw), (batch, frames, channels, height, width) = patch_shape, pixel_values.shape
-    patches = pixel_values.reshape(batch, frames // dt, dt, channels, height // dh, dh, width // dw, dw)
-    return patches.permute(0, 3, 2, 5, 7, 1, 4, 6)
-
-
-class VideoViTPatchEmbeddings(nn.Module):
-    """Patches to tokens by one linear layer, which is the original's `Conv3d` with its stride equal to its kernel."""
-
-    def __init__(self, config: VideoViTConfig):
-        super().__init__()
-        self.config = config
-        self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
-
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
-            raise ValueError(
-                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
-                f"width), got {tuple(pixel_values.shape)}."
-            )
-        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
-        if min(grid) < 1:
-            raise ValueError(
-                f"{pixel_values.shape[1]} frames of {tuple(pixel_values.shape[3:])} pixels hold no patch of "
-                f"{self.config.patch_shape} (frames, height, width)."
-            )
-        patches = patchify(pixel_values, self.config.patch_shape).permute(0, 5, 6, 7, 1, 2, 3, 4)
-        return self.projection(patches.reshape(patches.shape[0], math.prod(grid), -1))
-
-
 class VideoViTEmbeddings(nn.Module):
     """Patch tokens behind an optional class token, with positions added where they are a table."""
 
@@ -110,13 +70,13 @@ class VideoViTEmbeddings(nn.Module):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.BoolTensor | None = None,
+        bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
     ) -> torch.Tensor:
         tokens = self.patch_embeddings(pixel_values)
         prefix = tokens[:, :0] if self.cls_token is None else self.cls_token.expand(tokens.shape[0], -1, -1)
         if self.position_embeddings is not None:
-            grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+            grid = self.patch_embeddings.grid_of(pixel_values)
             positions = self.position_embeddings(grid, interpolate_pos_encoding).to(tokens)
             num_prefix_tokens = self.position_embeddings.num_prefix_tokens
             tokens = tokens + positions[:, num_prefix_tokens:]
@@ -152,9 +112,27 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
     return norm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
+class VideoViTFusedProjection(nn.Linear):
+    """
+    Queries, keys and values by one matrix (rows in that order). Queries and values have a bias, together in `qv_bias`;
+    keys have none, since in softmax attention it would add the same to all scores of a query.
+    """
+
+    def __init__(self, in_features: int, size: int, bias: bool):
+        super().__init__(in_features, 3 * size, bias=False)
+        self.qv_bias = nn.Parameter(torch.empty(2 * size)) if bias else None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        bias = None
+        if self.qv_bias is not None:
+            query_bias, value_bias = self.qv_bias.chunk(2)
+            bias = torch.cat([query_bias, torch.zeros_like(query_bias), value_bias])
+        return F.linear(hidden_states, self.weight, bias)
+
+
 class VideoViTAttention(nn.Module):
     """
-    Multi-head self-attention with one fused projection (rows: all queries, all keys, all values).
+    Multi-head self-attention.
 
     Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -166,9 +144,9 @@ class VideoViTAttention(nn.Module):
         self.head_dim = head_dim
         self.scaling = 1.0 if config.use_cosine_attention else config.qk_scale or head_dim**-0.5
         self.is_causal = False
-        self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=config.qkv_bias)
-        self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else None
-        self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else None
+        self.qkv = VideoViTFusedProjection(hidden_size, num_attention_heads * head_dim, config.qkv_bias)
+        self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
+        self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.logit_scale = None
         if config.use_cosine_attention:
             self.logit_scale = nn.Parameter(torch.empty(num_attention_heads, 1, 1))
@@ -182,8 +160,7 @@ class VideoViTAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         qkv = self.qkv(hidden_states).unflatten(-1, (3, self.num_attention_heads, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        if self.q_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = self.q_norm(query), self.k_norm(key)
         if self.logit_scale is not None:
             query = F.normalize(query, dim=-1) * self.logit_scale.clamp(max=4.6052).exp().to(query.dtype)
             key = F.normalize(key, dim=-1)
@@ -304,6 +281,8 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Linear):
             is_classifier = module is getattr(self, "classifier", None)
             init.trunc_normal_(module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1))
+            if isinstance(module, VideoViTFusedProjection) and module.qv_bias is not None:
+                init.zeros_(module.qv_bias)
         elif isinstance(module, VideoViTPositionEmbeddings):
             if isinstance(module.weight, nn.Parameter):
                 init.trunc_normal_(module.weight, std=std)
@@ -341,13 +320,13 @@ class VideoViTModel(VideoViTPreTrainedModel):
             config.num_hidden_layers,
             hidden_size=config.hidden_size,
             num_attention_heads=config.num_attention_heads,
-            head_dim=config.head_dim,
+            head_dim=cast(int, config.head_dim),
             intermediate_size=config.intermediate_size,
         )
         self.layernorm = make_norm(config, config.hidden_size) if use_final_norm else None
         self.rotary_embedding = None
         if config.position_embedding_type == "rope":
-            self.rotary_embedding = VideoViTRotaryEmbedding(config, config.head_dim)
+            self.rotary_embedding = VideoViTRotaryEmbedding(config, cast(int, config.head_dim))
         self.post_init()
 
     @merge_with_config_defaults
@@ -355,7 +334,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.BoolTensor | None = None,
+        bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
@@ -376,11 +355,11 @@ class VideoViTModel(VideoViTPreTrainedModel):
             ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
                 or with unequal counts, or another size where the positions cannot follow.
         """
-        grid = None
-        if bool_masked_pos is not None or self.rotary_embedding is not None:
-            grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
+            if bool_masked_pos.all():
+                raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
         hidden_states = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
             bool_masked_pos,
@@ -413,7 +392,10 @@ class VideoViTModel(VideoViTPreTrainedModel):
             ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it.
         """
         config, old_grid = self.config, self.config.token_grid
-        new_size = {"image_size": image_size or config.image_size, "num_frames": num_frames or config.num_frames}
+        new_size: dict[str, Any] = {
+            "image_size": image_size or config.image_size,
+            "num_frames": num_frames or config.num_frames,
+        }
         new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
         module = self.embeddings.position_embeddings
         if module is not None:
@@ -543,8 +525,8 @@ class VideoViTDecoder(nn.Module):
         self,
         visible_tokens: torch.Tensor,
         mask_token: torch.Tensor,
-        visible: torch.BoolTensor,
-        predicted: torch.BoolTensor,
+        visible: torch.Tensor,
+        predicted: torch.Tensor,
         grid: TokenGrid,
     ) -> torch.Tensor:
         """
@@ -567,7 +549,7 @@ class VideoViTDecoder(nn.Module):
         return self.head(self.norm(hidden_states[:, -num_predicted:]))
 
 
-def in_decoder_order(positions: torch.Tensor, visible: torch.BoolTensor, predicted: torch.BoolTensor) -> torch.Tensor:
+def in_decoder_order(positions: torch.Tensor, visible: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
     """Positions of the decoder's sequence: those of the visible patches, then those of the predicted ones."""
     return torch.cat([select_tokens(positions, visible), select_tokens(positions, predicted)], dim=1)
 
@@ -609,8 +591,8 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.BoolTensor,
-        bool_decoder_masked_pos: torch.BoolTensor | None = None,
+        bool_masked_pos: torch.Tensor,
+        bool_decoder_masked_pos: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoViTForPreTrainingOutput:
         r"""
@@ -630,20 +612,20 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
             ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that leave nothing to
                 encode or to predict.
         """
-        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
+        check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
         predicted = bool_masked_pos
         if bool_decoder_masked_pos is not None:
             check_mask(bool_decoder_masked_pos, "bool_decoder_masked_pos", pixel_values.shape[0], math.prod(grid))
             predicted = ~bool_decoder_masked_pos
+        if not (bool_masked_pos & predicted).any():
+            raise ValueError("The masks leave no hidden patch to predict: hide more, or drop fewer.")
         outputs: BaseModelOutput = self.videovit(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
-        counted = select_tokens(bool_masked_pos[..., None], predicted)
-        if outputs.last_hidden_state.shape[1] == 0 or not counted.any():
-            raise ValueError("The masks must leave at least one patch to encode and one hidden patch to predict.")
-
         visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
         logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
         targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
         error = (logits - targets.to(logits)).square().mean(dim=-1, keepdim=True)
+        counted = select_tokens(bool_masked_pos[..., None], predicted)
         return VideoViTForPreTrainingOutput(
             loss=error[counted].mean(),
             logits=logits,
@@ -679,7 +661,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         Raises:
             ValueError: for an odd number of token frames where `config.require_even_token_frames` is set.
         """
-        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[3:])
+        grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
         if self.config.require_even_token_frames and grid[0] % 2:
             raise ValueError(
                 f"{pixel_values.shape[1]} frames make {grid[0]} token frames, but this backbone needs an even number."

@@ -60,13 +60,17 @@ class VideoViTPositionEmbeddings(nn.Module):
     def sinusoidal_table(self) -> torch.Tensor:
         """The table of the configured input size, resized from `position_embedding_grid` where there is one."""
         grid = self.config.token_grid
-        built_for = tuple(self.config.position_embedding_grid or grid)
+        t, h, w = self.config.position_embedding_grid or grid
+        built_for = (t, h, w)
         table = sinusoidal_positions(math.prod(built_for), self.hidden_size)
         return table if built_for == grid else resize_positions(table, built_for, grid)
 
     def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
         """Positions `(1, prefix + t * h * w, hidden_size)` for a token grid, resized as the configuration says."""
-        table = self.weight.detach() if self.config.detach_position_embeddings else self.weight
+        # A sinusoidal table is resized in float32 whatever the model's dtype, as the originals do.
+        table = self.weight if isinstance(self.weight, nn.Parameter) else self.weight.float()
+        if self.config.detach_position_embeddings:
+            table = table.detach()
         built_for, mode = self.config.token_grid, self.config.position_embedding_resize
         if grid == built_for:
             return table

@@ -1,0 +1,109 @@
+"""
+Transformers' own VideoMAE folders and Hub repositories.
+
+Files are read as they are, never through the installed `VideoMAE` class: versions of it disagree about the names of
+the query and value biases, and have loaded them as zeros.
+"""
+
+import argparse
+from typing import Any
+
+import torch
+
+from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import ConversionError, preview, read_model_folder
+from .command import Converted, make_parser, run
+from .videovit_rules import processor_settings, transformers_block_rules
+from .weight_rules import apply_rules, load_converted, rename
+
+RULES = (
+    rename(
+        r"videomae\.embeddings\.patch_embeddings\.projection\.weight",
+        "videovit.embeddings.patch_embeddings.projection.weight",
+        lambda kernel: kernel.flatten(1),
+    ),
+    rename(
+        r"videomae\.embeddings\.patch_embeddings\.projection\.bias",
+        "videovit.embeddings.patch_embeddings.projection.bias",
+    ),
+    *transformers_block_rules(r"videomae\.encoder\.layer", "videovit.layers"),
+    *transformers_block_rules(r"decoder\.decoder_layers", "decoder.layers"),
+    rename(r"videomae\.layernorm\.(weight|bias)", r"videovit.layernorm.\1"),
+    rename(r"fc_norm\.(weight|bias)", r"fc_norm.\1"),
+    rename(r"classifier\.(weight|bias)", r"classifier.\1"),
+    rename(r"decoder\.(norm|head)\.(weight|bias)", r"decoder.\1.\2"),
+    rename(r"encoder_to_decoder\.weight", "encoder_to_decoder.weight"),
+    rename("mask_token", "mask_token"),
+)
+
+# Fields of `VideoMAEConfig` that mean the same here, with its defaults.
+FIELDS = {
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "num_frames": 16,
+    "tubelet_size": 2,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "use_mean_pooling": True,
+    "decoder_hidden_size": 384,
+    "decoder_num_hidden_layers": 4,
+    "decoder_num_attention_heads": 6,
+    "decoder_intermediate_size": 1536,
+    "norm_pix_loss": True,
+    "problem_type": None,
+}
+
+
+def convert(arguments: argparse.Namespace) -> Converted:
+    """Model and processor for the folder or Hub id that the command line names."""
+    original, weights, processor = read_model_folder(arguments.checkpoint)
+    if original.get("model_type") != "videomae":
+        raise ConversionError(f"Expected the model type 'videomae', got {original.get('model_type')!r}.")
+    config = videovit_config(original, weights)
+    if "mask_token" in weights:
+        # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
+        config["use_final_norm"] = not config["use_mean_pooling"]
+        model = VideoViTForPreTraining(VideoViTConfig(**config))
+    elif "classifier.weight" in weights:
+        model = VideoViTForVideoClassification(VideoViTConfig(**config))
+    else:
+        raise ConversionError(f"Expected a classifier or a pre-training model, got {preview(weights)}.")
+    load_converted(model, apply_rules(weights, RULES))
+    return model, VideoClipProcessor(
+        num_frames=model.config.num_frames,
+        frame_sampling_rate=4,
+        sampling_strategy="dense",
+        **processor_settings(model.config, processor),
+    )
+
+
+def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
+    config = {name: original.get(name, default) for name, default in FIELDS.items()}
+    # `fc_norm` and the decoder's norm have PyTorch's default epsilon whatever the configuration says.
+    config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
+    config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
+    if "id2label" in original:
+        config["id2label"] = {int(index): label for index, label in original["id2label"].items()}
+    elif "classifier.weight" in weights:
+        config["num_labels"] = weights["classifier.weight"].shape[0]
+    return config
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser("hf_videomae", "Convert a VideoMAE model of Transformers to VideoViT.", from_hub=True)
+    run(parser, argv, convert)
+
+
+if __name__ == "__main__":
+    main()

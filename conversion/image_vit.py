@@ -1,0 +1,135 @@
+"""
+An image ViT of Transformers as the start of a video model: 2-D patches inflated over time.
+
+Source of the two inflations: "Quo Vadis, Action Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv
+2103.15691, section 3.4; centre).
+"""
+
+import argparse
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import ConversionError, read_model_folder
+from .command import Converted, make_parser, run
+from .videovit_rules import processor_settings, transformers_block_rules
+from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+
+
+def inflate_patches(kernel: torch.Tensor, tubelet_size: int, inflation: str) -> torch.Tensor:
+    """
+    Rows of the linear patch embedding, `(hidden_size, num_channels * tubelet_size * patch_height * patch_width)`, that
+    give a still video the tokens of its image.
+
+    Args:
+        kernel: `(hidden_size, num_channels, patch_height, patch_width)`.
+        tubelet_size: frames of a patch.
+        inflation: `"mean"` shares the weights out over the frames; `"centre"` gives them all to the middle frame.
+    """
+    inflated = kernel.new_zeros(*kernel.shape[:2], tubelet_size, *kernel.shape[2:])
+    if inflation == "mean":
+        inflated += kernel[:, :, None] / tubelet_size
+    else:
+        inflated[:, :, tubelet_size // 2] = kernel
+    return inflated.flatten(1)
+
+
+def repeat_positions(positions: torch.Tensor, num_token_frames: int) -> torch.Tensor:
+    """The positions of an image, `(1, 1 + h * w, hidden_size)`, once more for every token frame."""
+    class_token, patches = positions.split([1, positions.shape[1] - 1], dim=1)
+    return torch.cat([class_token, patches.repeat(1, num_token_frames, 1)], dim=1)
+
+
+def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
+    """The table for a video model of a configuration."""
+    inflate = partial(inflate_patches, tubelet_size=config.tubelet_size, inflation=inflation)
+    repeat = partial(repeat_positions, num_token_frames=config.token_grid[0])
+    embeddings, target = r"(?:vit\.)?embeddings\.", "videovit.embeddings."
+    return (
+        rename(embeddings + r"cls_token", target + "cls_token"),
+        rename(embeddings + r"position_embeddings", target + "position_embeddings.weight", repeat),
+        rename(
+            embeddings + r"patch_embeddings\.projection\.weight",
+            target + "patch_embeddings.projection.weight",
+            inflate,
+        ),
+        rename(embeddings + r"patch_embeddings\.projection\.bias", target + "patch_embeddings.projection.bias"),
+        *transformers_block_rules(r"(?:vit\.)?(?:encoder\.layer|layers)", "videovit.layers"),
+        rename(r"(?:vit\.)?layernorm\.(weight|bias)", r"videovit.layernorm.\1"),
+        rename(r"classifier\.(weight|bias)", r"classifier.\1"),
+        drop(r"(?:vit\.)?pooler\..*", "the tanh pooler of ViTModel, which no classifier uses"),
+        drop(embeddings + "mask_token", "serves masked image modelling alone"),
+    )
+
+
+# Fields of `ViTConfig` that mean the same here, with its defaults.
+FIELDS = {
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "qkv_bias": True,
+}
+
+
+def convert(arguments: argparse.Namespace) -> Converted:
+    """Model and processor for the folder or Hub id that the command line names."""
+    original, weights, processor = read_model_folder(arguments.checkpoint)
+    if original.get("model_type") != "vit":
+        raise ConversionError(f"Expected the model type 'vit', got {original.get('model_type')!r}.")
+    if arguments.num_frames % arguments.tubelet_size:
+        raise ConversionError(
+            f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {arguments.tubelet_size}."
+        )
+    labels: dict[str, Any] = {"num_labels": 2}
+    if "classifier.weight" in weights and "id2label" in original:
+        labels = {"id2label": {int(index): label for index, label in original["id2label"].items()}}
+    elif "classifier.weight" in weights:
+        labels = {"num_labels": weights["classifier.weight"].shape[0]}
+    config = VideoViTConfig(
+        **{name: original.get(name, default) for name, default in FIELDS.items()},
+        **labels,
+        num_frames=arguments.num_frames,
+        tubelet_size=arguments.tubelet_size,
+        use_class_token=True,
+        use_mean_pooling=False,
+        position_embedding_type="learned",
+    )
+    is_image_model = arguments.num_frames == 1
+    model = (VideoViTForImageClassification if is_image_model else VideoViTForVideoClassification)(config)
+    keep_initial = [] if "classifier.weight" in weights else [r"classifier\..*"]
+    load_converted(model, apply_rules(weights, make_rules(config, arguments.inflation)), keep_initial)
+    return model, VideoClipProcessor(
+        num_frames=config.num_frames, sampling_strategy="uniform", **processor_settings(config, processor)
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser("image_vit", "Turn an image ViT of Transformers into a video model.", from_hub=True)
+    parser.add_argument(
+        "--num-frames", type=int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
+    )
+    parser.add_argument("--tubelet-size", type=int, default=2, help="frames of a patch (default: 2)")
+    parser.add_argument(
+        "--inflation",
+        choices=("centre", "mean"),
+        default="centre",
+        help="how patches grow over time (default: centre)",
+    )
+    run(parser, argv, convert)
+
+
+if __name__ == "__main__":
+    main()

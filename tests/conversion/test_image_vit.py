@@ -1,0 +1,72 @@
+"""Image ViTs of Transformers turned into video models."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForVideoClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from conversion.image_vit import main
+
+
+@pytest.fixture(scope="module")
+def image_model(tmp_path_factory):
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=32,
+        patch_size=8,
+        hidden_size=36,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=48,
+        id2label={0: "cat", 1: "dog", 2: "owl"},
+    )
+    model = ViTForImageClassification(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    folder = tmp_path_factory.mktemp("vit")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+def test_one_frame_is_the_image_model(image_model, tmp_path):
+    model, folder = image_model
+    main([str(folder), str(tmp_path / "out"), "--num-frames", "1", "--tubelet-size", "1"])
+    converted = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(converted(images).logits, model(images).logits, atol=1e-5, rtol=1e-4)
+    assert converted.config.id2label == {0: "cat", 1: "dog", 2: "owl"}
+
+
+@pytest.mark.parametrize("inflation", ["centre", "mean"])
+def test_a_still_video_has_the_tokens_of_its_image(image_model, tmp_path, inflation):
+    model, folder = image_model
+    main([str(folder), str(tmp_path / "out"), "--num-frames", "4", "--tubelet-size", "2", "--inflation", inflation])
+    converted = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        tokens = converted.videovit.embeddings(images[:, None].expand(-1, 4, -1, -1, -1))
+        expected = model.vit.embeddings(images)
+    torch.testing.assert_close(tokens[:, :17], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(tokens[:, 17:], expected[:, 1:], atol=1e-5, rtol=1e-4)
+
+
+def test_centre_inflation_looks_at_the_middle_frame_alone(image_model, tmp_path):
+    model, folder = image_model
+    main([str(folder), str(tmp_path / "out"), "--num-frames", "3", "--tubelet-size", "3"])
+    converted = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
+    clips = torch.randn(2, 3, 3, 32, 32)
+    with torch.no_grad():
+        tokens = converted.videovit.embeddings(clips)
+        torch.testing.assert_close(tokens, model.vit.embeddings(clips[:, 1]), atol=1e-5, rtol=1e-4)
+
+
+def test_frames_must_fill_the_tubelets(image_model, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(image_model[1]), str(tmp_path / "out"), "--num-frames", "5", "--tubelet-size", "2"])
+    assert "multiple of --tubelet-size 2" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
