@@ -133,7 +133,7 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
     config = _read_json(folder / "config.json")
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     files = set(_read_json(index)["weight_map"].values()) if index.is_file() else {SAFE_WEIGHTS_NAME}
-    weights = {}
+    weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]

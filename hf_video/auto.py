@@ -1,7 +1,7 @@
 """The registration table: which class answers for which Auto class of Transformers."""
 
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Registration(NamedTuple):
@@ -11,18 +11,18 @@ class Registration(NamedTuple):
         module: module of the class, relative to `hf_video`.
         class_name: the class to register.
         auto_class: name of the Auto class in `transformers`.
-        config_class: the configuration class the Auto class looks it up by; `None` for configurations themselves.
+        config_class: the configuration class that the Auto class looks it up by.
     """
 
     module: str
     class_name: str
     auto_class: str
-    config_class: str | None = None
+    config_class: str
 
 
 _VIDEOVIT = ".models.videovit.modeling_videovit"
 
-CONFIGURATIONS = (Registration(".models.videovit.configuration_videovit", "VideoViTConfig", "AutoConfig"),)
+CONFIGURATIONS = {"VideoViTConfig": ".models.videovit.configuration_videovit"}
 
 CLASSES = (
     Registration(_VIDEOVIT, "VideoViTModel", "AutoModel", "VideoViTConfig"),
@@ -33,19 +33,18 @@ CLASSES = (
     Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoViTConfig"),
 )
 
-PUBLIC_NAMES = {row.class_name: row.module for row in (*CONFIGURATIONS, *CLASSES)}
+PUBLIC_NAMES = CONFIGURATIONS | {row.class_name: row.module for row in CLASSES}
 
 
 def register_auto_classes() -> None:
     """Register every configuration, model and processor of `hf_video` with the Auto classes of Transformers."""
     transformers = import_module("transformers")
 
-    def load(row: Registration) -> type:
-        return getattr(import_module(row.module, __package__), row.class_name)
+    def load(class_name: str) -> Any:
+        return getattr(import_module(PUBLIC_NAMES[class_name], __package__), class_name)
 
-    configurations = {row.class_name: load(row) for row in CONFIGURATIONS}
-    for config_class in configurations.values():
-        transformers.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for class_name in CONFIGURATIONS:
+        transformers.AutoConfig.register(load(class_name).model_type, load(class_name), exist_ok=True)
     for row in CLASSES:
         auto_class = getattr(transformers, row.auto_class)
-        auto_class.register(configurations[row.config_class], load(row), exist_ok=True)
+        auto_class.register(load(row.config_class), load(row.class_name), exist_ok=True)

@@ -68,8 +68,10 @@ class VideoViTPositionEmbeddings(nn.Module):
     def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
         """Positions `(1, prefix + t * h * w, hidden_size)` for a token grid, resized as the configuration says."""
         # A sinusoidal table is resized in float32 whatever the model's dtype, as the originals do.
-        table = self.weight if isinstance(self.weight, nn.Parameter) else self.weight.float()
-        if self.config.detach_position_embeddings:
+        table: torch.Tensor = self.weight
+        if not isinstance(table, nn.Parameter):
+            table = table.float()
+        elif self.config.detach_position_embeddings:
             table = table.detach()
         built_for, mode = self.config.token_grid, self.config.position_embedding_resize
         if grid == built_for:

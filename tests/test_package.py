@@ -1,0 +1,59 @@
+"""The package as a whole: what importing it does, and what it costs."""
+
+import subprocess
+import sys
+
+import pytest
+import transformers
+
+import hf_video
+from hf_video.auto import CLASSES
+
+
+MODELS = [row for row in CLASSES if not row.auto_class.endswith("Processor")]
+
+
+@pytest.mark.parametrize("row", MODELS, ids=lambda row: f"{row.auto_class}-{row.class_name}")
+def test_every_class_answers_for_its_auto_class(row):
+    config_class = getattr(hf_video, row.config_class)
+    assert transformers.AutoConfig.for_model(config_class.model_type).__class__ is config_class
+    registered = getattr(transformers, row.auto_class)._model_mapping[config_class]
+    assert registered is getattr(hf_video, row.class_name)
+
+
+def test_the_processor_of_a_family_is_found(tmp_path):
+    hf_video.VideoViTConfig().save_pretrained(tmp_path)
+    hf_video.VideoClipProcessor(num_frames=8).save_pretrained(tmp_path)
+    processor = transformers.AutoVideoProcessor.from_pretrained(tmp_path)
+    assert type(processor) is hf_video.VideoClipProcessor
+    assert processor.num_frames == 8
+
+
+def test_public_names_are_listed_and_unknown_ones_refused():
+    assert {"VideoViTModel", "VideoClipProcessor", "__version__"} <= set(dir(hf_video))
+    with pytest.raises(AttributeError, match="has no attribute 'VideoVit'"):
+        hf_video.VideoVit  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "first_import",
+    [
+        "import hf_video, transformers",
+        "import transformers, hf_video",
+        "from hf_video.models.videovit.modeling_videovit import VideoViTModel",
+        "from hf_video.processing.video_processing_clip import VideoClipProcessor",
+        "import hf_video; from transformers.modeling_layers import GradientCheckpointingLayer",
+    ],
+)
+def test_registration_survives_any_order_of_imports(first_import):
+    program = (
+        f"{first_import}\nfrom transformers import AutoConfig\nprint(AutoConfig.for_model('videovit').model_type)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert result.stdout.strip() == "videovit", result.stderr
+
+
+def test_importing_the_package_loads_neither_torch_nor_transformers():
+    program = "import sys, hf_video; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "[]", result.stderr
