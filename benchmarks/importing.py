@@ -1,5 +1,5 @@
 """
-What `import hf_video` adds to the imports of a program that uses the Auto classes, and how soon `hf-video --help` answers.
+What `import hf_video` adds to the imports of a program that uses Transformers, and how soon `hf-video --help` answers.
 
 Whole processes are timed, alternating, and the medians compared.
 """

@@ -9,7 +9,6 @@ import transformers
 import hf_video
 from hf_video.auto import CLASSES
 
-
 MODELS = [row for row in CLASSES if not row.auto_class.endswith("Processor")]
 
 

@@ -1,0 +1,131 @@
+"""
+Masked pre-training of a small VideoViT on a folder of videos; labels are not used.
+
+    hf-video demo                                                    # writes videos to train on, or bring your own
+    python examples/pretrain_videovit.py DATA OUTPUT_DIR [--epochs 40]
+
+Writes the model, its processor, the losses and `reconstruction.png`: input, mask and output side by side.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from torchvision.utils import make_grid
+from transformers import Trainer, TrainingArguments, set_seed
+
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForPreTraining
+from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.models.videovit.masking_videovit import tube_mask
+
+NUM_FRAMES, IMAGE_SIZE = 16, 48
+
+
+class CollateWithMasks:
+    """Joins clips as `collate_clips` does, without labels, and draws a tube mask for each."""
+
+    def __init__(self, config: VideoViTConfig):
+        self.config = config
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        pixel_values = collate_clips(items)["pixel_values"]
+        mask = tube_mask(len(pixel_values), self.config.token_grid, self.config.mask_ratio)
+        return {"pixel_values": pixel_values, "bool_masked_pos": mask}
+
+
+def unpatchify(patches: torch.Tensor, config: VideoViTConfig) -> torch.Tensor:
+    """Videos `(batch_size, frames, channels, height, width)` from the pixels of their patches in raster order."""
+    (t, h, w), (dt, dh, dw) = config.token_grid, config.patch_shape
+    patches = patches.reshape(len(patches), t, h, w, dt, dh, dw, config.num_channels)
+    return patches.permute(0, 1, 4, 7, 2, 5, 3, 6).reshape(len(patches), t * dt, config.num_channels, h * dh, w * dw)
+
+
+@torch.no_grad()
+def draw_reconstruction(model: VideoViTForPreTraining, pixel_values: torch.Tensor, path: Path) -> None:
+    """One clip: every second frame of the input, of what the encoder sees, and of what the model makes of it."""
+    config = model.config
+    mask = tube_mask(1, config.token_grid, config.mask_ratio, torch.Generator().manual_seed(0))
+    model.eval()
+    pixel_values = pixel_values.to(model.device)
+    predicted = model(pixel_values, bool_masked_pos=mask.to(model.device)).logits.cpu()
+    patches = model.reconstruction_targets(pixel_values).cpu()
+    seen, filled = patches.clone(), patches.clone()
+    seen[mask] = 0.5
+    filled[mask] = predicted.flatten(0, 1)
+    rows = [unpatchify(each, config)[0, ::2] for each in (patches, seen, filled)]
+    grid = make_grid(torch.cat(rows).clamp(0, 1), nrow=len(rows[0]), padding=2, pad_value=1.0)
+    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
+    axes.imshow(grid.permute(1, 2, 0), interpolation="nearest")
+    centres = [(i + 0.5) * grid.shape[1] / 3 for i in range(3)]
+    axes.set_yticks(centres, ["input", f"mask ({config.mask_ratio:.0%} hidden)", "output"])
+    axes.set_xticks([])
+    axes.set_title("Masked autoencoder: every second frame of a held-out clip")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="a folder of class folders, or a CSV file, as for `hf-video train`")
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--epochs", type=int, default=40)
+    arguments = parser.parse_args()
+    set_seed(0)
+
+    processor = VideoClipProcessor(
+        num_frames=NUM_FRAMES,
+        sampling_strategy="uniform",
+        size={"shortest_edge": IMAGE_SIZE},
+        crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE},
+    )
+    config = VideoViTConfig(
+        image_size=IMAGE_SIZE,
+        patch_size=8,
+        num_frames=NUM_FRAMES,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+        decoder_hidden_size=96,
+        decoder_num_hidden_layers=2,
+        decoder_num_attention_heads=4,
+        decoder_intermediate_size=384,
+        mask_ratio=0.75,
+        # Raw pixels, so that the output is a picture.
+        norm_pix_loss=False,
+    )
+    data = load_video_dataset(arguments.data)
+    held_out = next((data[split] for split in ("test", "validation") if split in data), data["train"])
+    trainer = Trainer(
+        model=VideoViTForPreTraining(config),
+        args=TrainingArguments(
+            output_dir=str(arguments.output_dir),
+            num_train_epochs=arguments.epochs,
+            per_device_train_batch_size=32,
+            learning_rate=1e-3,
+            weight_decay=0.05,
+            warmup_ratio=0.1,
+            lr_scheduler_type="cosine",
+            logging_steps=25,
+            save_strategy="no",
+            report_to="none",
+            remove_unused_columns=False,
+        ),
+        train_dataset=ClipDataset(data["train"], processor, training=True),
+        data_collator=CollateWithMasks(config),
+        processing_class=processor,
+    )
+    trainer.train()
+    trainer.save_model()
+    losses = [{"step": row["step"], "loss": row["loss"]} for row in trainer.state.log_history if "loss" in row]
+    (arguments.output_dir / "losses.json").write_text(json.dumps(losses, indent=1))
+    clip = ClipDataset(held_out, processor, training=False)[0]["pixel_values"]
+    draw_reconstruction(trainer.model, clip, arguments.output_dir / "reconstruction.png")
+    print(f"Loss {losses[0]['loss']:.4f} -> {losses[-1]['loss']:.4f}; wrote {arguments.output_dir}/reconstruction.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Labelled videos: found on disk, read as clips, joined into batches."""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC_NAMES = {
+    "ClipDataset": ".clips",
+    "collate_clips": ".collation",
+    "hold_out": ".datasets",
+    "load_video_dataset": ".datasets",
+    "write_moving_digits": ".moving_digits",
+}
+
+__all__ = list(_PUBLIC_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_NAMES:
+        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,170 @@
+"""Items of a `ClipDataset`: fixed views for evaluation, reproducible random ones for training."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from hf_video.data import ClipDataset, collate_clips
+from hf_video.data.moving_digits import _encode
+from hf_video.processing import VideoClipProcessor, VideoReadError, read_video
+
+
+@pytest.fixture(scope="module")
+def ramp(tmp_path_factory):
+    """Two seconds of 24 frames, 48 x 32 pixels, the n-th of brightness 10 * n."""
+    path = tmp_path_factory.mktemp("videos") / "ramp.mp4"
+    _encode(path, np.tile(np.arange(0, 240, 10, dtype=np.uint8)[:, None, None], (1, 32, 48)), fps=12)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory):
+    """A folder of three frames, 48 x 32 pixels, whose red is the row and whose green is the column of a pixel."""
+    folder = tmp_path_factory.mktemp("chart")
+    rows, columns = np.indices((32, 48), dtype=np.uint8)
+    for number in range(3):
+        Image.fromarray(np.stack([rows, columns, np.zeros_like(rows)], axis=-1)).save(folder / f"{number}.png")
+    return str(folder)
+
+
+def make_processor(**options) -> VideoClipProcessor:
+    defaults = {"num_frames": 4, "sampling_strategy": "uniform", "size": {"shortest_edge": 32}, "crop_size": 24}
+    return VideoClipProcessor(**(defaults | options))
+
+
+def plain_processor(**options) -> VideoClipProcessor:
+    """Gives pixels as they are in the video, 0 to 255."""
+    return make_processor(do_rescale=False, do_normalize=False, **options)
+
+
+def rows(video: str, count: int = 1, **columns) -> Dataset:
+    return Dataset.from_list([{"video": video, "label": number, **columns} for number in range(count)])
+
+
+@pytest.mark.parametrize("views", [{}, {"num_clips": 2, "num_crops": 3}, {"fps": 6, "sampling_strategy": "dense"}])
+def test_evaluation_gives_the_views_of_the_processor(ramp, views):
+    processor = make_processor(**views)
+    item = ClipDataset(rows(ramp), processor, training=False)[0]
+    assert item["labels"] == 0
+    assert torch.equal(item["pixel_values"], processor(ramp, return_tensors="pt")["pixel_values"])
+
+
+def test_evaluation_of_a_segment(ramp):
+    processor = make_processor()
+    item = ClipDataset(rows(ramp, start=0.5, end=1.5), processor, training=False)[0]
+    segment, _ = read_video(ramp, start=0.5, end=1.5)
+    assert torch.equal(item["pixel_values"], processor(segment, return_tensors="pt")["pixel_values"])
+
+
+def test_training_gives_one_view(ramp):
+    item = ClipDataset(rows(ramp), make_processor(num_clips=2, num_crops=3), training=True)[0]
+    assert item["pixel_values"].shape == (1, 4, 3, 24, 24)
+    assert item["pixel_values"].dtype == torch.float32
+
+
+def test_training_normalises_as_the_processor_does(ramp):
+    processor = make_processor(num_frames=24)  # every frame of the video, so that nothing but the crop is drawn
+    training, evaluation = (ClipDataset(rows(ramp), processor, training=flag)[0] for flag in (True, False))
+    torch.testing.assert_close(training["pixel_values"], evaluation["pixel_values"])
+
+
+def test_draws_depend_on_seed_epoch_and_index_alone(ramp):
+    def draw(seed: int, epoch: int, index: int) -> torch.Tensor:
+        dataset = ClipDataset(rows(ramp, count=2), make_processor(), training=True, seed=seed)
+        dataset.set_epoch(epoch)
+        return dataset[index]["pixel_values"]
+
+    first = draw(0, 0, 0)
+    assert torch.equal(first, draw(0, 0, 0))
+    assert torch.equal(draw(0, 0, 1), draw(0, 0, -1))
+    for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        assert not torch.equal(first, draw(*other))
+
+
+def test_persistent_workers_follow_the_epoch(ramp):
+    dataset = ClipDataset(rows(ramp, count=4), make_processor(), training=True)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True, collate_fn=collate_clips)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        expected = torch.cat([dataset[index]["pixel_values"] for index in range(4)])
+        assert torch.equal(torch.cat([batch["pixel_values"] for batch in loader]), expected)
+
+
+def test_training_draws_all_over_a_segment_and_never_outside(ramp):
+    dataset = ClipDataset(rows(ramp, start=1.0, end=2.0), plain_processor(num_frames=3), training=True)
+    drawn = set()
+    for epoch in range(40):
+        dataset.set_epoch(epoch)
+        brightness = dataset[0]["pixel_values"].float().mean((0, 2, 3, 4)) / 10
+        assert (brightness.diff() > 0.5).all()
+        drawn.update(brightness.round().int().tolist())
+    assert drawn == set(range(12, 24))
+
+
+def test_one_random_crop_for_all_frames(chart):
+    dataset = ClipDataset(rows(chart), plain_processor(), training=True)
+    corners = set()
+    for epoch in range(200):
+        dataset.set_epoch(epoch)
+        frames = dataset[0]["pixel_values"][0]
+        top, left = frames[0, :2, 0, 0].int().tolist()
+        assert (frames[:, 0] == torch.arange(top, top + 24)[:, None]).all()
+        assert (frames[:, 1] == torch.arange(left, left + 24)).all()
+        corners.add((top, left))
+    assert {top for top, _ in corners} == set(range(32 - 24 + 1))
+    assert {left for _, left in corners} == set(range(48 - 24 + 1))
+
+
+def test_without_crop_frames_stay_whole(chart):
+    processor = plain_processor(size={"height": 16, "width": 16}, do_center_crop=False)
+    assert ClipDataset(rows(chart), processor, training=True)[0]["pixel_values"].shape == (1, 4, 3, 16, 16)
+
+
+def test_horizontal_flip_is_off_by_default(chart):
+    def orientations(**options) -> set[bool]:
+        dataset = ClipDataset(rows(chart), plain_processor(), training=True, **options)
+        found = set()
+        for epoch in range(20):
+            dataset.set_epoch(epoch)
+            green = dataset[0]["pixel_values"][0, :, 1]
+            found.add(bool((green.diff(dim=-1) == -1).all()))
+        return found
+
+    assert orientations() == {False}
+    assert orientations(horizontal_flip=True) == {False, True}
+
+
+def test_transform_sees_cropped_uint8_frames(ramp):
+    def darken(frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        assert frames.shape == (4, 3, 24, 24) and frames.dtype == torch.uint8
+        return torch.full_like(frames, int(generator.integers(256)))
+
+    dataset = ClipDataset(rows(ramp), plain_processor(), training=True, transform=darken)
+    first = dataset[0]["pixel_values"]
+    assert first.unique().numel() == 1
+    assert torch.equal(first, dataset[0]["pixel_values"])
+    dataset.set_epoch(1)
+    assert not torch.equal(first, dataset[0]["pixel_values"])
+
+
+def test_labels_are_optional(ramp):
+    dataset = ClipDataset(Dataset.from_dict({"video": [ramp]}), make_processor(), training=False)
+    assert list(dataset[0]) == ["pixel_values"]
+    assert len(list(dataset)) == 1
+
+
+def test_a_broken_video_names_itself(tmp_path):
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    for training in (True, False):
+        with pytest.raises(VideoReadError, match="broken.mp4"):
+            ClipDataset(rows(str(tmp_path / "broken.mp4")), make_processor(), training=training)[0]
+
+
+def test_wrong_arguments(ramp):
+    with pytest.raises(ValueError, match=r"columns \['path'\], but not 'video'"):
+        ClipDataset(Dataset.from_dict({"path": [ramp]}), make_processor(), training=False)
+    with pytest.raises(ValueError, match="are for training"):
+        ClipDataset(rows(ramp), make_processor(), training=False, horizontal_flip=True)

@@ -1,0 +1,218 @@
+"""What `load_video_dataset` and `hold_out` make of folders and CSV files, right and wrong ones."""
+
+from pathlib import Path
+
+import pytest
+from datasets import ClassLabel
+
+from hf_video.data import hold_out, load_video_dataset
+
+
+def make_files(root: Path, *names: str) -> Path:
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return root
+
+
+def make_csv(root: Path, *lines: str, name: str = "clips.csv") -> Path:
+    make_files(root, "videos/a.mp4", "videos/b.mp4", "videos/c.mp4")
+    file = root / name
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def test_class_folders(tmp_path):
+    make_files(tmp_path, "run/b.mp4", "run/a.WEBM", "jump/c.avi", "jump/.hidden.mp4", "jump/notes.txt", ".git/x.mp4")
+    dataset = load_video_dataset(tmp_path)
+
+    assert list(dataset) == ["train"]
+    assert dataset["train"].column_names == ["video", "label", "start", "end"]
+    assert dataset["train"].features["label"] == ClassLabel(names=["jump", "run"])
+    assert dataset["train"]["video"][:] == [str(tmp_path / name) for name in ("jump/c.avi", "run/a.WEBM", "run/b.mp4")]
+    assert dataset["train"]["label"][:] == [0, 1, 1]
+    assert dataset["train"][0]["start"] is None and dataset["train"][0]["end"] is None
+
+
+def test_paths_are_absolute(tmp_path, monkeypatch):
+    make_files(tmp_path / "data", "a/1.mp4", "b/1.mp4")
+    monkeypatch.chdir(tmp_path)
+    assert load_video_dataset("data")["train"][0]["video"] == str(tmp_path / "data/a/1.mp4")
+
+
+def test_frame_folders_are_videos(tmp_path):
+    make_files(tmp_path, "run/clip1/001.jpg", "run/clip1/002.jpg", "run/clip2/1.PNG", "jump/a.mp4", "jump/empty/.keep")
+    videos = load_video_dataset(tmp_path)["train"]["video"][:]
+    assert [Path(video).name for video in videos] == ["a.mp4", "clip1", "clip2"]
+
+
+def test_split_folders(tmp_path):
+    names = [f"{split}/{label}/1.mp4" for split in ("test", "Val", "training") for label in ("run", "jump")]
+    dataset = load_video_dataset(make_files(tmp_path, *names, "metadata/readme.txt"))
+    assert list(dataset) == ["train", "validation", "test"]
+    assert dataset["validation"][1]["video"] == str(tmp_path / "Val/run/1.mp4")
+    assert str(dataset["validation"].split) == "validation"
+
+
+def test_classes_named_like_splits(tmp_path):
+    dataset = load_video_dataset(make_files(tmp_path, "train/1.mp4", "test/1.mp4", "bus/1.mp4"))
+    assert list(dataset) == ["train"]
+    assert dataset["train"].features["label"].names == ["bus", "test", "train"]
+
+
+def test_a_changed_folder_is_read_anew(tmp_path):
+    make_files(tmp_path, "run/a.mp4", "jump/a.mp4")
+    assert len(load_video_dataset(tmp_path)["train"]) == 2
+    make_files(tmp_path, "run/b.mp4")
+    assert len(load_video_dataset(tmp_path)["train"]) == 3
+
+
+def test_csv(tmp_path):
+    elsewhere = make_files(tmp_path, "elsewhere/d.mp4") / "elsewhere/d.mp4"
+    file = make_csv(
+        tmp_path / "data",
+        "\ufeffpath,label,start,end,source",
+        "videos/a.mp4,run,,,phone",
+        "videos/a.mp4, jump ,1.5,3,",
+        "",
+        f'"{elsewhere}",run,2',
+    )
+    dataset = load_video_dataset(file)["train"]
+    assert dataset.features["label"].names == ["jump", "run"]
+    assert dataset["video"][:] == [str(file.parent / "videos/a.mp4")] * 2 + [str(elsewhere)]
+    assert dataset["label"][:] == [1, 0, 1]
+    assert dataset["start"][:] == [None, 1.5, 2.0]
+    assert dataset["end"][:] == [None, 3.0, None]
+
+
+def test_csv_splits(tmp_path):
+    for name in ("val.csv", "train.csv"):
+        make_csv(tmp_path, "path,label", "videos/a.mp4,run", "videos/b.mp4,jump", name=name)
+    assert list(load_video_dataset(tmp_path)) == ["train", "validation"]
+
+
+def test_numeric_labels_keep_their_order(tmp_path):
+    rows = [f"videos/a.mp4,{label}" for label in (10, 2, 0)]
+    dataset = load_video_dataset(make_csv(tmp_path, "path,label", *rows))["train"]
+    assert dataset.features["label"].names == ["0", "2", "10"]
+
+
+def test_given_labels_fix_the_ids(tmp_path):
+    make_files(tmp_path, "train/run/1.mp4", "train/jump/1.mp4", "test/run/1.mp4")
+    dataset = load_video_dataset(tmp_path, labels=["run", "walk", "jump"])
+    assert dataset["train"]["label"][:] == [2, 0]
+    assert dataset["test"]["label"][:] == [0]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "has no class folder. It is empty"),
+        (["a.mp4", "b.mp4"], "has no class folder. It holds a.mp4, b.mp4"),
+        (["run/1.mp4", "jump/.keep"], "jump has no video: it is empty"),
+        (["run/1.mp4", "jump/1.txt", "jump/2.doc"], "jump has no video: it holds only 1.txt, 2.doc"),
+        (["run/a/1.mp4", "jump/a/1.mp4"], "has no video: it holds only a"),
+        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "one level down in more/"),
+        (["run/1.mp4"], "has only one class, 'run'"),
+        (["train/run/1.mp4", "train/jump/1.mp4", "test/run/1.mp4"], "test lacks 'jump'"),
+        (["train/run/1.mp4", "train/jump/1.mp4", "extra/1.mp4"], "extra/ is not a split"),
+        (["train/.keep", "val/run/1.mp4", "val/jump/1.mp4"], "train/ is not a split"),
+        (["val/run/1.mp4", "val/jump/1.mp4", "dev/run/1.mp4"], "both name the split 'validation'"),
+    ],
+)
+def test_wrong_folders(tmp_path, files, message):
+    with pytest.raises(ValueError, match=message):
+        load_video_dataset(make_files(tmp_path, *files))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "the columns path,label"),
+        (["path;label", "videos/a.mp4;run"], "first line of .* is 'path;label'"),
+        (["path,label"], "has no rows"),
+        (["path,label", "videos/a.mp4,run", "videos/b.mp4,run"], "only one class, 'run'"),
+        (["path,label", "videos/a.mp4,"], "line 2: path is 'videos/a.mp4' and label is ''"),
+        (["path,label", "videos/a.mp4"], "label is ''"),
+        (["path,label", "videos/a.mp4,run,fast"], "line 2 has more cells"),
+        (["path,label", "videos,run"], "line 2: .*videos is a folder without JPEG or PNG frames"),
+        (["path,label,start,end", "videos/a.mp4,run,1,3", "videos/a.mp4,run,3,3"], "line 3: end is 3.0 s"),
+        (["path,label,start,end", "videos/a.mp4,run,-1,3"], "line 2: start is '-1'"),
+        (["path,label,start,end", "videos/a.mp4,run,0,soon"], "line 2: end is 'soon'"),
+        (["path,label,start,end", "videos/a.mp4,run,nan,2"], "line 2: start is 'nan'"),
+    ],
+)
+def test_wrong_csv(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message):
+        load_video_dataset(make_csv(tmp_path, *lines))
+
+
+def test_csv_with_a_segment_of_a_frame_folder(tmp_path):
+    make_files(tmp_path, "videos/clip/1.jpg")
+    file = make_csv(tmp_path, "path,label,start", "videos/clip,run,", "videos/clip,jump,1")
+    with pytest.raises(ValueError, match="line 3: .* leave start and end empty"):
+        load_video_dataset(file)
+
+
+def test_csv_that_is_not_utf8(tmp_path):
+    file = tmp_path / "clips.csv"
+    file.write_bytes("path,label\na.mp4,Läufer".encode("latin-1"))
+    with pytest.raises(ValueError, match="Save it as CSV with UTF-8 encoding"):
+        load_video_dataset(file)
+
+
+def test_csv_with_missing_files_names_the_first_five(tmp_path):
+    rows = [f"gone{number}.mp4,run" for number in range(7)]
+    file = make_csv(tmp_path, "path,label", "videos/a.mp4,jump", *rows)
+    with pytest.raises(FileNotFoundError, match=r"7 of 8 .*line 3: .*gone0.*gone4.mp4; and 2 more"):
+        load_video_dataset(file)
+
+
+def test_missing_path(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        load_video_dataset(tmp_path / "nowhere")
+
+
+def test_file_of_another_kind(tmp_path):
+    with pytest.raises(ValueError, match="not a CSV file"):
+        load_video_dataset(make_files(tmp_path, "a.mp4") / "a.mp4")
+
+
+def test_unknown_label(tmp_path):
+    make_files(tmp_path, "run/1.mp4", "swim/1.mp4")
+    with pytest.raises(ValueError, match="'swim', not among the 2 known labels: 'run', 'jump'"):
+        load_video_dataset(tmp_path, labels=["run", "jump"])
+
+
+def test_hold_out(tmp_path):
+    names = [f"run/{number}.mp4" for number in range(10)] + [f"jump/{number}.mp4" for number in range(5)]
+    dataset = load_video_dataset(make_files(tmp_path, *names, "rare/0.mp4"))["train"]
+    train, held_out = hold_out(dataset, 0.2, seed=1)
+
+    assert sorted([*train["video"], *held_out["video"]]) == sorted(dataset["video"])
+    names = dataset.features["label"].names
+    assert [names[label] for label in held_out["label"]] == ["jump", "run", "run"]
+    assert train.features == held_out.features == dataset.features
+    assert hold_out(dataset, 0.2, seed=1)[1]["video"][:] == held_out["video"][:]
+    assert hold_out(dataset, 0.2, seed=2)[1]["video"][:] != held_out["video"][:]
+
+
+def test_hold_out_keeps_the_segments_of_a_video_together(tmp_path):
+    rows = [
+        f"videos/{name}.mp4,{label},{start},{start + 1}"
+        for name in "abc"
+        for label, start in (("run", 0), ("jump", 1), ("run", 2))
+    ]
+    dataset = load_video_dataset(make_csv(tmp_path, "path,label,start,end", *rows))["train"]
+    train, held_out = hold_out(dataset, 0.3, seed=0)
+    assert len(held_out) == 3
+    assert not set(train["video"]) & set(held_out["video"])
+
+
+def test_hold_out_refuses(tmp_path):
+    dataset = load_video_dataset(make_files(tmp_path, "run/1.mp4", "jump/1.mp4"))["train"]
+    with pytest.raises(ValueError, match="fraction is 1.5"):
+        hold_out(dataset, 1.5, seed=0)
+    with pytest.raises(ValueError, match="No class has more than one video"):
+        hold_out(dataset, 0.5, seed=0)
