@@ -1,0 +1,111 @@
+"""
+Reading 16 evenly spaced frames of a five-minute video: `hf_video.processing.read_video` against
+`transformers.video_utils.load_video`, with PyAV and with torchcodec, and against torchcodec by itself.
+
+The video is H.264, 640 x 360, 30 frames per second, with a key frame every 60 frames, encoded on the spot. The frames
+of all readers must be the same bytes, otherwise no figure is printed. Readers take turns, and medians are compared: of
+the time that passes, and of processor time, which says more on a busy machine.
+"""
+
+import argparse
+import datetime
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from transformers.utils import is_torchcodec_usable
+from transformers.video_utils import VideoMetadata, load_video
+
+from hf_video.processing import read_video
+
+HEIGHT, WIDTH, FPS, SECONDS, KEY_FRAME_EVERY = 360, 640, 30, 300, 60
+NUM_FRAMES = 16
+
+
+def encode(path: Path) -> None:
+    """A textured scene under a moving camera, so that frames depend on each other as in real footage."""
+    generator = np.random.default_rng(0)
+    scene = generator.integers(0, 256, (HEIGHT // 8 + 50, WIDTH // 8 + 50, 3)).repeat(8, axis=0).repeat(8, axis=1)
+    scene = np.clip(scene / 2 + generator.normal(64, 8, scene.shape), 0, 255).astype(np.uint8)
+    options = {"preset": "veryfast", "g": str(KEY_FRAME_EVERY), "sc_threshold": "0"}
+    with av.open(os.fspath(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=FPS, options=options)
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        for i in range(FPS * SECONDS):
+            top, left = int(200 + 200 * np.sin(i / 90)), int(200 + 200 * np.cos(i / 70))
+            view = np.ascontiguousarray(scene[top : top + HEIGHT, left : left + WIDTH])
+            frame = av.VideoFrame.from_ndarray(view, format="rgb24")
+            frame.pts, frame.time_base = i, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def spread(metadata: Any, **kwargs: Any) -> np.ndarray:
+    return np.linspace(0, metadata.total_num_frames - 1, NUM_FRAMES).round().astype(int)
+
+
+def make_readers(path: str) -> dict[str, Callable[[], Any]]:
+    readers: dict[str, Callable[[], Any]] = {
+        "hf_video": lambda: read_video(path, spread)[0],
+        "transformers, pyav": lambda: load_video(path, backend="pyav", sample_indices_fn=spread)[0],
+    }
+    if is_torchcodec_usable(decode="video"):
+        from torchcodec.decoders import VideoDecoder
+
+        def read_with_torchcodec() -> Any:
+            decoder = VideoDecoder(path, dimension_order="NHWC")
+            indices = spread(VideoMetadata(total_num_frames=len(decoder)))
+            return decoder.get_frames_at(indices.tolist()).data.numpy()
+
+        readers["transformers, torchcodec"] = lambda: (
+            load_video(path, backend="torchcodec", sample_indices_fn=spread)[0].permute(0, 2, 3, 1).numpy()
+        )
+        readers["torchcodec alone"] = read_with_torchcodec
+    return readers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="times that every reader reads (default: 7)")
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "video.mp4")
+        encode(Path(path))
+        readers = make_readers(path)
+        frames = {name: read() for name, read in readers.items()}
+        for name, read in frames.items():
+            if not np.array_equal(read, frames["hf_video"]):
+                raise SystemExit(f"{name} gives other frames than hf_video: there is nothing to compare.")
+        wall: dict[str, list[float]] = {name: [] for name in readers}
+        processor: dict[str, list[float]] = {name: [] for name in readers}
+        for _ in range(rounds):
+            for name, read in readers.items():
+                started = time.perf_counter(), time.process_time()
+                read()
+                wall[name].append(time.perf_counter() - started[0])
+                processor[name].append(time.process_time() - started[1])
+
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    print(f"{datetime.date.today()}, {machine}, PyAV {av.__version__}, median of {rounds} rounds")
+    print(f"{NUM_FRAMES} of {FPS * SECONDS} frames, the same bytes from every reader\n")
+    print(f"{'reader':26}{'ms':>8}{'times ours':>12}{'processor ms':>14}{'times ours':>12}")
+    for name in readers:
+        print(f"{name:26}", end="")
+        for seconds, width in ((wall, 8), (processor, 14)):
+            median, ours = statistics.median(seconds[name]), statistics.median(seconds["hf_video"])
+            print(f"{median * 1000:{width}.0f}{median / ours:12.2f}", end="")
+        print()
+    if len(readers) == 2:
+        print("\ntorchcodec is not compared: it is not installed or finds no FFmpeg libraries.")
+
+
+if __name__ == "__main__":
+    main()

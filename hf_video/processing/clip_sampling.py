@@ -1,0 +1,196 @@
+"""Choosing which frames of a video make up its clips.
+
+A strategy answers for a whole video: the indices of `num_clips` clips of `num_frames` frames each. Without a generator
+the answer is the one used for evaluation; with a `numpy.random.Generator` every clip is an independent random draw, as
+in training. The names follow the literature: "dense" clips keep the rhythm of the video, the others spread every clip
+over its whole length.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def dense_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D).
+
+    Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode; training draws the start.
+    """
+    starts = _clip_starts(total_num_frames - num_frames * frame_sampling_rate, num_clips, generator)
+    return _strided(starts, total_num_frames, num_frames, frame_sampling_rate)
+
+
+def strided_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """Dense clips cut from the list of every `frame_sampling_rate`-th frame of the video, so that all share one grid.
+
+    Starts differ from `dense_indices` by less than one step. Source: `VideoClsDataset` of VideoMAE (`kinetics.py`),
+    test mode; training draws the start.
+    """
+    starts = _clip_starts(np.ceil(total_num_frames / frame_sampling_rate) - num_frames, num_clips, generator)
+    return _strided(starts * frame_sampling_rate, total_num_frames, num_frames, frame_sampling_rate)
+
+
+def uniform_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """One frame from each of `num_frames` equal segments (TSN): the middle for a single clip, else the position
+    `clip / num_clips` inside the segment; training draws it.
+
+    Source: `SSVideoClsDataset` of VideoMAE and VideoMamba (`ssv2.py`), and VideoMAE V2 for more than two clips.
+    """
+    segment = total_num_frames / num_frames
+    if generator is not None:
+        return _random_in_segments(segment * np.arange(num_frames + 1), num_clips, generator)
+    offsets = np.array([segment / 2]) if num_clips == 1 else segment / num_clips * np.arange(num_clips)
+    return np.floor(segment * np.arange(num_frames) + offsets[:, None])
+
+
+def sparse_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """One frame from each of `num_frames` segments of [0, total_num_frames - 1] whose borders are rounded half to
+    even; clip `c` lies `(c + 1) / (num_clips + 1)` into the segment, training draws anywhere from border to border.
+
+    Source: `VideoClsDataset_sparse` of VideoMamba (`datasets/kinetics_sparse.py`).
+    """
+    segment = (total_num_frames - 1) / num_frames
+    borders = np.rint(segment * np.arange(num_frames + 1))
+    if generator is not None:
+        return generator.integers(borders[:-1], borders[1:], size=(num_clips, num_frames), endpoint=True)
+    offsets = np.floor(segment / (num_clips + 1) * np.arange(1, num_clips + 1))
+    return np.minimum(borders[:-1] + offsets[:, None], total_num_frames - 1)
+
+
+def linspace_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """Evenly spaced from the first frame to the last, rounded half to even; several clips take turns. Training draws
+    one frame from each of `num_frames` segments.
+
+    Source: `load_video` and the data sets of MA-LMM (`lavis/datasets/datasets`).
+    """
+    if generator is not None:
+        return _random_in_segments(np.linspace(0, total_num_frames, num_frames + 1), num_clips, generator)
+    indices = np.rint(np.linspace(0, total_num_frames - 1, num_frames * num_clips))
+    return indices.reshape(num_frames, num_clips).T
+
+
+SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
+    "dense": dense_indices,
+    "strided": strided_indices,
+    "uniform": uniform_indices,
+    "sparse": sparse_indices,
+    "linspace": linspace_indices,
+}
+# The strategies that `frame_sampling_rate` means something to.
+STRIDED_STRATEGIES = ("dense", "strided")
+
+
+def sample_clip_indices(
+    sampling_strategy: str,
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float = 1,
+    num_clips: int = 1,
+    *,
+    repeat_last_frame: bool = True,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """
+    Indices of the frames of `num_clips` clips.
+
+    Args:
+        sampling_strategy (`str`):
+            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "sparse" or "linspace".
+        total_num_frames (`int`):
+            Number of frames of the video.
+        num_frames (`int`):
+            Number of frames of a clip.
+        frame_sampling_rate (`float`, defaults to 1):
+            Distance between the frames of a clip, in frames of the video; need not be whole. Only "dense" and
+            "strided" clips have it, the others take the whole video.
+        num_clips (`int`, defaults to 1):
+            Number of clips.
+        repeat_last_frame (`bool`, defaults to `True`):
+            Whether a video that is shorter than a clip may repeat frames (the last one if dense).
+        generator (`np.random.Generator`, *optional*):
+            Draws the clips at random, for training. Without it the clips are those of evaluation.
+
+    Returns:
+        `np.ndarray`: (num_clips, num_frames) int64, rising along the frames, each in [0, total_num_frames).
+
+    Raises:
+        `ValueError`: for an unknown strategy, a number that is not positive, or a video shorter than a clip when
+            `repeat_last_frame` is off.
+    """
+    if sampling_strategy not in SAMPLING_STRATEGIES:
+        raise ValueError(
+            f"sampling_strategy={sampling_strategy!r} is unknown; choose from {list(SAMPLING_STRATEGIES)}."
+        )
+    numbers = {
+        "total_num_frames": total_num_frames,
+        "num_frames": num_frames,
+        "frame_sampling_rate": frame_sampling_rate,
+        "num_clips": num_clips,
+    }
+    for name, value in numbers.items():
+        if value <= 0:
+            raise ValueError(f"{name}={value} must be positive.")
+    strided = sampling_strategy in STRIDED_STRATEGIES
+    span = int((num_frames - 1) * frame_sampling_rate) + 1 if strided else num_frames
+    if total_num_frames < span and not repeat_last_frame:
+        raise ValueError(
+            f"A clip of num_frames={num_frames} spans {span} frames, but the video has only {total_num_frames}. "
+            "Sample fewer frames, or set repeat_last_frame=True to repeat frames of short videos."
+        )
+    strategy = SAMPLING_STRATEGIES[sampling_strategy]
+    indices = strategy(total_num_frames, num_frames, frame_sampling_rate, num_clips, generator)
+    return indices.astype(np.int64)
+
+
+def _clip_starts(room: float, num_clips: int, generator: np.random.Generator | None) -> np.ndarray:
+    """Starts in [0, room]: drawn, in the centre for a single clip, else evenly spaced. (num_clips,)"""
+    room = max(room, 0)
+    if generator is not None:
+        return generator.integers(0, int(room), size=num_clips, endpoint=True)
+    if num_clips == 1:
+        return np.array([room // 2])
+    return np.floor(np.arange(num_clips) * room / (num_clips - 1))
+
+
+def _strided(starts: np.ndarray, total_num_frames: int, num_frames: int, frame_sampling_rate: float) -> np.ndarray:
+    # A clip that runs over the end repeats its own last frame, which need not be the last frame of the video.
+    last_step = (total_num_frames - 1 - starts) // frame_sampling_rate
+    steps = np.minimum(np.arange(num_frames), last_step[:, None])
+    return np.floor(starts[:, None] + steps * frame_sampling_rate)
+
+
+def _random_in_segments(borders: np.ndarray, num_clips: int, generator: np.random.Generator) -> np.ndarray:
+    """A random frame in [border, next border) for each segment, the border itself where that is empty."""
+    low = np.floor(borders[:-1]).astype(np.int64)
+    high = np.maximum(np.floor(borders[1:]).astype(np.int64), low + 1)
+    return generator.integers(low, high, size=(num_clips, len(low)))

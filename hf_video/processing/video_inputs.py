@@ -1,0 +1,138 @@
+"""What a video processor accepts as a video, brought into one form."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers.image_utils import ChannelDimension, infer_channel_dimension_format
+from transformers.video_utils import VideoMetadata
+
+
+def is_array(video: Any) -> bool:
+    """Whether the frames are there already, and need no reading."""
+    return isinstance(video, (np.ndarray, torch.Tensor))
+
+
+def flatten_videos(videos: Any) -> list[Any]:
+    """
+    List the videos of a batch.
+
+    Args:
+        videos:
+            A video or a (nested) list of videos, as `VideoClipProcessor` takes them.
+
+    Returns:
+        `list`: arrays and tensors of four dimensions, and as they are the paths, URLs and files to read.
+
+    Raises:
+        `ValueError`: for an empty list, frames of several sizes or a wrong number of dimensions.
+    """
+    if isinstance(videos, (list, tuple)):
+        if not videos:
+            raise ValueError("Got an empty list; expected a video, a list of frames or a list of videos.")
+        if all(isinstance(item, Image.Image) or (is_array(item) and item.ndim <= 3) for item in videos):
+            return [_stack_frames(videos)]
+        return [video for item in videos for video in flatten_videos(item)]
+    if isinstance(videos, Image.Image):
+        raise ValueError("Got a single image; a video is a list of frames: wrap it in a list.")
+    if not is_array(videos):
+        return [videos]
+    if videos.ndim == 5:
+        return list(videos)
+    if videos.ndim != 4:
+        raise ValueError(
+            "An array video is (num_frames, height, width, channels) or (num_frames, channels, height, width), "
+            f"got {videos.ndim} dimensions: {tuple(videos.shape)}."
+        )
+    return [videos]
+
+
+def _stack_frames(frames: Any) -> Any:
+    shapes = {frame.size if isinstance(frame, Image.Image) else tuple(frame.shape) for frame in frames}
+    if len(shapes) > 1:
+        raise ValueError(f"The frames of a video must have one size, got {sorted(shapes)}.")
+    if isinstance(frames[0], torch.Tensor):
+        return torch.stack(list(frames))
+    # Palettes and other modes hold no colours that arrays could carry.
+    frames = [f.convert("RGB") if isinstance(f, Image.Image) and f.mode not in ("RGB", "RGBA") else f for f in frames]
+    return np.stack([np.asarray(frame) for frame in frames])
+
+
+def sample_array(
+    video: Any, metadata: VideoMetadata | None, sample_indices_fn: Callable[..., np.ndarray] | None
+) -> tuple[Any, VideoMetadata]:
+    """
+    Sample the frames of an array.
+
+    Args:
+        video (`np.ndarray` or `torch.Tensor`):
+            (total_num_frames, ...).
+        metadata (`VideoMetadata`, *optional*):
+            Of the whole video; only the number of frames is known by default.
+        sample_indices_fn (`Callable`, *optional*):
+            Called with `metadata=`, returns the indices of the frames to take. All frames by default.
+
+    Returns:
+        `tuple`: the frames (*indices.shape, ...) and the metadata with `frames_indices`.
+
+    Raises:
+        `ValueError`: when the metadata belong to another number of frames.
+    """
+    if metadata is None:
+        metadata = VideoMetadata(total_num_frames=len(video))
+    if sample_indices_fn is None:
+        return video, metadata
+    if metadata.total_num_frames != len(video):
+        raise ValueError(
+            f"video_metadata says total_num_frames={metadata.total_num_frames}, but the array has {len(video)}. "
+            "Correct it, or use do_sample_frames=False if the frames are sampled already."
+        )
+    indices = sample_indices_fn(metadata=metadata)
+    return video[indices], replace(metadata, frames_indices=indices.ravel().tolist())
+
+
+def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimension | None) -> torch.Tensor:
+    """
+    Bring the channels before height and width.
+
+    Args:
+        video (`torch.Tensor`):
+            (num_frames, height, width, channels) or (num_frames, channels, height, width).
+        input_data_format (`str` or `ChannelDimension`, *optional*):
+            Which of the two it is. Read off the shape by default.
+
+    Raises:
+        `ValueError`: when neither dimension has 1, 3 or 4 channels.
+    """
+    if input_data_format is None:
+        try:
+            input_data_format = infer_channel_dimension_format(video, num_channels=(1, 3, 4))
+        except ValueError as error:
+            raise ValueError(
+                f"A video has 1, 3 or 4 channels, last or after the frames; got the shape {tuple(video.shape)}."
+            ) from error
+    return video.movedim(-1, -3).contiguous() if input_data_format == ChannelDimension.LAST else video
+
+
+def check_values(video: torch.Tensor, do_rescale: bool | None) -> None:
+    """
+    Check that rescaling by 1 / 255 makes sense of the values.
+
+    Raises:
+        `ValueError`: for a dtype other than uint8 and float; with `do_rescale` for float values outside [0, 255], or
+            all inside [0, 1], which are rescaled already.
+    """
+    if video.dtype == torch.uint8:
+        return
+    if not video.is_floating_point():
+        raise ValueError(f"A video is uint8 or float, got {video.dtype}; convert it first.")
+    if not do_rescale:
+        return
+    low, high = (bound.item() for bound in video.aminmax())
+    if not (low >= 0 and high <= 255):
+        raise ValueError(f"A float video lies in [0, 255], got values from {low} to {high}.")
+    if 0 < high <= 1:
+        raise ValueError(f"This float video lies in [0, {high}] and seems rescaled already; use do_rescale=False.")

@@ -1,0 +1,368 @@
+"""Video processor that turns videos into the clips of a model: samples frames, resizes, crops, normalises."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.transforms import InterpolationMode
+from transformers.image_processing_utils import BatchFeature
+from transformers.image_transforms import get_resize_output_image_size
+from transformers.image_utils import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    ChannelDimension,
+    PILImageResampling,
+    SizeDict,
+)
+from transformers.processing_utils import Unpack, VideosKwargs
+from transformers.utils import TensorType
+from transformers.video_processing_utils import BaseVideoProcessor
+from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
+
+from .bilinear_resize import resize_bilinear
+from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES, sample_clip_indices
+from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
+from .video_reading import read_video
+
+
+class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-arg]
+    """
+    Keyword arguments of `VideoClipProcessor`, on top of those of every video processor.
+
+    Attributes:
+        num_frames (`int`, *optional*, defaults to 16):
+            Number of frames of a clip. `None` takes as many as the video has at its sampling rate.
+        frame_sampling_rate (`float`, *optional*, defaults to 4):
+            Distance between the frames of a "dense" or "strided" clip, in frames of the video. Excludes `fps`.
+        fps (`float`, *optional*):
+            Frames per second of a "dense" or "strided" clip, whatever the rate of the video.
+        sampling_strategy (`str`, *optional*, defaults to `"dense"`):
+            How clips are laid out in the video: "dense", "strided", "uniform", "sparse" or "linspace"; see
+            `sample_clip_indices`.
+        num_clips (`int`, *optional*, defaults to 1):
+            Number of clips of a video.
+        num_crops (`int`, *optional*, defaults to 1):
+            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side.
+        repeat_last_frame (`bool`, *optional*, defaults to `True`):
+            Whether a video that is shorter than a clip may repeat frames. Otherwise it is an error.
+        antialias (`bool`, *optional*, defaults to `False`):
+            Whether to smooth while shrinking. The original models were trained and measured without.
+    """
+
+    frame_sampling_rate: int | float | None
+    sampling_strategy: str | None
+    num_clips: int | None
+    num_crops: int | None
+    repeat_last_frame: bool | None
+    antialias: bool | None
+
+
+class VideoClipProcessor(BaseVideoProcessor):
+    r"""
+    Constructs a video processor that samples clips from videos, resizes their shorter side, crops and normalises.
+
+    A video gives `num_clips * num_crops` views, which stand next to each other in the output, crops of a clip first.
+    Classification averages their class probabilities.
+
+    Args:
+        kwargs (`VideoClipProcessorKwargs`):
+            Defaults of the options, which every call can override.
+
+    Raises:
+        `ValueError`: for an option out of range or a video that is none; the message names the value.
+        `VideoReadError`: for a file that cannot be read.
+
+    Example:
+
+    ```python
+    >>> from hf_video import VideoClipProcessor
+
+    >>> processor = VideoClipProcessor(num_frames=16, frame_sampling_rate=4, num_clips=5, num_crops=3)
+    >>> inputs = processor("archery.mp4", return_tensors="pt")
+    >>> inputs["pixel_values"].shape
+    torch.Size([15, 16, 3, 224, 224])
+    ```
+    """
+
+    valid_kwargs = VideoClipProcessorKwargs
+    model_input_names = ["pixel_values"]
+
+    do_sample_frames = True
+    num_frames = 16
+    frame_sampling_rate = 4
+    sampling_strategy = "dense"
+    num_clips = 1
+    repeat_last_frame = True
+
+    do_convert_rgb = True
+    do_resize = True
+    size = {"shortest_edge": 224}
+    default_to_square = False
+    resample = PILImageResampling.BILINEAR
+    antialias = False
+    do_center_crop = True
+    crop_size = {"height": 224, "width": 224}
+    num_crops = 1
+    do_rescale = True
+    rescale_factor = 1 / 255
+    do_normalize = True
+    image_mean = IMAGENET_DEFAULT_MEAN
+    image_std = IMAGENET_DEFAULT_STD
+
+    def __init__(self, **kwargs: Unpack[VideoClipProcessorKwargs]):
+        kwargs = self._settle_rate(kwargs)
+        super().__init__(**kwargs)
+        self._check_options(**{name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
+
+    def preprocess(self, videos: VideoInput, **kwargs: Unpack[VideoClipProcessorKwargs]) -> BatchFeature:
+        """
+        Turn videos into a batch of views.
+
+        Args:
+            videos:
+                A video or a (nested) list of videos. A video is a path or URL of a file, a path of a folder of JPEG /
+                PNG frames, an array or tensor (num_frames, height, width, channels) or (num_frames, channels, height,
+                width) of uint8, or float in [0, 255] (any range with `do_rescale=False`), or a list of frames: PIL
+                images or arrays of one size.
+            kwargs (`VideoClipProcessorKwargs`):
+                Options for this call.
+
+        Returns:
+            `BatchFeature`: with `pixel_values` (batch * num_clips * num_crops, num_frames, channels, height, width)
+            float32, or as the input when it is neither rescaled nor normalised; and `video_metadata`, one entry a
+            video, with `return_metadata=True`.
+        """
+        kwargs = self._settle_rate(kwargs)
+        defaults = {name: getattr(self, name, None) for name in self.valid_kwargs.__annotations__}
+        self._check_options(**{**defaults, **kwargs})
+        return super().preprocess(videos, **kwargs)
+
+    def sample_frames(
+        self,
+        metadata: VideoMetadata,
+        num_frames: int | None = None,
+        fps: int | float | None = None,
+        generator: np.random.Generator | None = None,
+        **kwargs: Any,
+    ) -> np.ndarray:
+        """
+        Indices of the frames of every clip of a video.
+
+        Args:
+            metadata (`VideoMetadata`):
+                Of the video; `fps` must be known when clips are sampled at a given `fps`.
+            num_frames (`int`, *optional*):
+                Number of frames of a clip. Defaults to that of the processor.
+            fps (`int` or `float`, *optional*):
+                Frames per second of a clip. Defaults to that of the processor.
+            generator (`np.random.Generator`, *optional*):
+                Draws the clips at random, for training. Without it the clips are those of evaluation.
+            kwargs (`VideoClipProcessorKwargs`):
+                The other options of sampling, which default to those of the processor.
+
+        Returns:
+            `np.ndarray`: (num_clips, num_frames) int64.
+
+        Raises:
+            `ValueError`: when `fps` is asked of a video of unknown rate, or the video is shorter than a clip and
+                `repeat_last_frame` is off.
+        """
+        options = {
+            name: kwargs.get(name, getattr(self, name))
+            for name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "repeat_last_frame")
+        }
+        num_frames = num_frames if num_frames is not None else self.num_frames
+        if fps is None and kwargs.get("frame_sampling_rate") is None:
+            fps = self.fps
+        if fps is not None:
+            if not metadata.fps:
+                raise ValueError(
+                    f"fps={fps} needs the frame rate of the video, which is unknown. Give video_metadata with `fps`, "
+                    "or use frame_sampling_rate."
+                )
+            options["frame_sampling_rate"] = metadata.fps / fps
+        if options["sampling_strategy"] not in STRIDED_STRATEGIES or options["frame_sampling_rate"] is None:
+            options["frame_sampling_rate"] = 1
+        if num_frames is None:
+            num_frames = max(int(metadata.total_num_frames / options["frame_sampling_rate"]), 1)
+        return sample_clip_indices(
+            total_num_frames=metadata.total_num_frames, num_frames=num_frames, generator=generator, **options
+        )
+
+    def fetch_videos(self, video_url_or_urls: Any, sample_indices_fn: Any = None) -> Any:
+        """
+        Read one video with `read_video`, or each of a list.
+
+        Args:
+            video_url_or_urls:
+                Whatever `read_video` takes, or a (nested) list of it.
+            sample_indices_fn (`Callable`, *optional*):
+                Called with `metadata=`, returns the indices of the frames to read.
+
+        Returns:
+            Frames and metadata of a video, or for a list a list of all frames and one of all metadata.
+        """
+        if isinstance(video_url_or_urls, (list, tuple)):
+            fetched = [self.fetch_videos(video, sample_indices_fn) for video in video_url_or_urls]
+            return [list(column) for column in zip(*fetched, strict=True)]
+        return read_video(video_url_or_urls, sample_indices_fn)
+
+    def _decode_and_sample_videos(
+        self,
+        videos: VideoInput,
+        video_metadata: Any,
+        do_sample_frames: bool | None = None,
+        sample_indices_fn: Any = None,
+    ) -> tuple[list[Any], list[VideoMetadata]]:
+        """The clips of all videos, those of a video next to each other, and the metadata of each video."""
+        sources = flatten_videos(videos)
+        given: list[Any] = [None] * len(sources)
+        if video_metadata is not None:
+            given = make_batched_metadata(sources, video_metadata)
+        clips: list[Any] = []
+        metadata: list[VideoMetadata] = []
+        for source, source_metadata in zip(sources, given, strict=True):
+            if is_array(source):
+                frames, source_metadata = sample_array(source, source_metadata, sample_indices_fn)
+            else:
+                frames, source_metadata = self.fetch_videos(source, sample_indices_fn)
+            clips.extend(frames if do_sample_frames else [frames])
+            metadata.append(source_metadata)
+        return clips, metadata
+
+    def _prepare_input_videos(
+        self,
+        videos: list[Any],
+        do_convert_rgb: bool | None = None,
+        input_data_format: str | ChannelDimension | None = None,
+        device: Any = None,
+    ) -> list[torch.Tensor]:
+        prepared = []
+        for video in videos:
+            if isinstance(video, np.ndarray):
+                # Tensors know no negative strides, as of reversed arrays.
+                video = torch.from_numpy(np.ascontiguousarray(video))
+            video = channels_first(video.to(device), input_data_format)
+            prepared.append(self.convert_to_rgb(video) if do_convert_rgb else video)
+        return prepared
+
+    def resize(
+        self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: bool = True, **kwargs: Any
+    ) -> torch.Tensor:
+        """As the base class, but 8-bit bilinear resizing without antialiasing gives the values of OpenCV."""
+        bilinear = resample in (PILImageResampling.BILINEAR, InterpolationMode.BILINEAR)
+        if antialias or not bilinear or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
+            return super().resize(image, size, resample, antialias=antialias, **kwargs)
+        if size.shortest_edge:
+            height, width = get_resize_output_image_size(
+                image, size.shortest_edge, default_to_square=False, input_data_format=ChannelDimension.FIRST
+            )
+        else:
+            height, width = size.height, size.width
+        return resize_bilinear(image, height, width)
+
+    def _preprocess(
+        self,
+        videos: list[torch.Tensor],
+        do_resize: bool,
+        size: SizeDict,
+        resample: Any,
+        antialias: bool,
+        do_center_crop: bool,
+        crop_size: SizeDict,
+        num_crops: int,
+        do_rescale: bool,
+        rescale_factor: float,
+        do_normalize: bool,
+        image_mean: float | list[float] | None,
+        image_std: float | list[float] | None,
+        return_tensors: str | TensorType | None = None,
+        **kwargs: Any,
+    ) -> BatchFeature:
+        views: list[torch.Tensor] = []
+        for video in videos:
+            check_values(video, do_rescale)
+            if do_resize:
+                video = self.resize(video, size=size, resample=resample, antialias=bool(antialias))
+            for view in self._crop(video, crop_size, num_crops) if do_center_crop else [video]:
+                view = self.rescale_and_normalize(
+                    view, do_rescale, rescale_factor, do_normalize, image_mean, image_std
+                )
+                views.append(view)
+        shapes = sorted({tuple(view.shape) for view in views})
+        if return_tensors is not None and len(shapes) > 1:
+            raise ValueError(
+                f"Views of the shapes {shapes} (frames, channels, height, width) do not fit into one batch. "
+                "Sample num_frames frames of each video and crop them, or process the videos one by one."
+            )
+        return BatchFeature(data={"pixel_values": views}, tensor_type=return_tensors)
+
+    def _crop(self, video: torch.Tensor, crop_size: SizeDict, num_crops: int) -> list[torch.Tensor]:
+        """The centre, or `num_crops` crops spread along the longer side and centred on the shorter."""
+        if num_crops == 1:
+            return [self.center_crop(video, crop_size)]
+        height, width = video.shape[-2:]
+        room_y, room_x = height - crop_size.height, width - crop_size.width
+        if room_y < 0 or room_x < 0:
+            raise ValueError(
+                f"crop_size={dict(crop_size)} does not fit {num_crops} times into frames of {height} x {width}; "
+                "use a larger size or num_crops=1."
+            )
+        crops = []
+        for i in range(num_crops):
+            top, left = room_y // 2, room_x // 2
+            if width >= height:
+                left = int(i * room_x / (num_crops - 1))
+            else:
+                top = int(i * room_y / (num_crops - 1))
+            crops.append(video[..., top : top + crop_size.height, left : left + crop_size.width])
+        return crops
+
+    @classmethod
+    def from_dict(cls, video_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As the base class; `fps` and `frame_sampling_rate` in `kwargs` replace each other in the dictionary."""
+        return super().from_dict(video_processor_dict, **cls._settle_rate(kwargs))
+
+    @staticmethod
+    def _settle_rate(kwargs: Any) -> Any:
+        """Whichever of `fps` and `frame_sampling_rate` is given switches the other one off."""
+        fps, frame_sampling_rate = kwargs.get("fps"), kwargs.get("frame_sampling_rate")
+        if fps is not None and frame_sampling_rate is not None:
+            raise ValueError(
+                f"fps={fps} and frame_sampling_rate={frame_sampling_rate} both set the rate of a clip; give one."
+            )
+        if fps is not None:
+            return {**kwargs, "frame_sampling_rate": None}
+        if frame_sampling_rate is not None:
+            return {**kwargs, "fps": None}
+        return kwargs
+
+    @staticmethod
+    def _check_options(
+        sampling_strategy: str,
+        num_frames: int | None,
+        frame_sampling_rate: float | None,
+        fps: float | None,
+        num_clips: int,
+        num_crops: int,
+        do_center_crop: bool | None,
+        **kwargs: Any,
+    ) -> None:
+        if sampling_strategy not in SAMPLING_STRATEGIES:
+            raise ValueError(
+                f"sampling_strategy={sampling_strategy!r} is unknown; choose from {', '.join(SAMPLING_STRATEGIES)}."
+            )
+        counts = {"num_frames": num_frames, "num_clips": num_clips, "num_crops": num_crops}
+        for name, value in counts.items():
+            if not (value is None and name == "num_frames") and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
+        for name, rate in {"frame_sampling_rate": frame_sampling_rate, "fps": fps}.items():
+            if rate is not None and rate <= 0:
+                raise ValueError(f"{name}={rate} must be positive.")
+        if fps is not None and sampling_strategy not in STRIDED_STRATEGIES:
+            raise ValueError(
+                f"fps={fps} has no meaning for sampling_strategy={sampling_strategy!r}, whose clips span the whole "
+                f"video; use one of {', '.join(STRIDED_STRATEGIES)}."
+            )
+        if num_crops > 1 and not do_center_crop:
+            raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")

@@ -1,0 +1,277 @@
+"""Reading sampled frames from whatever holds a video: a file, a URL, bytes, a folder of frames.
+
+The frames are exactly those that decoding the whole file gives. `video_decoding` says how they are found, and what
+happens to broken files.
+"""
+
+import io
+import math
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from huggingface_hub import get_session
+from huggingface_hub.utils import httpx
+from transformers.image_utils import load_image
+from transformers.utils import is_av_available
+from transformers.video_utils import VideoMetadata
+
+from .video_decoding import VideoFileReader, VideoReadError
+
+VideoSource = str | os.PathLike | bytes | BinaryIO
+
+BACKENDS = ("auto", "pyav", "torchcodec")
+FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
+
+
+def read_video(
+    video: VideoSource,
+    sample_indices_fn: Callable[..., Any] | None = None,
+    *,
+    start: float | None = None,
+    end: float | None = None,
+    backend: str = "auto",
+) -> tuple[np.ndarray, VideoMetadata]:
+    """
+    Read the sampled frames of a video.
+
+    Args:
+        video (`str`, `os.PathLike`, `bytes` or binary file object):
+            Path of a video file, `http(s)` URL, the bytes of a file, an open file, or path of a folder of JPEG / PNG
+            frames, which are taken in natural order (frame 2 before frame 10).
+        sample_indices_fn (`Callable`, *optional*):
+            Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
+            repeats allowed. All frames by default.
+        start (`float`, *optional*):
+            Take the video to begin here: seconds after its first frame. Indices and metadata count from here.
+        end (`float`, *optional*):
+            Take the video to end before this time, in seconds after its first frame.
+        backend (`str`, defaults to `"auto"`):
+            "pyav", "torchcodec", or "auto": PyAV where it is installed, because it leaves out frames that no wanted
+            frame depends on and is the faster of the two for it. What `video_decoding` says of broken files holds for
+            PyAV. Folders of frames need neither.
+
+    Returns:
+        `tuple[np.ndarray, VideoMetadata]`: the frames, uint8 RGB of shape (*indices.shape, height, width, 3), upright;
+        and metadata with the true number of frames, average frames per second, duration in seconds, size, backend
+        and `frames_indices`, the indices read as a flat list. A folder has neither rate nor duration.
+
+    Raises:
+        `VideoReadError`: when the video cannot be read, or a wanted frame is damaged.
+        `ValueError`: for an unknown backend, an index outside the video, or a segment without frames.
+        `TypeError`: when `video` is none of the above.
+    """
+    reader = _open_reader(video, backend)
+    first, stop = _find_segment(reader, start, end)
+    metadata = _make_metadata(reader, first, stop)
+    indices = np.arange(stop - first)
+    if sample_indices_fn is not None:
+        indices = np.asarray(sample_indices_fn(metadata=metadata))
+        _check_indices(indices, stop - first, reader.name)
+    wanted, inverse = np.unique(indices, return_inverse=True)
+    frames = reader.read(wanted + first)
+    if not np.array_equal(wanted, indices.ravel()):
+        frames = frames[inverse.ravel()]
+    metadata.frames_indices = indices.ravel().tolist()
+    return frames.reshape(*indices.shape, *frames.shape[1:]), metadata
+
+
+def probe_video(video: VideoSource) -> VideoMetadata:
+    """
+    Metadata of a video, cheaply: a pass over the packets that decodes one frame. Only files whose packets do not tell
+    the frames (AVI, MPEG-4, VP8, streams that begin with damage) are decoded in full.
+
+    Args:
+        video (`str`, `os.PathLike`, `bytes` or binary file object):
+            As for `read_video`.
+
+    Returns:
+        `VideoMetadata`: as of `read_video`, without `frames_indices`.
+
+    Raises:
+        `VideoReadError`: when the video cannot be read.
+    """
+    reader = _open_reader(video, "auto")
+    return _make_metadata(reader, 0, len(reader))
+
+
+class _Reader(Protocol):
+    """A video whose frames can be read by number.
+
+    Attributes:
+        name: what to call the video in messages.
+        backend: what decodes it.
+    """
+
+    name: str
+    backend: str
+
+    @property
+    def height(self) -> int | None:
+        """Of a frame, in pixels."""
+
+    @property
+    def width(self) -> int | None:
+        """Of a frame, in pixels."""
+
+    def __len__(self) -> int: ...
+
+    def seconds(self, frame: int) -> float:
+        """When the frame is shown, in seconds after the first one; for `len(self)`, when the last one ends. NaN where
+        that is unknown."""
+
+    def read(self, wanted: np.ndarray) -> np.ndarray:
+        """(num_wanted, height, width, 3) uint8 RGB for rising frame numbers (num_wanted,)."""
+
+
+class _FrameFolder:
+    """A folder of JPEG / PNG frames; they have no times."""
+
+    backend = "pil"
+
+    def __init__(self, folder: Path):
+        def natural(path: Path) -> list[Any]:
+            return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+
+        self.name = str(folder)
+        self.paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in FRAME_EXTENSIONS), key=natural)
+        if not self.paths:
+            raise VideoReadError(f"{folder} holds no frames: no file ends in {', '.join(FRAME_EXTENSIONS)}.")
+        self.height, self.width = self._load(0).shape[:2]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def seconds(self, frame: int) -> float:
+        return math.nan
+
+    def read(self, wanted: np.ndarray) -> np.ndarray:
+        frames = np.empty((len(wanted), self.height, self.width, 3), dtype=np.uint8)
+        for place, i in enumerate(wanted):
+            frame = self._load(i)
+            if frame.shape != frames.shape[1:]:
+                size, expected = frame.shape[:2], (self.height, self.width)
+                raise VideoReadError(f"{self.paths[i]} is {size} (height, width) but the first frame is {expected}.")
+            frames[place] = frame
+        return frames
+
+    def _load(self, frame: int) -> np.ndarray:
+        try:
+            return np.asarray(load_image(str(self.paths[frame])))
+        except (OSError, ValueError) as error:
+            raise VideoReadError(f"{self.paths[frame]} cannot be read as an image: {error}") from error
+
+
+class _TorchcodecReader:
+    """A video file decoded by torchcodec."""
+
+    backend = "torchcodec"
+
+    def __init__(self, source: Any, name: str):
+        try:
+            from torchcodec.decoders import VideoDecoder
+        except (ImportError, OSError, RuntimeError) as error:
+            raise ImportError(
+                'backend="torchcodec" needs torchcodec and FFmpeg; backend="pyav" needs only PyAV.'
+            ) from error
+        self.name = name
+        try:
+            self.decoder: Any = VideoDecoder(source, dimension_order="NHWC")
+        except (RuntimeError, ValueError) as error:
+            raise VideoReadError(f"{name} cannot be opened as a video: {error}") from error
+        self.height, self.width = self.decoder.metadata.height, self.decoder.metadata.width
+
+    def __len__(self) -> int:
+        return len(self.decoder)
+
+    def seconds(self, frame: int) -> float:
+        metadata = self.decoder.metadata
+        if frame == 0:
+            return 0.0
+        time = metadata.end_stream_seconds if frame == len(self) else self.decoder.get_frame_at(frame).pts_seconds
+        return time - metadata.begin_stream_seconds
+
+    def read(self, wanted: np.ndarray) -> np.ndarray:
+        try:
+            return self.decoder.get_frames_at(wanted.tolist()).data.numpy()
+        except RuntimeError as error:
+            raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
+
+
+def _open_reader(video: VideoSource, backend: str) -> _Reader:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
+    source: str | BinaryIO
+    if isinstance(video, str) and video.startswith(("http://", "https://")):
+        source, name = io.BytesIO(_download(video)), video
+    elif isinstance(video, (str, os.PathLike)):
+        source = name = os.fspath(video)
+        if os.path.isdir(source):
+            return _FrameFolder(Path(source))
+        if not os.path.isfile(source):
+            raise VideoReadError(f"{source} does not exist.")
+    elif isinstance(video, bytes):
+        source, name = io.BytesIO(video), f"The video of {len(video)} bytes"
+    elif hasattr(video, "read") and hasattr(video, "seek"):
+        source, name = video, str(getattr(video, "name", video))
+    else:
+        raise TypeError(
+            "A video is a path, a URL, bytes, a binary file object or the path of a folder of frames, "
+            f"not {type(video).__name__}."
+        )
+    if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
+        return _TorchcodecReader(source, name)
+    return VideoFileReader(source, name)
+
+
+def _download(url: str) -> bytes:
+    try:
+        response = get_session().get(url, follow_redirects=True)
+        response.raise_for_status()
+    except httpx.HTTPError as error:
+        raise VideoReadError(f"{url} cannot be downloaded: {error}") from error
+    return response.content
+
+
+def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:
+    """The first frame from `start` on and the first from `end` on."""
+    if start is None and end is None:
+        return 0, len(reader)
+    if math.isnan(reader.seconds(0)):
+        raise ValueError(f"{reader.name} is a folder of frames, which have no times: start and end cannot be applied.")
+    frames = range(len(reader))
+    first = 0 if start is None else bisect_left(frames, start, key=reader.seconds)
+    stop = len(reader) if end is None else bisect_left(frames, end, key=reader.seconds)
+    if (start or 0) < 0 or first >= stop:
+        raise ValueError(
+            f"start={start}, end={end} holds no frame of {reader.name}; give seconds with 0 <= start < end, "
+            f"the video lasts {reader.seconds(len(reader)):.3f} s."
+        )
+    return first, stop
+
+
+def _make_metadata(reader: _Reader, first: int, stop: int) -> VideoMetadata:
+    duration = reader.seconds(stop) - reader.seconds(first)
+    timed = duration > 0
+    return VideoMetadata(
+        total_num_frames=stop - first,
+        fps=(stop - first) / duration if timed else None,
+        width=reader.width,
+        height=reader.height,
+        duration=duration if timed else None,
+        video_backend=reader.backend,
+    )
+
+
+def _check_indices(indices: np.ndarray, total_num_frames: int, name: str) -> None:
+    if indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
+        raise ValueError(f"sample_indices_fn must return at least one integer; for {name} it returned {indices}.")
+    outside = indices[(indices < 0) | (indices >= total_num_frames)]
+    if outside.size:
+        raise ValueError(
+            f"sample_indices_fn returned index {outside[0]}, but {name} has the frames 0 to {total_num_frames - 1}."
+        )

@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+
+from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES, sample_clip_indices
+
+from ..goldens import FIXTURES
+
+ROWS = json.loads((FIXTURES / "clip_sampling.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['strategy']}-{row['total_num_frames']}")
+def test_matches_the_original_samplers(row):
+    row = dict(row)
+    expected = row.pop("indices")
+    indices = sample_clip_indices(row.pop("strategy"), **row)
+    assert indices.tolist() == expected
+    assert indices.dtype == np.int64
+
+
+def test_a_single_dense_clip_is_in_the_centre():
+    indices = sample_clip_indices("dense", 100, 8, 4)[0]
+    assert indices.tolist() == list(range(34, 66, 4))
+
+
+def test_strided_clips_share_the_grid_of_the_sampling_rate():
+    # VideoMAE: starts int(i * (75 - 16) / 4) in the list of every fourth frame of 300.
+    indices = sample_clip_indices("strided", 300, 16, 4, 5)
+    assert indices[:, 0].tolist() == [4 * start for start in (0, 14, 29, 44, 59)]
+    assert (np.diff(indices) == 4).all()
+
+
+def test_uniform_clips_follow_the_general_rule():
+    # VideoMAE V2: int(i * segment / clips + segment * k).
+    indices = sample_clip_indices("uniform", 50, 8, num_clips=3)
+    assert indices.tolist() == [[int(i * 6.25 / 3 + 6.25 * k) for k in range(8)] for i in range(3)]
+
+
+def test_sampling_rate_need_not_be_whole():
+    assert sample_clip_indices("dense", 8, 6, 4 / 3)[0].tolist() == [0, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("strategy", SAMPLING_STRATEGIES)
+@pytest.mark.parametrize("random", [False, True])
+def test_indices_rise_inside_the_video(strategy, random):
+    generator = np.random.default_rng(0) if random else None
+    for total_num_frames in (1, 2, 7, 64, 301):
+        for num_frames in (1, 4, 16):
+            for rate in (1, 4, 1.7):
+                for num_clips in (1, 2, 5):
+                    indices = sample_clip_indices(
+                        strategy, total_num_frames, num_frames, rate, num_clips, generator=generator
+                    )
+                    assert indices.shape == (num_clips, num_frames)
+                    assert 0 <= indices.min() and indices.max() < total_num_frames
+                    assert (np.diff(indices) >= 0).all()
+
+
+@pytest.mark.parametrize("strategy", SAMPLING_STRATEGIES)
+def test_random_clips_follow_the_generator(strategy):
+    def draw(seed):
+        return sample_clip_indices(strategy, 300, 8, 4, 3, generator=np.random.default_rng(seed))
+
+    assert np.array_equal(draw(0), draw(0))
+    assert not np.array_equal(draw(0), draw(1))
+    first, second, _ = draw(0)
+    assert not np.array_equal(first, second)
+
+
+def test_random_dense_clips_reach_both_ends():
+    generator = np.random.default_rng(0)
+    starts = {int(sample_clip_indices("dense", 36, 8, 4, generator=generator)[0, 0]) for _ in range(200)}
+    assert starts == {0, 1, 2, 3, 4}
+
+
+# Segment borders from the training code of MA-LMM for 12 and 57 frames in 20 segments.
+@pytest.mark.parametrize(
+    "borders",
+    [
+        [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 7, 8, 9, 9, 10, 10, 11, 12],
+        [0, 2, 5, 8, 11, 14, 17, 19, 22, 25, 28, 31, 34, 37, 39, 42, 45, 48, 51, 54, 57],
+    ],
+)
+@pytest.mark.parametrize("strategy", ["linspace", "uniform"])
+def test_random_spread_clips_take_one_frame_of_each_segment(strategy, borders):
+    indices = sample_clip_indices(strategy, borders[-1], 20, num_clips=500, generator=np.random.default_rng(0))
+    for k, drawn in enumerate(indices.T):
+        assert set(drawn.tolist()) == set(range(borders[k], borders[k + 1])) or set(drawn.tolist()) == {borders[k]}
+
+
+def test_random_sparse_clips_reach_the_rounded_borders():
+    indices = sample_clip_indices("sparse", 37, 8, num_clips=1000, generator=np.random.default_rng(0))
+    borders = np.rint(4.5 * np.arange(9)).astype(int).tolist()
+    for k, drawn in enumerate(indices.T):
+        assert set(drawn.tolist()) == set(range(borders[k], borders[k + 1] + 1))
+
+
+@pytest.mark.parametrize("strategy, shortest", [("dense", 29), ("strided", 29), ("uniform", 8), ("linspace", 8)])
+def test_short_videos_repeat_frames_only_when_allowed(strategy, shortest):
+    sample_clip_indices(strategy, shortest, 8, 4, repeat_last_frame=False)
+    assert sample_clip_indices(strategy, shortest - 1, 8, 4).shape == (1, 8)
+    with pytest.raises(ValueError, match=f"only {shortest - 1}.*repeat_last_frame=True"):
+        sample_clip_indices(strategy, shortest - 1, 8, 4, repeat_last_frame=False)
+
+
+@pytest.mark.parametrize("name", ["total_num_frames", "num_frames", "frame_sampling_rate", "num_clips"])
+def test_numbers_must_be_positive(name):
+    numbers = {"total_num_frames": 10, "num_frames": 4, "frame_sampling_rate": 1, "num_clips": 1, name: 0}
+    with pytest.raises(ValueError, match=f"{name}=0 must be positive"):
+        sample_clip_indices("dense", **numbers)
+
+
+def test_unknown_strategy_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'densely'.*uniform"):
+        sample_clip_indices("densely", 10, 4)

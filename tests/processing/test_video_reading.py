@@ -1,0 +1,413 @@
+import io
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import av
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.utils import httpx
+from PIL import Image
+from transformers.utils import is_torchcodec_usable
+
+from hf_video.processing import VideoReadError, probe_video, read_video, video_decoding, video_reading
+
+from ..video_files import (
+    H264,
+    cut_file,
+    damage_frame,
+    decode_everything,
+    encode_sound,
+    encode_video,
+    make_frames,
+    shift_video,
+)
+
+# What each of these files makes hard to seek in.
+VIDEOS = {
+    "b_frames.mp4": {},
+    "no_b_frames.mp4": {"codec_options": H264 | {"bf": "0"}},
+    "b_pyramid.mp4": {"codec_options": H264 | {"preset": "medium", "x264-params": "b-pyramid=normal:ref=4"}},
+    "open_gop.mp4": {"codec_options": H264 | {"x264-params": "open-gop=1:keyint=12:min-keyint=12:b-adapt=0"}},
+    "intra_refresh.mp4": {"codec_options": H264 | {"bf": "0", "x264-params": "intra-refresh=1:keyint=12"}},
+    "one_key_frame.mp4": {"codec_options": H264 | {"g": "1000"}},
+    "only_key_frames.mp4": {"codec_options": H264 | {"g": "1"}},
+    "variable_rate.mp4": {"times": np.cumsum(1 + np.arange(60) % 3).tolist()},
+    "fragmented.mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "h264.mkv": {},
+    "h264.ts": {},
+    "h264.flv": {},
+    "h264.avi": {},
+    "mpeg4.avi": {"codec": "mpeg4", "codec_options": {"g": "12", "bf": "2"}},
+    "mpeg4.mp4": {"codec": "mpeg4", "codec_options": {"g": "12"}},
+    "vp9.webm": {"codec": "libvpx-vp9", "codec_options": {"deadline": "realtime", "cpu-used": "8", "g": "20"}},
+    "hevc.mp4": {
+        "codec": "libx265",
+        "codec_options": {"preset": "ultrafast", "x265-params": "keyint=12:open-gop=1:bframes=3:log-level=none"},
+    },
+    "motion_jpeg.avi": {"codec": "mjpeg", "codec_options": {"strict": "unofficial"}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("videos")
+
+
+@pytest.fixture(scope="module")
+def video(folder):
+    return encode_video(folder / "video.mp4")
+
+
+@pytest.fixture(scope="module")
+def frames(video):
+    return decode_everything(video)
+
+
+def choose(*indices):
+    return lambda metadata: np.array(indices)
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_every_frame_is_that_of_a_full_decode(folder, name):
+    path = encode_video(folder / name, **VIDEOS[name])
+    expected = decode_everything(path)
+    everything, metadata = read_video(path)
+    assert metadata.total_num_frames == len(expected) == 60
+    assert np.array_equal(everything, expected)
+    for index in range(0, 60, 3):
+        assert np.array_equal(read_video(path, choose(index))[0], expected[[index]]), f"frame {index}"
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        indices = generator.integers(0, 60, size=7)
+        assert np.array_equal(read_video(path, choose(*indices))[0], expected[indices]), indices
+
+
+@pytest.mark.parametrize("ticks", [-512 * 25, -512 * 5 - 100, 512 * 7])
+def test_edit_lists_and_start_offsets(video, frames, ticks):
+    shifted = shift_video(video, ticks)
+    expected = decode_everything(shifted)
+    assert len(expected) < 60 if ticks < 0 else len(expected) == 60
+    assert np.array_equal(read_video(shifted)[0], expected)
+    for index in range(0, len(expected), 5):
+        assert np.array_equal(read_video(shifted, choose(index))[0][0], expected[index])
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_rotated_videos_come_upright(folder, rotation):
+    picture = np.zeros((1, 48, 64, 3), dtype=np.uint8)
+    picture[:, :24, :32] = 255
+    path = encode_video(folder / f"rotated_{rotation}.mp4", picture.repeat(8, axis=0), rotation=rotation)
+    upright = np.rot90(picture[0], rotation // 90)
+    frames, metadata = read_video(path, choose(5, 0))
+    assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
+    assert np.abs(frames.astype(int) - upright).max() < 20
+
+
+def test_metadata_are_those_of_the_frames(folder, video):
+    assert probe_video(video) == probe_video(Path(video))
+    frames, metadata = read_video(video, choose(7, 3, 7))
+    assert metadata.total_num_frames == 60
+    assert metadata.fps == pytest.approx(30)
+    assert metadata.duration == pytest.approx(2.0)
+    assert (metadata.height, metadata.width) == (48, 64)
+    assert metadata.video_backend == "pyav"
+    assert metadata.frames_indices == [7, 3, 7]
+
+    times = np.cumsum(1 + np.arange(60) % 3).tolist()
+    variable = probe_video(encode_video(folder / "rates.mp4", times=times))
+    assert variable.fps == pytest.approx(15, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["no_count.mkv", "no_count.ts", "wrong_count.avi"])
+def test_frame_counts_of_headers_are_not_believed(folder, name):
+    path = Path(encode_video(folder / name))
+    if name == "wrong_count.avi":
+        data = bytearray(path.read_bytes())
+        # dwTotalFrames of the main header and dwLength of the stream header.
+        for place in (data.index(b"avih") + 8 + 16, data.index(b"strh") + 8 + 32):
+            assert int.from_bytes(data[place : place + 4], "little") == 60
+            data[place : place + 4] = (500).to_bytes(4, "little")
+        path.write_bytes(data)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].frames != 60
+    assert probe_video(path).total_num_frames == len(read_video(path)[0]) == 60
+
+
+def test_indices_of_any_shape_and_order(video, frames):
+    indices = np.array([[50, 3, 3], [0, 59, 20]])
+    read, metadata = read_video(video, lambda metadata: indices)
+    assert read.dtype == np.uint8
+    assert np.array_equal(read, frames[indices])
+    assert metadata.frames_indices == indices.ravel().tolist()
+
+
+def test_sampling_function_sees_the_metadata(video, frames):
+    read, _ = read_video(video, lambda metadata: np.array([metadata.total_num_frames - 1]))
+    assert np.array_equal(read[0], frames[59])
+
+
+@pytest.mark.parametrize("start, end, first, stop", [(0.5, 1.0, 15, 30), (None, 0.1, 0, 3), (1.9, None, 57, 60)])
+@pytest.mark.parametrize("name", ["video.mp4", "offset.ts", "counted.avi"])
+def test_segments_count_from_their_start(folder, frames, name, start, end, first, stop):
+    path = encode_video(folder / name)
+    read, metadata = read_video(path, start=start, end=end)
+    assert np.array_equal(read, decode_everything(path)[first:stop])
+    assert metadata.total_num_frames == stop - first
+    assert metadata.duration == pytest.approx((stop - first) / 30)
+    assert metadata.fps == pytest.approx(30)
+
+
+@pytest.mark.parametrize("start, end", [(1, 1), (2, 1), (-1, 1), (5, None), (0.001, 0.002)])
+def test_segments_without_frames_are_refused(video, start, end):
+    with pytest.raises(ValueError, match=f"start={start}, end={end} holds no frame of .*video.mp4.*lasts 2.000 s"):
+        read_video(video, start=start, end=end)
+
+
+@pytest.mark.parametrize("index", [-1, 60])
+def test_indices_outside_the_video_are_refused(video, index):
+    with pytest.raises(ValueError, match=f"index {index}.*video.mp4 has the frames 0 to 59"):
+        read_video(video, choose(0, index))
+
+
+@pytest.mark.parametrize("indices", [[], [0.5], ["a"]])
+def test_indices_must_be_integers(video, indices):
+    with pytest.raises(ValueError, match="at least one integer"):
+        read_video(video, lambda metadata: indices)
+
+
+def test_bytes_and_file_objects(video, frames):
+    data = Path(video).read_bytes()
+    for source in (data, io.BytesIO(data), Path(video)):
+        assert np.array_equal(read_video(source, choose(33))[0][0], frames[33])
+    with open(video, "rb") as file:
+        file.seek(100)
+        assert np.array_equal(read_video(file, choose(33))[0][0], frames[33])
+        assert not file.closed
+
+
+def test_urls_are_downloaded(video, frames, monkeypatch):
+    def get(url, follow_redirects):
+        request = httpx.Request("GET", url)
+        if url.endswith("video.mp4"):
+            return httpx.Response(200, content=Path(video).read_bytes(), request=request)
+        return httpx.Response(404, request=request)
+
+    monkeypatch.setattr(video_reading, "get_session", lambda: SimpleNamespace(get=get))
+    assert np.array_equal(read_video("https://example.org/video.mp4", choose(33))[0][0], frames[33])
+    with pytest.raises(VideoReadError, match="https://example.org/none.mp4 cannot be downloaded.*404"):
+        read_video("https://example.org/none.mp4")
+
+
+def test_folders_of_frames_in_natural_order(tmp_path):
+    pictures = make_frames(12)
+    for i, picture in enumerate(pictures, start=1):
+        Image.fromarray(picture).save(tmp_path / f"frame_{i}.png")
+    (tmp_path / "notes.txt").write_text("not a frame")
+    frames, metadata = read_video(tmp_path, choose(1, 9, 1))
+    assert np.array_equal(frames, pictures[[1, 9, 1]])
+    assert metadata.total_num_frames == 12
+    assert metadata.fps is None and metadata.duration is None
+    assert (metadata.height, metadata.width) == (48, 64)
+    with pytest.raises(ValueError, match="folder of frames.*start and end"):
+        read_video(tmp_path, start=1)
+
+
+def test_broken_folders_name_the_file(tmp_path):
+    with pytest.raises(VideoReadError, match="holds no frames"):
+        read_video(tmp_path)
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    Image.new("RGB", (8, 9)).save(tmp_path / "2.png")
+    with pytest.raises(VideoReadError, match=r"2.png is \(9, 8\).*first frame is \(8, 8\)"):
+        read_video(tmp_path)
+    (tmp_path / "1.png").write_bytes(b"broken")
+    with pytest.raises(VideoReadError, match="1.png cannot be read as an image"):
+        read_video(tmp_path)
+
+
+def test_files_that_are_no_videos(folder):
+    (folder / "empty.mp4").touch()
+    (folder / "text.mp4").write_text("a story\n" * 100)
+    (folder / "text.txt").write_text("a story\n" * 100)
+    for name in ("empty.mp4", "text.mp4", "text.txt"):
+        with pytest.raises(VideoReadError, match=f"{name} cannot be opened as a video"):
+            read_video(folder / name)
+    with pytest.raises(VideoReadError, match="missing.mp4 does not exist"):
+        read_video(folder / "missing.mp4")
+    with pytest.raises(VideoReadError, match="sound.mp4 holds no video stream, only audio"):
+        read_video(encode_sound(folder / "sound.mp4"))
+    with pytest.raises(VideoReadError, match="no_frames.mp4"):
+        read_video(encode_video(folder / "no_frames.mp4", make_frames()[:0]))
+    with pytest.raises(TypeError, match="not int"):
+        read_video(7)
+    with pytest.raises(VideoReadError, match="The video of 4 bytes cannot be opened"):
+        read_video(b"abcd")
+
+
+def test_playlists_do_not_reach_the_network(folder):
+    path = folder / "playlist.mp4"
+    path.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttp://127.0.0.1:9/secret.ts\n#EXT-X-ENDLIST\n")
+    with pytest.raises(VideoReadError, match="playlist.mp4"):
+        read_video(path)
+
+
+def test_files_that_end_early_are_read_as_far_as_they_go(folder):
+    for name in ("front.mp4", "front.mkv", "front.ts", "front.avi"):
+        options = {"movflags": "faststart"} if name.endswith("mp4") else {}
+        whole = encode_video(folder / name, container_options=options)
+        expected = decode_everything(whole)
+        frames, metadata = read_video(cut_file(whole, 0.6))
+        assert 10 < metadata.total_num_frames < 50
+        # A frame that is stored before frames shown earlier may be there without them, but none is a wrong one.
+        assert all((expected == frame).all(axis=(1, 2, 3)).any() for frame in frames)
+        assert np.array_equal(frames[:10], expected[:10])
+
+
+def test_a_file_that_ends_early_is_reported(folder, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(video_decoding.logger, "warning", warnings.append)
+    whole = encode_video(folder / "front.mp4", container_options={"movflags": "faststart"})
+    probe_video(whole)
+    assert not warnings
+    probe_video(cut_file(whole, 0.6))
+    assert len(warnings) == 1 and "cut_front.mp4 ends early" in warnings[0]
+
+
+def test_a_file_without_its_index_is_refused(video):
+    with pytest.raises(VideoReadError, match="cut_video.mp4 cannot be opened"):
+        read_video(cut_file(video, 0.6))
+
+
+def test_frames_that_depend_on_damage_are_refused(folder):
+    whole = encode_video(folder / "whole.mp4", codec_options=H264 | {"bf": "0"})
+    expected = decode_everything(whole)
+    damaged = damage_frame(whole, 27)
+    assert probe_video(damaged).total_num_frames == 60
+    for index in range(60):
+        # Frames 20 to 39 share a key frame.
+        if 27 <= index < 40:
+            with pytest.raises(VideoReadError, match=f"damaged_whole.mp4: frame {index}, at .* damaged data"):
+                read_video(damaged, choose(index))
+        else:
+            assert np.array_equal(read_video(damaged, choose(index))[0][0], expected[index])
+    sound = [*range(27), *range(40, 60)]
+    assert np.array_equal(read_video(damaged, choose(*sound))[0], expected[sound])
+    with pytest.raises(VideoReadError, match="frame 27"):
+        read_video(damaged)
+
+
+def test_damage_in_a_frame_reaches_those_shown_before_it(folder):
+    whole = encode_video(folder / "reordered.mp4", codec_options=H264 | {"b-adapt": "0"})
+    expected = decode_everything(whole)
+    # The second packet is shown after the bidirectional frames that depend on it.
+    damaged = damage_frame(whole, 1)
+    readable = []
+    for index in range(20):
+        try:
+            frame = read_video(damaged, choose(index))[0][0]
+        except VideoReadError:
+            continue
+        readable.append(index)
+        assert np.array_equal(frame, expected[index])
+    assert readable == [0]
+
+
+def test_counted_files_end_at_the_first_damage(folder):
+    whole = encode_video(folder / "counted.avi", codec="mpeg4", codec_options={"g": "12", "bf": "2"})
+    expected = decode_everything(whole)
+    frames, metadata = read_video(damage_frame(whole, 30))
+    assert 20 <= metadata.total_num_frames <= 31
+    assert np.array_equal(frames, expected[: len(frames)])
+
+
+def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
+    path = encode_video(folder / "long.mp4", make_frames(400))
+    decode, decoded = video_decoding._decode, []
+
+    def count(stream, packet):
+        decoded.append(packet)
+        return decode(stream, packet)
+
+    monkeypatch.setattr(video_decoding, "_decode", count)
+    read_video(path, choose(5, 399))
+    # The first frame while indexing, and at most one group of pictures for each frame.
+    assert len(decoded) < 60
+
+
+def test_threads_read_side_by_side(video, frames):
+    with ThreadPoolExecutor(8) as pool:
+        for index, (read, _) in enumerate(pool.map(lambda i: read_video(video, choose(i)), range(60))):
+            assert np.array_equal(read[0], frames[index])
+
+
+class Videos(torch.utils.data.Dataset):
+    def __init__(self, paths):
+        self.paths = paths
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        return read_video(self.paths[index], choose(10, 50))[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+def test_forked_workers(video, frames):
+    read_video(video)
+    loader = torch.utils.data.DataLoader(Videos([video] * 4), num_workers=2, multiprocessing_context="fork")
+    for batch in loader:
+        assert np.array_equal(batch[0].numpy(), frames[[10, 50]])
+    broken = torch.utils.data.DataLoader(Videos(["nowhere.mp4"]), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(VideoReadError, match="nowhere.mp4 does not exist"):
+        next(iter(broken))
+
+
+def test_files_are_closed(video):
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.exists():
+        pytest.skip("this system does not list the open files of a process")
+    before, threads = len(list(descriptors.iterdir())), threading.active_count()
+    for _ in range(5):
+        read_video(video, choose(3, 40))
+        with pytest.raises(ValueError):
+            read_video(video, choose(99))
+    assert len(list(descriptors.iterdir())) == before
+    assert threading.active_count() == threads
+
+
+def test_errors_survive_pickling(video):
+    error = pickle.loads(pickle.dumps(VideoReadError("broken.mp4 is broken")))
+    assert str(error) == "broken.mp4 is broken" and isinstance(error, OSError)
+
+
+def test_unknown_backend(video):
+    with pytest.raises(ValueError, match="backend='ffmpeg'.*torchcodec"):
+        read_video(video, backend="ffmpeg")
+
+
+@pytest.mark.skipif(not is_torchcodec_usable(decode="video"), reason="torchcodec finds no FFmpeg libraries here")
+def test_torchcodec_gives_the_same(folder, video, frames):
+    indices = np.array([[50, 3], [3, 0]])
+    read, metadata = read_video(video, lambda metadata: indices, backend="torchcodec")
+    assert np.array_equal(read, frames[indices])
+    assert metadata.video_backend == "torchcodec"
+    ours = probe_video(video)
+    assert metadata.total_num_frames == ours.total_num_frames
+    assert metadata.fps == pytest.approx(ours.fps)
+    segment, _ = read_video(video, start=0.5, end=1.0, backend="torchcodec")
+    assert np.array_equal(segment, frames[15:30])
+    rotated = encode_video(folder / "phone.mp4", rotation=90)
+    assert np.array_equal(read_video(rotated, backend="torchcodec")[0], read_video(rotated)[0])
+    with pytest.raises(VideoReadError, match="text.mp4"):
+        (folder / "text.mp4").write_text("a story")
+        read_video(folder / "text.mp4", backend="torchcodec")
+
+
+def test_torchcodec_missing_names_the_way_out(video, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
+    with pytest.raises(ImportError, match='backend="pyav"'):
+        read_video(video, backend="torchcodec")
