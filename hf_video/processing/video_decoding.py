@@ -5,9 +5,10 @@ where decoding can start. Each wanted frame is then decoded from the key frame b
 presentation time, never by counting what the decoder puts out after a seek, so a seek that misses is noticed, and
 answered by decoding from the start.
 
-What happens to broken files: one that ends early is read as far as it goes, with a warning; a frame that depends on
-data that the decoder finds damaged raises `VideoReadError`, the others stay readable. Files whose packets do not tell
-the frames end at the first damage. No frame is ever replaced by another one.
+What happens to broken files: one that breaks off raises `VideoReadError`, as far as its container lets that be seen
+(a Matroska or MPEG-TS file may end anywhere); a frame that depends on data that the decoder finds damaged raises it,
+too, and the others stay readable. Files whose packets do not tell the frames are refused for any damage. No frame is
+ever replaced by another one.
 """
 
 from collections.abc import Iterator
@@ -17,15 +18,12 @@ from itertools import islice, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from transformers.utils import logging
 
 try:
     import av
 except ImportError:
     av = None  # type: ignore[assignment]
 
-
-logger = logging.get_logger(__name__)
 
 # Containers that store presentation times, and codecs whose packets hold exactly one shown frame each. Only for these
 # the packets tell the frames: AVI guesses times, MPEG-4 and VP8 have packets that show nothing.
@@ -82,7 +80,7 @@ class VideoFileReader:
         self.source = source
         self.name = name
         with _open_stream(source, name) as (container, stream):
-            packets, first_frame, cut_short = self._read_packets(container, stream)
+            packets, first_frame = self._read_packets(container, stream)
             self.height, self.width = first_frame.height, first_frame.width
             if round(first_frame.rotation / 90) % 2:
                 self.height, self.width = self.width, self.height
@@ -93,8 +91,6 @@ class VideoFileReader:
             self._index_by_decoding()
             return
         self._index_packets(packets)
-        if cut_short:
-            logger.warning(f"{name} ends early; it is read as the {len(self)} frames before the break.")
 
     def __len__(self) -> int:
         return len(self._times)
@@ -132,11 +128,10 @@ class VideoFileReader:
             stacked[row] = frame
         return stacked
 
-    def _read_packets(self, container: Any, stream: Any) -> tuple[list[_Packet], Any, bool]:
-        """All packets as far as the file goes, its first frame, and whether it ends early."""
+    def _read_packets(self, container: Any, stream: Any) -> tuple[list[_Packet], Any]:
+        """All packets and the first frame."""
         packets: list[_Packet] = []
         first_frame = None
-        cut_short = False
         try:
             for packet in container.demux(stream):
                 if first_frame is None:
@@ -144,14 +139,14 @@ class VideoFileReader:
                 if packet.size:
                     flags = (packet.is_keyframe, packet.is_discard, packet.is_corrupt)
                     packets.append(_Packet(packet.pts, packet.duration or 0, *flags))
+            breaks_off = bool(packets) and packets[-1].is_corrupt
         except av.error.InvalidDataError:
-            cut_short = True
-        while packets and packets[-1].is_corrupt:
-            packets.pop()
-            cut_short = True
+            breaks_off = True
+        if breaks_off:
+            raise VideoReadError(f"{self.name} is cut off after {len(packets)} frames; copy or download it again.")
         if first_frame is None or not packets:
             raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
-        return packets, first_frame, cut_short
+        return packets, first_frame
 
     def _index_packets(self, packets: list[_Packet]) -> None:
         shown = sorted(packet for packet in packets if not packet.is_discard)
@@ -193,7 +188,7 @@ class VideoFileReader:
     def _decode_by_counting(self, numbers: list[int]) -> dict[int, np.ndarray]:
         chosen = set(numbers)
         with _open_stream(self.source, self.name, threaded=True) as (container, stream):
-            in_order = enumerate(islice(_decode_in_order(container, stream), numbers[-1] + 1))
+            in_order = enumerate(islice(_decode_in_order(container, stream, self.name), numbers[-1] + 1))
             return {i: _to_rgb(frame) for i, frame in in_order if i in chosen}
 
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:
@@ -324,24 +319,13 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
     return packets[0].is_keyframe and all(packet.time >= times[0] or packet.is_discard for packet in packets)
 
 
-def _decode_in_order(container: Any, stream: Any, name: str | None = None) -> Iterator[Any]:
-    """Every frame from the start to the end, or to the first damage, which is reported when `name` is given."""
-    count = 0
-    held_back: list[Any] = []
-    for packet in container.demux(stream):
+def _decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
+    """Every frame from the start to the end; raises `VideoReadError` at the first damage."""
+    for count, packet in enumerate(container.demux(stream)):
         decoded = _decode(stream, packet)
         if decoded is None or any(frame.is_corrupt for frame in decoded):
-            if name is not None:
-                logger.warning(f"{name} is damaged; it is read as the {count} frames before the damage.")
-            return
-        for frame in decoded:
-            held_back.append(frame)
-            # A bidirectional frame is shown before a frame it depends on, and sound only if that one is.
-            if frame.pict_type != av.video.frame.PictureType.B:
-                yield from held_back
-                count += len(held_back)
-                held_back.clear()
-    yield from held_back
+            raise VideoReadError(f"{name} is damaged in or before packet {count}; copy or download it again.")
+        yield from decoded
 
 
 def _decode(stream: Any, packet: Any) -> list[Any] | None:
@@ -354,4 +338,6 @@ def _decode(stream: Any, packet: Any) -> list[Any] | None:
 
 def _to_rgb(frame: Any) -> np.ndarray:
     """(height, width, 3) uint8, turned upright."""
-    return np.rot90(frame.to_ndarray(format="rgb24"), k=round(frame.rotation / 90))
+    # On small frames, starting the threads that are the default takes longer than the work.
+    rgb = frame.reformat(format="rgb24", threads=1).to_ndarray()
+    return np.rot90(rgb, k=round(frame.rotation / 90))

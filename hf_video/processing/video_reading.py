@@ -138,7 +138,8 @@ class _FrameFolder:
             return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
         self.name = str(folder)
-        self.paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in FRAME_EXTENSIONS), key=natural)
+        frames = (p for p in folder.iterdir() if p.suffix.lower() in FRAME_EXTENSIONS and not p.name.startswith("."))
+        self.paths = sorted(frames, key=natural)
         if not self.paths:
             raise VideoReadError(f"{folder} holds no frames: no file ends in {', '.join(FRAME_EXTENSIONS)}.")
         self.height, self.width = self._load(0).shape[:2]

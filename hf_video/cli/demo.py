@@ -1,0 +1,130 @@
+"""`hf-video demo`: the whole way in a few minutes, on a task where only the order of frames tells the class."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .demo_check import describe
+from .train import train
+
+if TYPE_CHECKING:
+    from hf_video.training import VideoTrainer
+
+TRAIN_OPTIONS = ["--num-frames", "8", "--image-size", "48", "--patch-size", "8", "--hidden-size", "128"]
+TRAIN_OPTIONS += ["--num-hidden-layers", "4", "--num-attention-heads", "4", "--validation-fraction", "0.05"]
+TRAIN_OPTIONS += ["--batch-size", "16", "--learning-rate", "1e-3", "--device", "cpu", "--num-workers", "1"]
+HELD_OUT_GOAL = 0.98
+SHUFFLED_LIMIT = 0.225
+# Sums of a matrix product may be grouped by the alignment of memory, which differs between processes.
+LOGITS_TOLERANCE = 1e-6
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "demo",
+        help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU",
+        description="Write videos of moving handwritten digits, train a small VideoViT on them, measure it on "
+        "held-out digits and on shuffled frames, and check that a new process loads back exactly the same model.",
+    )
+    parser.add_argument("folder", nargs="?", default="hf_video_demo", metavar="DIR", help="default ./hf_video_demo")
+    parser.add_argument("--fast", action="store_true", help="a few videos and one epoch: checks the way, not accuracy")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Says what it does, step by step; the exit code is 1 when a check fails."""
+    from hf_video.data import write_moving_digits
+
+    from .main import parse
+
+    begin = time.monotonic()
+    folder = Path(args.folder)
+    digits, model_dir = folder / "digits", folder / "model"
+
+    print("1. Videos: digits move around a square, and only the order of the frames tells the class.")
+    write_moving_digits(digits, **({"train_per_class": 4, "test_per_class": 2} if args.fast else {}))
+
+    words = ["train", str(digits), "--output-dir", str(model_dir), *TRAIN_OPTIONS]
+    words += ["--epochs", "1" if args.fast else "12"]
+    words += ["--overwrite-output-dir"] if model_dir.exists() else []
+    print(f"\n2. Training: hf-video {' '.join(words)}")
+    trainer, report = train(parse(words))
+
+    print("\n3. The same model on clips with shuffled frames.")
+    shuffled = _shuffled_accuracy(trainer, digits)
+
+    print("\n4. A new process loads the model with AutoModelForVideoClassification.from_pretrained.")
+    trained = describe(trainer.model, trainer.processing_class, digits)
+    checks = _compare(trained, _describe_elsewhere(model_dir, digits))
+    if not args.fast:
+        accuracy = report["top1_accuracy"]
+        checks[f"held-out digits: {accuracy:.1%}, the goal is {HELD_OUT_GOAL:.0%}"] = accuracy >= HELD_OUT_GOAL
+        checks[f"shuffled frames: {shuffled:.1%}, where guessing gives 12.5%"] = shuffled <= SHUFFLED_LIMIT
+    for text, passed in checks.items():
+        print(f"   {'ok    ' if passed else 'FAILED'}  {text}")
+
+    print(f"""
+Done in {time.monotonic() - begin:.0f} s.
+   videos  {digits}
+   model   {model_dir}
+   report  {model_dir / "report" / "report.md"}
+
+Your own videos, one folder a class:
+   hf-video train my_videos --output-dir my_model
+   hf-video evaluate my_videos --model my_model
+   hf-video predict a_video.mp4 --model my_model""")
+    return 0 if all(checks.values()) else 1
+
+
+def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
+    """Top-1 accuracy on the held-out digits with the frames of every clip in random order."""
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    from hf_video.data import ClipDataset, load_video_dataset
+    from hf_video.training import evaluate_dataset, top_k_accuracy
+
+    class ShuffledFrames(Dataset):
+        def __init__(self, clips: ClipDataset) -> None:
+            self.clips = clips
+
+        def __len__(self) -> int:
+            return len(self.clips)
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            item = self.clips[index]
+            order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
+            return {**item, "pixel_values": item["pixel_values"][:, order]}
+
+    clips = ClipDataset(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
+    return top_k_accuracy(*evaluate_dataset(trainer.model, ShuffledFrames(clips), batch_size=32))
+
+
+def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "hf_video.cli.demo_check", str(model_dir), str(digits)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise OSError(f"A new process could not load the model:\n{result.stderr}")
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def _compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]:
+    """What was compared, in words, and whether it held."""
+    import numpy as np
+
+    logits = np.array(trained["logits"])
+    difference = np.abs(logits - loaded["logits"]).max() / max(1, np.abs(logits).max())
+    best = max(trained["scores"])
+    return {
+        "the loaded weights are the trained ones, bit by bit": loaded["weights"] == trained["weights"],
+        "the accuracy is the same": loaded["top1_accuracy"] == trained["top1_accuracy"],
+        f"logits differ by {difference:.0e} at most": difference <= LOGITS_TOLERANCE,
+        'pipeline("video-classification") gives the same score': abs(loaded["pipeline"]["score"] - best) <= 1e-5,
+    }

@@ -1,0 +1,82 @@
+"""`hf-video env`: what a bug report needs to say about a machine."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+
+import hf_video
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "safetensors",
+    "av",
+    "torchcodec",
+    "mamba-ssm",
+    "triton",
+    "numpy",
+)
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    return commands.add_parser(
+        "env",
+        help="describe this machine for a bug report",
+        description="Print versions and hardware, ready to paste into a bug report.",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints one line a fact; what is missing or broken is said, not raised."""
+    facts = {
+        "hf_video": hf_video.__version__,
+        "Python": platform.python_version(),
+        "OS": platform.platform(),
+        "CPU": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        **{package: _version(package) for package in PACKAGES},
+        "torchcodec usable": _ask(_torchcodec_usable),
+        "accelerator": _ask(_accelerator),
+    }
+    for name, fact in facts.items():
+        print(f"- {name}: {fact}")
+    return 0
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _ask(question: Callable[[], str]) -> str:
+    """An answer, or why there is none: a broken installation is what this command is for."""
+    try:
+        return question()
+    except Exception as error:
+        return f"no ({type(error).__name__}: {(str(error) or 'no message').strip().splitlines()[0]})"
+
+
+def _torchcodec_usable() -> str:
+    from torchcodec.decoders import VideoDecoder  # noqa: F401
+
+    return "yes"
+
+
+def _accelerator() -> str:
+    import torch
+
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None:
+        return "none"
+    if device.type != "cuda":
+        return device.type
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"CUDA {torch.version.cuda}, {', '.join(names)}"

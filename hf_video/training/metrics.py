@@ -1,0 +1,66 @@
+"""Top-k accuracy and the confusion matrix, from class scores."""
+
+import numpy as np
+from transformers import EvalPrediction
+
+
+def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
+    """The share of videos whose true class is among the `k` highest scores, from 0 to 1.
+
+    Args:
+        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
+        labels: (num_videos,) integer array of class ids.
+        k: how many classes count as the answer, at most num_classes.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or `k` is outside 1 ... num_classes.
+    """
+    _check(scores, labels)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(f"k must be between 1 and the number of classes ({scores.shape[1]}), got {k}.")
+    top = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return float((top == labels[:, None]).any(axis=1).mean())
+
+
+def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Counts of videos by true class (rows) and predicted class (columns): (num_classes, num_classes) int64.
+
+    Args:
+        scores: (num_videos, num_classes) float array.
+        labels: (num_videos,) integer array of class ids.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    _check(scores, labels)
+    num_classes = scores.shape[1]
+    pairs = labels * num_classes + scores.argmax(axis=1)
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """`top1_accuracy` and, with more than five classes, `top5_accuracy`: the `compute_metrics` of a `Trainer`.
+
+    Args:
+        prediction: `predictions` are class scores (num_videos, num_classes), `label_ids` class ids (num_videos,).
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    scores, labels = prediction.predictions, prediction.label_ids
+    metrics = {"top1_accuracy": top_k_accuracy(scores, labels)}
+    if scores.shape[1] > 5:
+        metrics["top5_accuracy"] = top_k_accuracy(scores, labels, k=5)
+    return metrics
+
+
+def _check(scores: np.ndarray, labels: np.ndarray) -> None:
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(labels) == 0:
+        raise ValueError(
+            "Expected scores of shape (num_videos, num_classes) and labels of shape (num_videos,) for at least one "
+            f"video, got {scores.shape} and {labels.shape}."
+        )
+    if labels.min() < 0 or labels.max() >= scores.shape[1]:
+        raise ValueError(
+            f"Labels must be class ids from 0 to {scores.shape[1] - 1}, got {labels.min()} to {labels.max()}."
+        )

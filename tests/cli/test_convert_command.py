@@ -1,0 +1,28 @@
+from types import SimpleNamespace
+
+import pytest
+
+from hf_video.cli import convert
+from hf_video.cli.main import main
+
+
+def test_the_words_after_the_source_are_handed_on(monkeypatch):
+    calls = []
+    monkeypatch.setattr(convert, "installed_sources", lambda: {"videomae": "VideoMAE"})
+    monkeypatch.setattr(convert.importlib, "import_module", lambda name: SimpleNamespace(main=calls.append, name=name))
+    assert main(["convert", "videomae", "a.pth", "out", "--original-config", "a.json"]) == 0
+    assert calls == [["a.pth", "out", "--original-config", "a.json"]]
+
+
+def test_an_unknown_source_lists_those_there_are(monkeypatch, fails):
+    monkeypatch.setattr(convert, "installed_sources", lambda: {"videomae": "VideoMAE"})
+    assert "no source 'timm' to convert from; choose one of videomae" in fails("convert", "timm", "a.pth", "out")
+
+
+def test_every_source_explains_itself(capsys):
+    sources = convert.installed_sources()
+    if not sources:
+        pytest.skip("hf_video.conversion only exists where the package is installed")
+    for name in sources:
+        assert main(["convert", name, "--help"]) == 0
+        assert "CHECKPOINT" in capsys.readouterr().out

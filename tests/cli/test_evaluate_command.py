@@ -1,0 +1,66 @@
+import json
+import shutil
+
+import pytest
+
+from hf_video.cli.main import main
+
+
+def snapshot(folder):
+    return sorted((str(path), path.stat().st_mtime_ns) for path in folder.rglob("*"))
+
+
+def test_the_metrics_of_the_report_are_found_again_and_nothing_is_written(digits, trained, capsys):
+    before = snapshot(trained)
+    assert main(["evaluate", str(digits), "--model", str(trained), "--json", "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    report = json.loads((trained / "report" / "metrics.json").read_text())
+    for key in ("split", "num_videos", "top1_accuracy", "top5_accuracy", "class_names", "confusion_matrix"):
+        assert result[key] == report[key]
+    assert snapshot(trained) == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_several_views_another_split_and_a_table(digits, trained, dtype, capsys):
+    words = ["--split", "train", "--num-clips", "2", "--num-crops", "3", "--dtype", dtype, "--device", "cpu"]
+    assert main(["evaluate", str(digits), "--model", str(trained), *words]) == 0
+    out = capsys.readouterr().out
+    assert "24 videos of the train split, 2 clips x 3 crops each" in out
+    assert "top-1 accuracy" in out and "top-5 accuracy" in out and "\ndown-left " in out
+
+
+def test_output_writes_what_json_prints(digits, trained, tmp_path, capsys):
+    file = tmp_path / "result.json"
+    assert main(["evaluate", str(digits), "--model", str(trained), "--json", "--output", str(file)]) == 0
+    assert json.loads(file.read_text()) == json.loads(capsys.readouterr().out)
+
+
+def test_the_output_is_never_overwritten(digits, trained, tmp_path, fails):
+    file = tmp_path / "result.json"
+    file.write_text("mine")
+    assert f"--output {file} exists" in fails("evaluate", digits, "--model", trained, "--output", file)
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--split", "validation"], "--split validation: "),
+        (["--output", "/no/such/folder/result.json"], "the folder /no/such/folder does not exist"),
+        (["--num-clips", "0"], "--num-clips: expected a whole number of at least 1, got '0'"),
+        (["--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
+        (["--device", "gpu"], "--device gpu cannot be used on this machine"),
+    ],
+)
+def test_wrong_options_are_named(digits, trained, fails, words, message):
+    assert message in fails("evaluate", digits, "--model", trained, *words)
+
+
+def test_a_model_is_needed(digits, fails):
+    assert "the following arguments are required: --model" in fails("evaluate", digits)
+
+
+def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
+    shutil.copytree(digits / "test", tmp_path / "data")
+    (tmp_path / "data" / "left-up").rename(tmp_path / "data" / "sideways")
+    assert "sideways" in fails("evaluate", tmp_path / "data", "--model", trained)

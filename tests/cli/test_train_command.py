@@ -1,0 +1,198 @@
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForVideoClassification
+
+from hf_video.cli import train
+from hf_video.cli.main import main
+from hf_video.data.moving_digits import MOTIONS
+from hf_video.processing import VideoClipProcessor
+from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES
+from hf_video.training.callbacks import EpochLineCallback
+
+from .conftest import TINY_MODEL, TINY_RUN
+
+
+def test_a_run_leaves_a_model_its_processor_and_a_report(trained):
+    model = AutoModelForVideoClassification.from_pretrained(trained)
+    assert [model.config.id2label[index] for index in range(8)] == sorted(MOTIONS)
+    assert (model.config.num_frames, model.config.image_size) == (4, 32)
+    processor = VideoClipProcessor.from_pretrained(trained)
+    assert (processor.num_frames, processor.sampling_strategy) == (4, "uniform")
+    metrics = json.loads((trained / "report" / "metrics.json").read_text())
+    assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
+    assert (trained / "report" / "curves.png").exists()
+    assert json.loads((trained / "train_options.json").read_text())["hidden_size"] == 24
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_weights(digits, trained, tmp_path, monkeypatch, capsys):
+    output_dir = tmp_path / "model"
+    command = ["train", str(digits), "--output-dir", str(output_dir)]
+
+    def interrupt(self, args, state, *rest, **kwargs):
+        if state.global_step == 1:  # one epoch has one step, its checkpoint is written
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochLineCallback, "on_epoch_begin", lambda *a, **k: None, raising=False)
+        patch.setattr(EpochLineCallback, "on_save", interrupt, raising=False)
+        assert main([*command, *TINY_MODEL, *TINY_RUN]) == 130
+    kept = output_dir / "checkpoint-1"
+    assert f"{kept} is kept; run the same command with --resume" in capsys.readouterr().err
+
+    # A checkpoint whose writing was interrupted is passed over.
+    (output_dir / "checkpoint-9").mkdir()
+    assert main([*command, "--resume"]) == 0
+    expected = AutoModelForVideoClassification.from_pretrained(trained).state_dict()
+    resumed = AutoModelForVideoClassification.from_pretrained(output_dir).state_dict()
+    torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
+
+
+def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(digits, tmp_path, monkeypatch, capsys):
+    def interrupt(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    command = ["train", str(digits), "--output-dir", str(tmp_path / "model"), *TINY_MODEL, *TINY_RUN]
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochLineCallback, "on_train_begin", interrupt)
+        assert main(command) == 130
+    assert "nothing of the training is kept" in capsys.readouterr().err
+    train.require_fresh(tmp_path / "model", expected=(train.OPTIONS_FILE,))  # the same command may start again
+
+
+def test_overwriting_renames_the_earlier_run(digits, tmp_path, capsys):
+    output_dir = tmp_path / "model"
+    output_dir.mkdir()
+    (output_dir / "mine.txt").write_text("kept")
+    (tmp_path / "model.backup-1").mkdir()
+    command = ["train", str(digits), "--output-dir", str(output_dir), *TINY_MODEL, *TINY_RUN]
+    assert main([*command, "--overwrite-output-dir", "max_steps=1"]) == 0
+    assert (tmp_path / "model.backup-2" / "mine.txt").read_text() == "kept"
+    assert (output_dir / "model.safetensors").exists()
+    assert f"{output_dir} was renamed to {tmp_path / 'model.backup-2'}." in capsys.readouterr().out
+
+
+def test_a_trained_model_is_fine_tuned_with_its_classes_by_name(digits, trained, tmp_path, monkeypatch):
+    reordered = tmp_path / "reordered"
+    shutil.copytree(trained, reordered)
+    config = json.loads((reordered / "config.json").read_text())
+    names = list(reversed(sorted(MOTIONS)))
+    config["id2label"] = {str(index): name for index, name in enumerate(names)}
+    config["label2id"] = {name: index for index, name in enumerate(names)}
+    (reordered / "config.json").write_text(json.dumps(config))
+
+    command = ["train", str(digits), "--output-dir", str(tmp_path / "out"), "--model", str(reordered), *TINY_RUN[2:]]
+    assert main([*command, "--num-frames", "8", "max_steps=1", "learning_rate=1e-9"]) == 0
+    tuned = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
+    assert [tuned.config.id2label[index] for index in range(8)] == names
+    assert tuned.config.num_frames == VideoClipProcessor.from_pretrained(tmp_path / "out").num_frames == 8
+    original = AutoModelForVideoClassification.from_pretrained(trained)
+    torch.testing.assert_close(tuned.classifier.weight, original.classifier.weight, rtol=1e-3, atol=1e-6)
+
+
+def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, caplog):
+    data = tmp_path / "data"
+    shutil.copytree(digits / "train" / "left-up", data / "one")
+    shutil.copytree(digits / "train" / "up-left", data / "two")
+    command = ["train", str(data), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *TINY_RUN[2:]]
+    assert main([*command, "max_steps=1"]) == 0
+    assert AutoModelForVideoClassification.from_pretrained(tmp_path / "out").config.id2label == {0: "one", 1: "two"}
+    assert "knows 8 other classes (down-left, down-right, left-down, ...), the data have 2 (one, two)" in caplog.text
+
+
+def test_the_sampling_strategies_are_those_of_the_processor():
+    assert set(train.SAMPLING_STRATEGIES) == set(SAMPLING_STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-frames", "0"], "--num-frames: expected a whole number of at least 1, got '0'"),
+        (["--batch-size", "2.5"], "--batch-size: expected a whole number of at least 1, got '2.5'"),
+        (["--learning-rate", "-1"], "--learning-rate: expected a number above 0, got '-1'"),
+        (["--epochs", "nan"], "--epochs: expected a number above 0, got 'nan'"),
+        (["--seed", "-3"], "--seed: expected a whole number of at least 0, got '-3'"),
+        (["--validation-fraction", "1"], "--validation-fraction: expected a number between 0 and 1, got '1'"),
+        (["--sampling-strategy", "random"], "--sampling-strategy: invalid choice: 'random'"),
+        (["weight_decy=1"], "'weight_decy' is not a training argument. Did you mean weight_decay?"),
+        (["warmup_steps=-1"], "warmup_steps = -1.0"),
+        (["output_dir=elsewhere"], "output_dir=... is set by the option --output-dir"),
+        (["--model", "/no/such/model"], "--model /no/such/model: there is no such folder"),
+        (["--model", "a/model", "--hidden-size", "8"], "--hidden-size is for a model from scratch, not for --model"),
+        (["--image-size", "8"], "16 frames of 8 pixels hold no patch"),
+        (["--hidden-size", "30", "--num-attention-heads", "4"], "must be a multiple of `num_attention_heads` (4)"),
+        (["--resume"], "There is nothing to resume:"),
+        (["--resume", "--overwrite-output-dir"], "choose one of them"),
+    ],
+)
+def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
+    assert message in fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that the test takes for missing")
+def test_a_device_that_does_not_exist(digits, tmp_path, fails):
+    message = fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cuda")
+    assert "--device cuda cannot be used on this machine" in message and "Try --device cpu." in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_do_not_exist(tmp_path, fails):
+    assert f"{tmp_path / 'none'} does not exist" in fails("train", tmp_path / "none", "--output-dir", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_without_a_training_split(digits, tmp_path, fails):
+    shutil.copytree(digits / "test", tmp_path / "data" / "test")
+    message = fails("train", tmp_path / "data", "--output-dir", tmp_path / "out")
+    assert "has no training split, only test. Add train/ or train.csv." in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_videos_are_found_before_training(digits, tmp_path, fails):
+    shutil.copytree(digits, tmp_path / "data")
+    for name in ("left-up", "up-left"):
+        (tmp_path / "data" / "train" / name / "broken.mp4").write_bytes(b"not a video")
+    message = fails("train", tmp_path / "data", "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
+    assert "2 videos cannot be read" in message
+    assert str(tmp_path / "data" / "train" / "left-up" / "broken.mp4") in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_segments_outside_their_video_are_found_before_training(digits, tmp_path, fails):
+    rows = [
+        f"{digits / 'train' / name / f'{number:04d}.mp4'},{name},{start},"
+        for name in ("left-up", "up-left")
+        for number, start in ((0, 0), (1, 9.5))
+    ]
+    (tmp_path / "data.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    message = fails("train", tmp_path / "data.csv", "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
+    assert "2 videos cannot be read" in message and "a segment starts at 9.5 s, the video ends at" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_is_refused(digits, tmp_path, fails):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    message = fails("train", digits, "--output-dir", tmp_path / "out")
+    assert "is not empty (thesis.txt)" in message and "--resume" in message and "--overwrite-output-dir" in message
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_no_output_folder(digits, tmp_path, fails):
+    (tmp_path / "out").write_text("mine")
+    assert "is a file; a folder is expected" in fails("train", digits, "--output-dir", tmp_path / "out")
+
+
+def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
+    shutil.copytree(digits, tmp_path / "out" / "data")
+    message = fails("train", tmp_path / "out" / "data", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
+    assert "lies inside --output-dir" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
+    message = fails("train", digits, "--output-dir", trained, "--resume", "--num-frames", "8")
+    assert "--num-frames 8 differs from the run being resumed (4)" in message

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from transformers import EvalPrediction
+
+from hf_video.training import compute_metrics, confusion_matrix, top_k_accuracy
+
+SCORES = np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.6, 0.1, 0.3]])
+LABELS = np.array([1, 1, 2, 2])
+
+
+def test_top_k_accuracy_counts_hits_among_the_k_best():
+    assert top_k_accuracy(SCORES, LABELS) == 0.5
+    assert top_k_accuracy(SCORES, LABELS, k=2) == 1.0
+
+
+def test_top_1_is_the_argmax_also_for_equal_scores():
+    scores = np.zeros((4, 3))
+    assert top_k_accuracy(scores, np.array([0, 0, 1, 2])) == (scores.argmax(1) == [0, 0, 1, 2]).mean()
+
+
+def test_confusion_matrix_has_true_classes_in_rows():
+    assert confusion_matrix(SCORES, LABELS).tolist() == [[0, 0, 0], [1, 1, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(("num_classes", "has_top5"), [(5, False), (6, True)])
+def test_top_5_is_reported_when_it_says_something(num_classes, has_top5):
+    scores = np.eye(num_classes)
+    metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=np.arange(num_classes)))
+    assert metrics["top1_accuracy"] == 1.0
+    assert ("top5_accuracy" in metrics) is has_top5
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (SCORES, LABELS[:2], r"\(4, 3\) and \(2,\)"),
+        (SCORES[:0], LABELS[:0], "at least one video"),
+        (SCORES, np.array([0, 1, 2, 3]), "class ids from 0 to 2, got 0 to 3"),
+    ],
+)
+def test_shapes_and_ids_are_checked(scores, labels, message):
+    with pytest.raises(ValueError, match=message):
+        top_k_accuracy(scores, labels)
+    with pytest.raises(ValueError, match=message):
+        confusion_matrix(scores, labels)
+
+
+def test_k_is_checked():
+    with pytest.raises(ValueError, match=r"number of classes \(3\), got 4"):
+        top_k_accuracy(SCORES, LABELS, k=4)

@@ -1,0 +1,157 @@
+import copy
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainerState, set_seed
+
+from hf_video.data import collate_clips
+from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.training import VideoTrainer, VideoTrainingArguments, compute_metrics, evaluate_dataset
+from hf_video.training.callbacks import SetEpochCallback
+
+
+class RandomClips(Dataset):
+    """Clips drawn from (epoch, index), as those of a `ClipDataset`; the class shows in their brightness."""
+
+    def __init__(self, length=8, num_views=1):
+        self.length, self.num_views, self.epoch = length, num_views, 0
+        self.epochs_seen = []
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.epochs_seen.append(self.epoch)
+        generator = torch.Generator().manual_seed(1000 * self.epoch + index)
+        clips = torch.randn(self.num_views, 2, 3, 16, 16, generator=generator) + 2 * (index % 2)
+        return {"pixel_values": clips, "labels": index % 2}
+
+
+@pytest.fixture
+def model():
+    set_seed(0)
+    return VideoViTForVideoClassification(
+        VideoViTConfig(
+            image_size=16,
+            patch_size=8,
+            num_frames=2,
+            hidden_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            num_labels=2,
+        )
+    )
+
+
+def arguments(folder, **options):
+    defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    return VideoTrainingArguments(
+        output_dir=str(folder), use_cpu=True, disable_tqdm=True, learning_rate=1e-2, **defaults | options
+    )
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_training_learns_and_returns_to_the_best_checkpoint(model, tmp_path):
+    trainer = VideoTrainer(
+        model=model,
+        args=arguments(tmp_path, num_train_epochs=4),
+        train_dataset=RandomClips(16),
+        eval_dataset=RandomClips(),
+    )
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before
+    assert trainer.state.best_metric == trainer.evaluate()["eval_top1_accuracy"] == 1.0
+
+
+def test_a_plain_trainer_does_the_same(model, tmp_path):
+    trained = []
+    for number, trainer_class in enumerate((VideoTrainer, Trainer)):
+        trainer = trainer_class(
+            model=copy.deepcopy(model),
+            args=arguments(tmp_path / str(number)),
+            train_dataset=RandomClips(),
+            eval_dataset=RandomClips(),
+            data_collator=collate_clips,
+            compute_metrics=compute_metrics,
+        )
+        trainer.train()
+        trained.append(weights(trainer.model))
+    torch.testing.assert_close(trained[0], trained[1], rtol=0, atol=0)
+
+
+def test_every_epoch_has_its_own_clips(model, tmp_path):
+    dataset = RandomClips(8)
+    trainer = VideoTrainer(
+        model=model, args=arguments(tmp_path, num_train_epochs=3), train_dataset=dataset, eval_dataset=RandomClips()
+    )
+    trainer.train()
+    assert dataset.epochs_seen == [0] * 8 + [1] * 8 + [2] * 8
+
+
+def test_the_epoch_reaches_the_data_set_where_the_data_loader_does_not_pass_it_on():
+    loader = DataLoader(RandomClips())
+    SetEpochCallback().on_epoch_begin(None, TrainerState(epoch=2.0), None, train_dataloader=loader)
+    assert loader.dataset.epoch == 2
+
+
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(model, tmp_path):
+    def trainer(folder, **options):
+        return VideoTrainer(
+            model=copy.deepcopy(model),
+            args=arguments(folder, num_train_epochs=3, load_best_model_at_end=False, **options),
+            train_dataset=RandomClips(),
+            eval_dataset=RandomClips(),
+        )
+
+    whole = trainer(tmp_path / "whole")
+    whole.train()
+    parts = tmp_path / "parts"
+    trainer(parts, save_strategy="steps", save_steps=3, save_total_limit=None).train()
+    resumed = trainer(parts)
+    resumed.train(resume_from_checkpoint=str(parts / "checkpoint-3"))  # in the middle of the second epoch
+    torch.testing.assert_close(weights(resumed.model), weights(whole.model), rtol=0, atol=0)
+
+
+def test_views_of_a_video_are_averaged_in_evaluation(model, tmp_path):
+    dataset = RandomClips(6, num_views=3)
+    trainer = VideoTrainer(model=model, args=arguments(tmp_path), eval_dataset=dataset)
+    prediction = trainer.predict(dataset)
+    scores, labels = evaluate_dataset(model, dataset, progress=False)
+    assert prediction.label_ids.tolist() == labels.tolist()
+    torch.testing.assert_close(torch.from_numpy(prediction.predictions).softmax(-1), torch.from_numpy(scores))
+
+    views = collate_clips([dataset[index] for index in range(6)])
+    with torch.no_grad():
+        mean_loss = model(views["pixel_values"], labels=views["labels"].repeat_interleave(3)).loss.item()
+    assert prediction.metrics["test_loss"] == pytest.approx(mean_loss, rel=1e-5)
+
+
+def test_gradient_accumulation_gives_the_gradient_of_the_whole_batch(model, tmp_path):
+    trained = []
+    for number, (batch_size, accumulation) in enumerate(((8, 1), (2, 4))):
+        trainer = VideoTrainer(
+            model=copy.deepcopy(model),
+            args=arguments(
+                tmp_path / str(number),
+                max_steps=1,
+                optim="sgd",
+                max_grad_norm=0,
+                warmup_steps=0,
+                per_device_train_batch_size=batch_size,
+                gradient_accumulation_steps=accumulation,
+            ),
+            train_dataset=RandomClips(),
+            eval_dataset=RandomClips(),
+        )
+        trainer.train()
+        trained.append(weights(trainer.model))
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-5, atol=1e-6)
