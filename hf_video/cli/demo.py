@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     write_moving_digits(digits, **({"train_per_class": 4, "test_per_class": 2} if args.fast else {}))
 
     words = ["train", str(digits), "--output-dir", str(model_dir), *TRAIN_OPTIONS]
-    words += ["--epochs", "1" if args.fast else "12"]
+    words += ["--epochs", "1" if args.fast else "16"]
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
     print(f"\n2. Training: hf-video {' '.join(words)}")
     trainer, report = train(parse(words))
