@@ -24,7 +24,7 @@ def make_parser(source: str, description: str, from_hub: bool = False) -> argpar
         from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
             along, not an original file (CHECKPOINT and `--original-config`).
     """
-    parser = argparse.ArgumentParser(prog=f"python -m conversion.{source}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.{source}", description=description)
     if from_hub:
         parser.add_argument("checkpoint", metavar="HUB_ID_OR_DIR", help="a Transformers model")
     else:

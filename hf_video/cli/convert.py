@@ -11,8 +11,6 @@ SOURCES = {
     "stmixer": "the VideoMAE backbone of STMixer",
     "image_vit": "image ViTs, inflated to videos",
     "videomamba": "VideoMamba",
-    "malmm": "MA-LMM",
-    "instructblip": "InstructBLIP, as the start of MA-LMM",
 }
 
 

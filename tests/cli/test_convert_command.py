@@ -25,4 +25,4 @@ def test_every_source_explains_itself(capsys):
         pytest.skip("hf_video.conversion only exists where the package is installed")
     for name in sources:
         assert main(["convert", name, "--help"]) == 0
-        assert "CHECKPOINT" in capsys.readouterr().out
+        assert "OUTPUT_DIR" in capsys.readouterr().out
