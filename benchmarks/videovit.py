@@ -10,7 +10,6 @@ printed only when the two models' outputs agree. Peak memory comes from a proces
 import argparse
 import datetime
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,7 +72,7 @@ def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], No
 
 
 def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turn."""
+    """Least seconds of each, taken in turn: whatever else the machine does only adds to them."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     with torch.set_grad_enabled(backward):
         for round_number in range(rounds + 1):
@@ -82,7 +81,7 @@ def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int
                 run(backward)
                 if round_number:
                     seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: min(values) for name, values in seconds.items()}
 
 
 def peak_memory(folder: Path, name: str, dtype: str, backward: bool, threads: int) -> float:

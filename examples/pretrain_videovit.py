@@ -107,7 +107,7 @@ def main() -> None:
             per_device_train_batch_size=32,
             learning_rate=1e-3,
             weight_decay=0.05,
-            warmup_ratio=0.1,
+            warmup_steps=0.1,
             lr_scheduler_type="cosine",
             logging_steps=25,
             save_strategy="no",

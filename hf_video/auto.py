@@ -21,8 +21,15 @@ class Registration(NamedTuple):
 
 
 _VIDEOVIT = ".models.videovit.modeling_videovit"
+_VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
 
-CONFIGURATIONS = {"VideoViTConfig": ".models.videovit.configuration_videovit"}
+CONFIGURATIONS = {
+    "VideoViTConfig": ".models.videovit.configuration_videovit",
+    "VideoMambaConfig": ".models.videomamba.configuration_videomamba",
+}
+PARTS = {
+    "selective_scan": ".models.videomamba.selective_scan",
+}
 
 CLASSES = (
     Registration(_VIDEOVIT, "VideoViTModel", "AutoModel", "VideoViTConfig"),
@@ -31,9 +38,19 @@ CLASSES = (
     Registration(_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining", "VideoViTConfig"),
     Registration(_VIDEOVIT, "VideoViTBackbone", "AutoBackbone", "VideoViTConfig"),
     Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoViTConfig"),
+    Registration(_VIDEOMAMBA, "VideoMambaModel", "AutoModel", "VideoMambaConfig"),
+    Registration(
+        _VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification", "VideoMambaConfig"
+    ),
+    Registration(
+        _VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification", "VideoMambaConfig"
+    ),
+    Registration(_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining", "VideoMambaConfig"),
+    Registration(_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone", "VideoMambaConfig"),
+    Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoMambaConfig"),
 )
 
-PUBLIC_NAMES = CONFIGURATIONS | {row.class_name: row.module for row in CLASSES}
+PUBLIC_NAMES = CONFIGURATIONS | PARTS | {row.class_name: row.module for row in CLASSES}
 
 
 def register_auto_classes() -> None:

@@ -1,0 +1,226 @@
+"""
+VideoMamba: image and video classifiers, masked pre-training, and the video encoders of multimodal models.
+
+Source: OpenGVLab/VideoMamba, `VisionMamba` of `videomamba/image_sm/models/videomamba.py`,
+`videomamba/video_sm/models/videomamba.py` and `videomamba_pretrain.py`, and `PretrainVideoMamba` of `video_mm`.
+"""
+
+import argparse
+
+import torch
+from transformers import CLIPImageProcessor
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+from hf_video.models.videomamba import (
+    VideoMambaConfig,
+    VideoMambaForImageClassification,
+    VideoMambaForPreTraining,
+    VideoMambaForVideoClassification,
+    VideoMambaPreTrainedModel,
+)
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import (
+    ConversionError,
+    find_weights,
+    preview,
+    read_checkpoint,
+    select_prefix,
+    strip_prefix,
+)
+from .command import Converted, make_parser, run
+from .image_vit import inflate_patches
+from .videomamba_config import alignment_config, encoder_config, read_config
+from .videomamba_released import sampling_strategy_of
+from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+
+IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
+
+# What the sizes are read from.
+TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
+    f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
+)
+
+EMBEDDINGS, MIXER = "videomamba.embeddings.", r"layers\.(\d+)\.mixer\."
+ENCODER_RULES = (
+    rename("cls_token", f"{EMBEDDINGS}cls_token"),
+    rename("pos_embed", f"{EMBEDDINGS}position_embeddings"),
+    rename("temporal_pos_embedding", f"{EMBEDDINGS}temporal_position_embeddings"),
+    rename(r"patch_embed\.proj\.bias", f"{EMBEDDINGS}patch_embeddings.projection.bias"),
+    rename(r"layers\.(\d+)\.norm\.(weight|bias)", r"videomamba.layers.\1.norm.\2"),
+    rename(MIXER + r"(in_proj|out_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.\2.\3"),
+    rename(MIXER + r"(A_log|D)", r"videomamba.layers.\1.mixer.forward_scan.\2"),
+    rename(MIXER + r"(conv1d|x_proj|dt_proj)\.(weight|bias)", r"videomamba.layers.\1.mixer.forward_scan.\2.\3"),
+    rename(MIXER + r"A_b_log", r"videomamba.layers.\1.mixer.backward_scan.A_log"),
+    rename(MIXER + r"D_b", r"videomamba.layers.\1.mixer.backward_scan.D"),
+    rename(MIXER + r"(conv1d|x_proj|dt_proj)_b\.(weight|bias)", r"videomamba.layers.\1.mixer.backward_scan.\2.\3"),
+)
+CLASSIFICATION_RULES = (
+    rename(r"norm_f\.(weight|bias)", r"videomamba.norm_f.\1"),
+    rename(r"head\.(weight|bias)", r"classifier.\1"),
+)
+PRE_TRAINING_RULES = (
+    rename(r"norm\.(weight|bias)", r"videomamba.norm_f.\1"),
+    rename(r"clip_decoder\.(\d+)\.(head|norm)\.(weight|bias)", r"decoder.\1.\2.\3"),
+    drop(r"pool_norm\..*", "normalises the pooled feature that a multimodal model compares with text"),
+)
+FINE_TUNING_RULES = (
+    drop(r"norm\..*", "the original fine-tunes with a final norm from scratch"),
+    drop(r"clip_decoder\..*", "the heads that are aligned with a teacher serve pre-training alone"),
+    drop(r"pool_norm\..*", "normalises the pooled feature that a multimodal model compares with text"),
+)
+INFLATION_RULES = (
+    rename(r"norm_f\.(weight|bias)", r"videomamba.norm_f.\1"),
+    drop(r"head\..*", "the classes of images; a video model gets a head from scratch"),
+)
+
+
+def patch_rule(num_channels: int, tubelet_size: int, inflation: str) -> Rule:
+    """The kernel of the patch embedding: as it is, or inflated over time if it is that of images."""
+
+    def over_time(kernel: torch.Tensor) -> torch.Tensor:
+        if kernel.ndim == 5:
+            return kernel
+        inflated = inflate_patches(kernel, tubelet_size, inflation)
+        return inflated.unflatten(1, (num_channels, tubelet_size, *kernel.shape[2:]))
+
+    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", over_time)
+
+
+def convert(arguments: argparse.Namespace) -> Converted:
+    """Model and processor for the checkpoint and the task that the command line names."""
+    weights = read_weights(arguments)
+    saved_for = task_of(weights)
+    task = choose_task(arguments, saved_for)
+    original = read_config(arguments, weights)
+    config = encoder_config(original) | {"use_temporal_position_embeddings": "temporal_pos_embedding" in weights}
+    new_head = {"num_labels": 2 if arguments.num_labels is None else arguments.num_labels}
+
+    rules: tuple[Rule, ...] = CLASSIFICATION_RULES
+    keep_initial: list[str] = []
+    model_class: type[VideoMambaPreTrainedModel] = VideoMambaForVideoClassification
+    if task == PRE_TRAINING:
+        model_class, rules = VideoMambaForPreTraining, PRE_TRAINING_RULES
+        config |= alignment_config(original)
+    elif saved_for == PRE_TRAINING:
+        rules, keep_initial = FINE_TUNING_RULES, [r"videomamba\.norm_f\..*", r"classifier\..*"]
+        config |= new_head
+    elif task != saved_for:
+        rules, keep_initial = INFLATION_RULES, [r"classifier\..*", r".*\.temporal_position_embeddings"]
+        config |= new_head | {
+            "num_frames": arguments.inflate_frames,
+            "tubelet_size": arguments.tubelet_size,
+            "use_temporal_position_embeddings": True,
+        }
+    else:
+        config |= {"num_labels": original["num_classes"]}
+        if task == IMAGE:
+            model_class = VideoMambaForImageClassification
+    model = model_class(VideoMambaConfig(**config))
+    patches = patch_rule(model.config.num_channels, model.config.tubelet_size, arguments.inflate_mode)
+    load_converted(model, apply_rules(weights, (patches, *ENCODER_RULES, *rules)), keep_initial)
+    return model, make_processor(model.config, task, arguments.variant)
+
+
+def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """The encoder's tensors with their heads, whatever they are wrapped in."""
+    content = read_checkpoint(arguments.checkpoint)
+    if arguments.ema and not isinstance(content.get("model_ema"), dict):
+        raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
+    weights = find_weights(content, ("model_ema",) if arguments.ema else ("model", "module"))
+    for prefix in ("_orig_mod.", "module.", "backbone.", "encoder."):
+        weights = strip_prefix(weights, prefix)
+    # A multimodal file holds a text encoder and a teacher beside the video encoder.
+    return select_prefix(weights, "vision_encoder.") or weights
+
+
+def task_of(weights: dict[str, torch.Tensor]) -> str:
+    """What a checkpoint was saved for; raises `ConversionError` if it is not one of VideoMamba."""
+    if absent := [name for name in TELLING_TENSORS if name not in weights]:
+        raise ConversionError(
+            f"These are not the weights of VideoMamba, which has {preview(absent)}. Found: {preview(weights)}."
+        )
+    if any(name.startswith("clip_decoder.") for name in weights):
+        return PRE_TRAINING
+    return VIDEO if "temporal_pos_embedding" in weights else IMAGE
+
+
+def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
+    """The task that was asked for, or the one the checkpoint was saved for; `ConversionError` if it cannot be had."""
+    inflates = saved_for == IMAGE and arguments.inflate_frames is not None
+    task = arguments.task or (VIDEO if inflates else saved_for)
+    if task != saved_for and (task != VIDEO or saved_for == VIDEO):
+        raise ConversionError(f"A checkpoint saved for {saved_for} cannot become one for {task}.")
+    if task == VIDEO and saved_for == IMAGE and not inflates:
+        raise ConversionError("Image weights become a video model with `--inflate-frames T`, its number of frames.")
+    if arguments.inflate_frames is not None and not (inflates and task == VIDEO):
+        raise ConversionError("`--inflate-frames` turns image weights into a video model, and nothing else.")
+    num_frames, tubelet_size = arguments.inflate_frames, arguments.tubelet_size
+    if not inflates and tubelet_size != 1:
+        raise ConversionError("`--tubelet-size` goes with `--inflate-frames`; other weights have their own.")
+    if inflates and (tubelet_size < 1 or num_frames < 1 or num_frames % tubelet_size):
+        raise ConversionError(f"--inflate-frames {num_frames} must be a multiple of --tubelet-size {tubelet_size}.")
+    if arguments.num_labels is not None and task == saved_for:
+        raise ConversionError("`--num-labels` is for the new head of a video classifier made from other weights.")
+    return task
+
+
+def make_processor(
+    config: VideoMambaConfig, task: str, variant: str | None
+) -> VideoClipProcessor | CLIPImageProcessor:
+    """The original's evaluation: of a video one clip and its centre crop, of an image the centre."""
+    height, width = config.image_shape
+    crop_size = {"height": height, "width": width}
+    if task == IMAGE:
+        return CLIPImageProcessor(
+            size={"shortest_edge": int(height / 0.875)},
+            crop_size=crop_size,
+            image_mean=IMAGENET_DEFAULT_MEAN,
+            image_std=IMAGENET_DEFAULT_STD,
+        )
+    return VideoClipProcessor(
+        num_frames=config.num_frames,
+        sampling_strategy=sampling_strategy_of(variant),
+        size={"shortest_edge": min(height, width)},
+        crop_size=crop_size,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser("videomamba", "Convert an original VideoMamba checkpoint.")
+    parser.add_argument(
+        "--task",
+        choices=(VIDEO, IMAGE, PRE_TRAINING),
+        help="what to make of the checkpoint (default: what it was saved for)",
+    )
+    parser.add_argument(
+        "--num-labels",
+        type=int,
+        metavar="N",
+        help="classes of the new head of a video classifier made from other weights (default: 2)",
+    )
+    parser.add_argument(
+        "--variant", metavar="NAME", help="name of the released file, without .pth; checked against the tensors"
+    )
+    parser.add_argument("--ema", action="store_true", help="take the averaged weights that a training script kept")
+    parser.add_argument(
+        "--inflate-frames", type=int, metavar="T", help="make a video model of T frames from image weights"
+    )
+    parser.add_argument(
+        "--tubelet-size",
+        type=int,
+        default=1,
+        metavar="K",
+        help="with --inflate-frames: frames of a patch (default: 1)",
+    )
+    parser.add_argument(
+        "--inflate-mode",
+        choices=("center", "mean"),
+        default="center",
+        help="with --inflate-frames: give a patch's weights to its middle frame, or share them out (default: center)",
+    )
+    run(parser, argv, convert)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Sizes and settings of VideoMamba, from the tensors of a checkpoint and the original constructor's arguments."""
+
+import argparse
+import math
+import re
+from typing import Any
+
+import torch
+
+from .checkpoint import ConversionError, agree, read_original_config, select_prefix
+from .videomamba_released import read_variant
+
+# The original constructors' arguments with their defaults, all three together.
+ARGUMENTS = {
+    "img_size": 224,
+    "patch_size": 16,
+    "stride": None,
+    "depth": 24,
+    "embed_dim": 192,
+    "channels": 3,
+    "num_classes": 1000,
+    "drop_rate": 0.0,
+    "drop_path_rate": 0.1,
+    "ssm_cfg": None,
+    "norm_epsilon": 1e-5,
+    "initializer_cfg": None,
+    "fused_add_norm": True,
+    "rms_norm": True,
+    "residual_in_fp32": True,
+    "bimamba": True,
+    "kernel_size": 1,
+    "num_frames": 8,
+    "fc_drop_rate": 0.0,
+    "use_checkpoint": False,
+    "checkpoint_num": 0,
+    "clip_decoder_embed_dim": 576,
+    "clip_output_dim": 512,
+    "clip_norm_type": "l2",
+    "clip_return_layer": 1,
+    "clip_student_return_interval": 1,
+    "pool_type": "cls+avg",
+    "add_pool_norm": True,
+}
+PRE_TRAINING_ARGUMENTS = ARGUMENTS | {"drop_path_rate": 0.0}
+# The arguments of `ssm_cfg` that shape tensors, and those that only matter before training.
+SSM_ARGUMENTS = {"d_state", "d_conv", "expand", "dt_rank", "bias", "conv_bias"}
+SSM_INITIALISATION = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"}
+
+
+def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The original constructor's arguments, from the tensors, the original configuration and the variant's name."""
+    config = {} if arguments.original_config is None else read_original_config(arguments.original_config, ARGUMENTS)
+    if arguments.variant is not None:
+        config = agree(config, read_variant(arguments.variant))
+    ssm = dict(config.pop("ssm_cfg", None) or {})
+    if unknown := sorted(set(ssm) - SSM_ARGUMENTS - SSM_INITIALISATION - {"use_fast_path"}):
+        raise ConversionError(f"`ssm_cfg` has unknown keys {unknown}.")
+    if not ssm.pop("use_fast_path", True):
+        raise ConversionError(
+            "With `use_fast_path=False` the original runs forward only, although its backward parameters exist: this "
+            "library always runs both directions that a checkpoint has. Take the entry out to convert it so."
+        )
+    if config.get("clip_norm_type", "l2") != "l2":
+        raise ConversionError(f"`clip_norm_type` must be 'l2', got {config['clip_norm_type']!r}.")
+    found = read_sizes(weights)
+    given_ssm = {name: value for name, value in ssm.items() if name in SSM_ARGUMENTS and value != "auto"}
+    found["ssm_cfg"] = agree(given_ssm, found["ssm_cfg"])
+    side, num_token_frames = found.pop("side"), found.pop("num_token_frames")
+    config = agree(config, found)
+    patch_size, stride = config["patch_size"], config.get("stride") or config["patch_size"]
+    # Frames and pixels that fill no patch leave no trace in the tensors: the configuration's count holds if it fits.
+    image_size = config.setdefault("img_size", (side - 1) * stride + patch_size)
+    num_frames = config.setdefault("num_frames", num_token_frames * config["kernel_size"])
+    if ((image_size - patch_size) // stride + 1, num_frames // config["kernel_size"]) != (side, num_token_frames):
+        raise ConversionError(
+            f"The original configuration says img_size={image_size} and num_frames={num_frames}, the tensors have "
+            f"{side} x {side} patches in {num_token_frames} token frames."
+        )
+    defaults = PRE_TRAINING_ARGUMENTS if "clip_return_layer" in found else ARGUMENTS
+    return defaults | config | {"stride": stride}
+
+
+def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """
+    The arguments that tensors tell, `ssm_cfg` among them, and beside them `side` (patches along a side of a frame) and
+    `num_token_frames`.
+
+    Raises:
+        ConversionError: if the positions are not those of square frames.
+    """
+    width, channels, *kernel = weights["patch_embed.proj.weight"].shape
+    num_places = weights["pos_embed"].shape[1] - 1
+    side = math.isqrt(max(num_places, 0))
+    if side < 1 or side * side != num_places:
+        raise ConversionError(f"`pos_embed` must have a row for each patch of a square frame, got {num_places} rows.")
+    mixer = select_prefix(weights, "layers.0.mixer.")
+    inner, state_size = mixer["A_log"].shape
+    sizes: dict[str, Any] = {
+        "embed_dim": width,
+        "channels": channels,
+        "patch_size": kernel[-1],
+        "kernel_size": kernel[0] if len(kernel) == 3 else 1,
+        "depth": 1 + max(int(match[1]) for name in weights if (match := re.match(r"layers\.(\d+)\.", name))),
+        "bimamba": "A_b_log" in mixer,
+        "rms_norm": "layers.0.norm.bias" not in weights,
+        "side": side,
+        "num_token_frames": 1,
+        "ssm_cfg": {
+            "d_state": state_size,
+            "d_conv": mixer["conv1d.weight"].shape[-1],
+            "expand": inner // width if inner % width == 0 else inner / width,
+            "dt_rank": mixer["dt_proj.weight"].shape[1],
+            "bias": "in_proj.bias" in mixer,
+            "conv_bias": "conv1d.bias" in mixer,
+        },
+    }
+    if "temporal_pos_embedding" in weights:
+        sizes["num_token_frames"] = weights["temporal_pos_embedding"].shape[1]
+    heads = [name for name in weights if re.fullmatch(r"clip_decoder\.\d+\.head\.weight", name)]
+    if heads:
+        sizes |= {"clip_return_layer": len(heads), "clip_output_dim": weights[heads[0]].shape[0]}
+    else:
+        sizes["num_classes"] = weights["head.weight"].shape[0] if "head.weight" in weights else 0
+    return sizes
+
+
+def encoder_config(original: dict[str, Any]) -> dict[str, Any]:
+    """Fields of [`VideoMambaConfig`] that all models share."""
+    ssm = original["ssm_cfg"]
+    return {
+        "image_size": original["img_size"],
+        "patch_size": original["patch_size"],
+        "patch_stride": None if original["stride"] == original["patch_size"] else original["stride"],
+        "num_channels": original["channels"],
+        "num_frames": original["num_frames"],
+        "tubelet_size": original["kernel_size"],
+        "hidden_size": original["embed_dim"],
+        "num_hidden_layers": original["depth"],
+        "state_size": ssm["d_state"],
+        "conv_kernel": ssm["d_conv"],
+        "expand": ssm["expand"],
+        "time_step_rank": ssm["dt_rank"],
+        "use_bias": ssm["bias"],
+        "use_conv_bias": ssm["conv_bias"],
+        "bidirectional": original["bimamba"],
+        "hidden_dropout_prob": original["drop_rate"],
+        "drop_path_rate": original["drop_path_rate"],
+        "classifier_dropout": original["fc_drop_rate"],
+        "norm_type": "rms_norm" if original["rms_norm"] else "layer_norm",
+        "layer_norm_eps": original["norm_epsilon"],
+        "residual_in_fp32": original["residual_in_fp32"],
+    }
+
+
+def alignment_config(original: dict[str, Any]) -> dict[str, Any]:
+    """Fields of [`VideoMambaConfig`] for masked pre-training."""
+    return {
+        "projection_dim": original["clip_output_dim"],
+        "num_aligned_layers": original["clip_return_layer"],
+        "aligned_layer_interval": original["clip_student_return_interval"],
+        "last_aligned_feature": "unmixed" if original["fused_add_norm"] else "raw",
+    }

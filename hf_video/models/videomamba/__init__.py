@@ -1,0 +1,21 @@
+"""VideoMamba: bidirectional state spaces over the patches of a video, at a cost that is linear in its length."""
+
+from .configuration_videomamba import VideoMambaConfig
+from .modeling_videomamba import (
+    VideoMambaBackbone,
+    VideoMambaForImageClassification,
+    VideoMambaForPreTraining,
+    VideoMambaForVideoClassification,
+    VideoMambaModel,
+    VideoMambaPreTrainedModel,
+)
+
+__all__ = [
+    "VideoMambaBackbone",
+    "VideoMambaConfig",
+    "VideoMambaForImageClassification",
+    "VideoMambaForPreTraining",
+    "VideoMambaForVideoClassification",
+    "VideoMambaModel",
+    "VideoMambaPreTrainedModel",
+]

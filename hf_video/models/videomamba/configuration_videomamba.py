@@ -1,0 +1,255 @@
+"""VideoMamba model configuration."""
+
+import math
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.backbone_utils import BackboneConfigMixin
+from transformers.configuration_utils import PreTrainedConfig
+
+PRESETS = {
+    "tiny": {"hidden_size": 192, "num_hidden_layers": 24},
+    "small": {"hidden_size": 384, "num_hidden_layers": 24},
+    "middle": {"hidden_size": 576, "num_hidden_layers": 32},
+    "base": {"hidden_size": 768, "num_hidden_layers": 24},
+}
+
+
+@strict
+class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
+    r"""
+    Configuration of the VideoMamba family (https://arxiv.org/abs/2403.06977): a video is a sequence of patches, and
+    bidirectional selective state spaces mix it at a cost that grows linearly with its length. The defaults are
+    VideoMamba-Ti on 8 frames of 224 x 224 pixels; [`VideoMambaConfig.preset`] has all published sizes.
+
+    Args:
+        image_size (`int` or `(int, int)`, defaults to 224):
+            Height and width in pixels that the positions are laid out for.
+        patch_size (`int` or `(int, int)`, defaults to 16):
+            Height and width of a patch in pixels.
+        patch_stride (`int` or `(int, int)`, *optional*):
+            Step from patch to patch in pixels, smaller than `patch_size` where patches overlap; `patch_size` when not
+            given.
+        num_channels (`int`, defaults to 3):
+            Colour channels of a frame.
+        num_frames (`int`, defaults to 8):
+            Frames that the positions are laid out for.
+        tubelet_size (`int`, defaults to 1):
+            Frames in a patch.
+        use_temporal_position_embeddings (`bool`, *optional*):
+            Whether patches get a position in time; when not given, unless `num_frames` is 1.
+        hidden_size (`int`, defaults to 192):
+            Width of a token.
+        num_hidden_layers (`int`, defaults to 24):
+            Number of blocks.
+        state_size (`int`, defaults to 16):
+            States of a channel.
+        conv_kernel (`int`, defaults to 4):
+            Tokens that the convolution before the scan sees.
+        expand (`int` or `float`, defaults to 2):
+            Width of the mixer, `intermediate_size`, as a multiple of `hidden_size`.
+        time_step_rank (`int` or `"auto"`, defaults to `"auto"`):
+            Rank of the projection to time steps; `"auto"` is `ceil(hidden_size / 16)`.
+        time_step_init_scheme (`"zero_bias"`, `"random"` or `"constant"`, defaults to `"zero_bias"`):
+            Initialisation of the projection to time steps. `"zero_bias"` is VideoMamba's, the same as for every linear
+            layer. The others are Mamba's: weights uniform within, or equal to, `time_step_scale / sqrt(rank)`, and
+            a bias that makes the steps log-uniform between `time_step_min` and `time_step_max`.
+        time_step_min (`float`, defaults to 0.001), time_step_max (`float`, defaults to 0.1),
+        time_step_floor (`float`, defaults to 1e-4), time_step_scale (`float`, defaults to 1.0):
+            Range, lower bound and scale of Mamba's initialisation of time steps.
+        use_bias (`bool`, defaults to `False`):
+            Whether the projections into and out of the mixer have a bias.
+        use_conv_bias (`bool`, defaults to `True`):
+            Whether the convolutions have a bias.
+        hidden_act (`str`, defaults to `"silu"`):
+            Activation of the convolution and of the gate.
+        bidirectional (`bool`, defaults to `True`):
+            Whether a second scan runs from the last token to the first. Without it the class token, which comes first,
+            sees no pixels: set `use_mean_pooling=True` as well.
+        scan_order (`"spatial_first"`, `"temporal_first"` or `"spatiotemporal"`, defaults to `"spatial_first"`):
+            Order in which the scans visit the patches, behind the class token. `"spatial_first"`, that of all released
+            weights, goes frame by frame. `"temporal_first"` goes place by place, through all frames of each.
+            `"spatiotemporal"` goes forward frame by frame, and backward place by place. The latter two are this
+            library's reading of figure 4 of the paper; there is neither original code nor weights for them.
+        hidden_dropout_prob (`float`, defaults to 0.0):
+            Dropout after the positions.
+        drop_path_rate (`float`, defaults to 0.0):
+            Stochastic depth of the last block; it grows linearly from 0 in the first one.
+        classifier_dropout (`float`, defaults to 0.0):
+            Dropout before the classifier.
+        initializer_range (`float`, defaults to 0.02):
+            Standard deviation of the truncated normal initialisation.
+        norm_type (`"rms_norm"` or `"layer_norm"`, defaults to `"rms_norm"`):
+            Normalisation before every mixer and after the last one.
+        layer_norm_eps (`float`, defaults to 1e-5):
+            Epsilon of the norms.
+        residual_in_fp32 (`bool`, defaults to `True`):
+            Whether the residual stream is kept in float32 whatever the dtype of the model.
+        use_mean_pooling (`bool`, defaults to `False`):
+            Whether a clip is pooled as the mean over its patch tokens; otherwise it is the class token.
+        projection_dim (`int`, defaults to 512):
+            Width of the features that [`VideoMambaForPreTraining`] aligns with a teacher's.
+        num_aligned_layers (`int`, defaults to 1):
+            Number of layers whose features are aligned: the last one, and others before it.
+        aligned_layer_interval (`int` or `float`, defaults to 1):
+            Layers from one aligned layer to the one before it, cut off to whole layers.
+        last_aligned_feature (`"normalized"`, `"raw"` or `"unmixed"`, defaults to `"normalized"`):
+            Which feature of the last layer is aligned: its output after the final norm, as with other layers; the
+            same before the norm (the original without fused norms); or what enters the layer (the original's
+            fused norms, used for the released weights: its mixer is then not trained).
+        mask_ratio (`float`, defaults to 0.8):
+            Share of patches hidden in pre-training.
+        out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
+            Stages whose feature maps [`VideoMambaBackbone`] returns, of `"stem"`, `"stage1"`, ...; the last by
+            default.
+
+    Raises:
+        ValueError: for values that contradict each other or do not exist, named in the message.
+    """
+
+    model_type = "videomamba"
+
+    image_size: int | list[int] | tuple[int, int] = 224
+    patch_size: int | list[int] | tuple[int, int] = 16
+    patch_stride: int | list[int] | tuple[int, int] | None = None
+    num_channels: int = 3
+    num_frames: int = 8
+    tubelet_size: int = 1
+    use_temporal_position_embeddings: bool | None = None
+    hidden_size: int = 192
+    num_hidden_layers: int = 24
+    state_size: int = 16
+    conv_kernel: int = 4
+    expand: int | float = 2
+    time_step_rank: int | Literal["auto"] = "auto"
+    time_step_init_scheme: Literal["zero_bias", "random", "constant"] = "zero_bias"
+    time_step_min: float = 0.001
+    time_step_max: float = 0.1
+    time_step_floor: float = 1e-4
+    time_step_scale: float | int = 1.0
+    use_bias: bool = False
+    use_conv_bias: bool = True
+    hidden_act: str = "silu"
+    bidirectional: bool = True
+    scan_order: Literal["spatial_first", "temporal_first", "spatiotemporal"] = "spatial_first"
+    hidden_dropout_prob: float | int = 0.0
+    drop_path_rate: float | int = 0.0
+    classifier_dropout: float | int = 0.0
+    initializer_range: float = 0.02
+    norm_type: Literal["rms_norm", "layer_norm"] = "rms_norm"
+    layer_norm_eps: float = 1e-5
+    residual_in_fp32: bool = True
+    use_mean_pooling: bool = False
+    projection_dim: int = 512
+    num_aligned_layers: int = 1
+    aligned_layer_interval: int | float = 1
+    last_aligned_feature: Literal["normalized", "raw", "unmixed"] = "normalized"
+    mask_ratio: float = 0.8
+    _out_features: list[str] | None = None
+    _out_indices: list[int] | None = None
+
+    def __post_init__(self, **kwargs):
+        if self.use_temporal_position_embeddings is None:
+            self.use_temporal_position_embeddings = self.num_frames > 1
+        if self.time_step_rank == "auto":
+            self.time_step_rank = math.ceil(self.hidden_size / 16)
+        self.stage_names = ["stem"] + [f"stage{i}" for i in range(1, self.num_hidden_layers + 1)]
+        self.set_output_features_output_indices(
+            out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
+        )
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def preset(cls, size: str, **kwargs: Any) -> "VideoMambaConfig":
+        """
+        The configuration of a published size.
+
+        Args:
+            size: `"tiny"`, `"small"`, `"middle"` or `"base"`.
+            kwargs: other fields, such as `num_frames` and `num_labels`.
+
+        Raises:
+            ValueError: for another size.
+        """
+        if size not in PRESETS:
+            raise ValueError(f"There is no VideoMamba of size {size!r}; choose one of {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[size], **kwargs})
+
+    @property
+    def intermediate_size(self) -> int:
+        """Channels of a mixer."""
+        return int(self.expand * self.hidden_size)
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels in a patch."""
+        return (self.tubelet_size, *_pair(self.patch_size))
+
+    @property
+    def patch_steps(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels from a patch to the next."""
+        return (self.tubelet_size, *_pair(self.patch_size if self.patch_stride is None else self.patch_stride))
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """Height and width of a frame in pixels."""
+        return _pair(self.image_size)
+
+    @property
+    def token_grid(self) -> tuple[int, int, int]:
+        """Token grid (t, h, w) of an input of the configured size."""
+        return self.token_grid_of(self.num_frames, *self.image_shape)
+
+    def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
+        """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels; what fills no patch is dropped."""
+        sizes = zip((num_frames, height, width), self.patch_shape, self.patch_steps, strict=True)
+        t, h, w = ((size - patch) // step + 1 for size, patch, step in sizes)
+        return t, h, w
+
+    @property
+    def aligned_layers(self) -> list[int]:
+        """Indices of the layers whose features [`VideoMambaForPreTraining`] aligns, in rising order."""
+        last = self.num_hidden_layers - 1
+        return sorted(last - int(i * self.aligned_layer_interval) for i in range(self.num_aligned_layers))
+
+    def validate_architecture(self):
+        """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        positive = ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
+        for name in positive + ["intermediate_size", "time_step_rank", "projection_dim", "num_aligned_layers"]:
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("image_size", "patch_size", "patch_stride"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1):
+                raise ValueError(f"`{name}` must be one positive number or (height, width), got {value}.")
+        if min(self.token_grid) < 1:
+            raise ValueError(
+                f"{self.num_frames} frames of {self.image_size} pixels hold no patch of {self.patch_shape} (frames, "
+                "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
+            )
+        if self.scan_order == "spatiotemporal" and not self.bidirectional:
+            raise ValueError('`scan_order="spatiotemporal"` is one order a direction: it needs `bidirectional=True`.')
+        for name in ("hidden_dropout_prob", "drop_path_rate", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
+        if not 0 < self.time_step_min <= self.time_step_max:
+            raise ValueError(
+                "`time_step_min` must be above 0 and not above `time_step_max`, got "
+                f"{self.time_step_min} and {self.time_step_max}."
+            )
+        if not 0 < self.mask_ratio < 1:
+            raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
+        layers = self.aligned_layers
+        if self.num_hidden_layers and (layers[0] < 0 or len(set(layers)) < len(layers)):
+            raise ValueError(
+                f"{self.num_aligned_layers} aligned layers, {self.aligned_layer_interval} apart, are the layers "
+                f"{layers} of {self.num_hidden_layers}: change `num_aligned_layers` or `aligned_layer_interval`."
+            )
+
+
+def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+__all__ = ["VideoMambaConfig"]

@@ -1,0 +1,121 @@
+"""Every tensor of every full-size VideoMamba has its place, and every released file's name is understood."""
+
+import argparse
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torchvision.transforms.v2.functional import center_crop
+from transformers import AutoImageProcessor, AutoVideoProcessor
+
+from conversion import videomamba
+from conversion.videomamba_config import alignment_config, encoder_config, read_config
+from conversion.videomamba_released import VARIANTS, read_variant, sampling_strategy_of
+from conversion.weight_rules import apply_rules, load_converted
+from hf_video import (
+    VideoMambaConfig,
+    VideoMambaForImageClassification,
+    VideoMambaForPreTraining,
+    VideoMambaForVideoClassification,
+)
+from tests.goldens import FIXTURES
+
+MODELS = json.loads((FIXTURES / "videomamba" / "full_size_keys.json").read_text())["models"]
+CLASSES = {
+    videomamba.VIDEO: (VideoMambaForVideoClassification, videomamba.CLASSIFICATION_RULES),
+    videomamba.IMAGE: (VideoMambaForImageClassification, videomamba.CLASSIFICATION_RULES),
+    videomamba.PRE_TRAINING: (VideoMambaForPreTraining, videomamba.PRE_TRAINING_RULES),
+}
+
+
+def meta_weights(name):
+    return {key: torch.empty(shape, device="meta") for key, shape in MODELS[name]["state_dict"].items()}
+
+
+def read(weights, variant=None):
+    return read_config(argparse.Namespace(original_config=None, variant=variant), weights)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_full_size_models(name):
+    entry, weights = MODELS[name], meta_weights(name)
+    original, task = read(weights), videomamba.task_of(weights)
+    config = encoder_config(original) | {"use_temporal_position_embeddings": task != videomamba.IMAGE}
+    config |= alignment_config(original) if task == videomamba.PRE_TRAINING else {}
+    model_class, rules = CLASSES[task]
+    with torch.device("meta"):
+        model = model_class(VideoMambaConfig(**config, num_labels=original.get("num_classes")))
+    patches = videomamba.patch_rule(3, 1, "center")
+    load_converted(model, apply_rules(weights, (patches, *videomamba.ENCODER_RULES, *rules)))
+    assert sum(parameter.numel() for parameter in model.parameters()) == entry["num_parameters"]
+    assert sum(parameter.numel() for parameter in model.parameters() if parameter.ndim != 5) == sum(
+        value.numel() for value in weights.values() if value.ndim < 4
+    )
+
+
+@pytest.mark.parametrize(("size", "millions"), [("tiny", 7.03), ("small", 25.57), ("middle", 73.88)])
+def test_presets_have_the_published_sizes(size, millions):
+    with torch.device("meta"):
+        model = VideoMambaForVideoClassification(VideoMambaConfig.preset(size, num_labels=400))
+    assert round(model.num_parameters() / 1e6, 2) == millions
+    with pytest.raises(ValueError, match="no VideoMamba of size 'large'"):
+        VideoMambaConfig.preset("large")
+
+
+@pytest.mark.parametrize(
+    ("variant", "model", "strategy"),
+    [
+        ("videomamba_t16_k400_f8_res224", "videomamba_tiny_video_f8_res224_c400", "sparse"),
+        ("videomamba_m16_k400_mask_ft_f8_res224", "videomamba_middle_video_f8_res224_c400", "sparse"),
+        ("videomamba_m16_ssv2_mask_pt_f8_res224", "videomamba_middle_mask_pretrain_f8_res224", "uniform"),
+        ("videomamba_b16_in1k_res224", "videomamba_base_image_res224_c1000", "sparse"),
+    ],
+)
+def test_a_released_name_agrees_with_its_tensors(variant, model, strategy):
+    entry = MODELS[model]
+    original = read(meta_weights(model), variant)
+    assert (original["embed_dim"], original["depth"]) == (entry["embed_dim"], entry["depth"])
+    assert sampling_strategy_of(variant) == strategy
+
+
+def test_every_released_file_is_listed_with_what_its_name_says():
+    assert len(VARIANTS) == len(set(VARIANTS)) == 61
+    sizes = {name: read_variant(name) for name in VARIANTS}
+    assert sizes["videomamba_s16_k400_f64_res224to384"] == {
+        "embed_dim": 384,
+        "depth": 24,
+        "patch_size": 16,
+        "img_size": 384,
+        "num_frames": 64,
+        "num_classes": 400,
+    }
+    assert sizes["videomamba_t16_in1k_res224to448to576"]["img_size"] == 576
+    assert "num_frames" not in sizes["videomamba_m16_breakfast_mask_ft_f64_res224"]
+    assert sizes["videomamba_m16_coin_mask_ft_f64_res224"]["num_classes"] == 180
+
+
+def test_processors_follow_the_originals_evaluation(tmp_path):
+    config = VideoMambaConfig(image_size=384, num_frames=64, num_hidden_layers=2)
+    videomamba.make_processor(config, videomamba.VIDEO, "videomamba_t16_k400_f64_res224to384").save_pretrained(
+        tmp_path
+    )
+    config.save_pretrained(tmp_path)
+    processor = AutoVideoProcessor.from_pretrained(tmp_path)
+    assert (processor.num_frames, processor.sampling_strategy) == (64, "sparse")
+    assert processor.size["shortest_edge"] == 384 and processor.crop_size["height"] == 384
+
+
+def test_the_image_processor_equals_the_original(tmp_path):
+    """
+    Within one grey level, and but for one pixel: where the cut is odd, torchvision's centre crop, which the original
+    uses, rounds half to even, that of Transformers down.
+    """
+    case = load_file(FIXTURES / "videomamba" / "image_preprocessing.safetensors")
+    config = VideoMambaConfig(image_size=40, num_frames=1)
+    videomamba.make_processor(config, videomamba.IMAGE, None).save_pretrained(tmp_path)
+    processor = AutoImageProcessor.from_pretrained(tmp_path)
+    image = case["image"].permute(2, 0, 1)
+    assert processor(image, return_tensors="pt")["pixel_values"].shape == (1, 3, 40, 40)
+    resized = processor(image, do_center_crop=False, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(center_crop(resized, [40, 40]), case["image_eval"], atol=1.01 / 255 / 0.224, rtol=0)

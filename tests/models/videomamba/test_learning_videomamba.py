@@ -1,0 +1,50 @@
+"""VideoMamba on the moving digits of `hf-video demo`, under bfloat16 autocast."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hf_video import VideoClipProcessor, VideoMambaForVideoClassification
+from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+
+from .videomamba_testing import make
+
+
+def clips_of(videos):
+    processor = VideoClipProcessor(
+        num_frames=8,
+        sampling_strategy="uniform",
+        size={"shortest_edge": 24},
+        crop_size={"height": 24, "width": 24},
+    )
+    clips = ClipDataset(videos, processor, training=False)
+    items = [clips[index] for index in range(len(clips))]
+    return torch.cat([item["pixel_values"] for item in items]), torch.tensor([item["labels"] for item in items])
+
+
+@pytest.mark.slow
+def test_it_learns_the_order_of_frames_without_a_nan(tmp_path):
+    pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
+    write_moving_digits(tmp_path / "digits", train_per_class=40, test_per_class=10)
+    videos = load_video_dataset(tmp_path / "digits")
+    (clips, labels), (held_out, held_out_labels) = clips_of(videos["train"]), clips_of(videos["test"])
+    sizes = {"image_size": 24, "num_frames": 8, "tubelet_size": 2, "hidden_size": 64, "state_size": 8}
+    model = make(VideoMambaForVideoClassification, **sizes, num_labels=8).train()
+    num_epochs, batch_size = 16, 32
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, num_epochs * (len(clips) // batch_size))
+    for _ in range(num_epochs):
+        for batch in torch.randperm(len(clips)).split(batch_size):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(clips[batch], labels=labels[batch]).loss
+            optimizer.zero_grad()
+            loss.backward()
+            assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+            optimizer.step()
+            scheduler.step()
+    with torch.no_grad():
+        logits = model.eval()(held_out).logits
+        shuffled = model(held_out[:, [5, 2, 7, 0, 3, 6, 1, 4]]).logits
+    assert F.cross_entropy(logits, held_out_labels).isfinite()
+    assert (logits.argmax(-1) == held_out_labels).float().mean() > 0.7
+    assert (shuffled.argmax(-1) == held_out_labels).float().mean() < 0.35, "a single frame gives nothing away"

@@ -1,0 +1,384 @@
+"""VideoMamba beyond Transformers' common tests: options, sizes, precision, losses, and what its errors say."""
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, AutoModelForVideoClassification
+
+from hf_video import (
+    VideoMambaBackbone,
+    VideoMambaForImageClassification,
+    VideoMambaForVideoClassification,
+    VideoMambaModel,
+)
+from hf_video.models.videomamba import modeling_videomamba
+from hf_video.models.videomamba.embeddings_videomamba import temporal_first_order
+
+from .videomamba_testing import make, random_clips, record_blocks, tiny_config
+
+
+@pytest.mark.parametrize("tubelet_size", [1, 2])
+def test_tokens_are_in_the_order_time_row_column_behind_the_class_token(tubelet_size):
+    """Changing one patch changes that patch's embedding alone."""
+    model = make(VideoMambaModel, tubelet_size=tubelet_size)
+    clips = random_clips(model.config, 1)
+    changed = clips.clone()
+    changed[:, 2, :, 8:16, 24:32] += 1
+    difference = (model.embeddings(changed) - model.embeddings(clips)).abs().sum(-1)[0]
+    (index,) = difference.nonzero(as_tuple=True)
+    t, h, w = 2 // tubelet_size, 1, 3
+    assert index.tolist() == [1 + (t * 4 + h) * 4 + w]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_mean_pooling": True, "bidirectional": False},
+        {"scan_order": "temporal_first"},
+        {"scan_order": "spatiotemporal", "norm_type": "layer_norm"},
+        {"use_bias": True, "use_conv_bias": False, "expand": 1.5, "time_step_rank": 3, "conv_kernel": 3},
+        {"time_step_init_scheme": "random", "residual_in_fp32": False, "drop_path_rate": 0.2},
+        {"patch_size": [8, 16], "image_size": [32, 48], "patch_stride": [4, 8], "tubelet_size": 2},
+        {"num_frames": 1, "use_temporal_position_embeddings": True},
+    ],
+)
+def test_every_option_saves_and_loads_the_same_model(tmp_path, settings):
+    model = make(VideoMambaForVideoClassification, **settings)
+    clips = random_clips(model.config)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForVideoClassification.from_pretrained(tmp_path)
+    for (name, old), (_, new) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+        assert torch.equal(old, new), name
+    with torch.no_grad():
+        outputs = loaded(clips, output_hidden_states=True)
+        torch.testing.assert_close(outputs.logits, model(clips).logits)
+    assert len(outputs.hidden_states) == 4
+
+
+@pytest.mark.parametrize("scheme", ["zero_bias", "random", "constant"])
+def test_initial_weights_are_the_same_by_construction_and_by_from_pretrained(tmp_path, scheme):
+    """Loading a backbone into a classifier goes over the meta device and initialises the head alone."""
+    settings = {"time_step_init_scheme": scheme, "hidden_size": 64}
+    model = make(VideoMambaModel, **settings)
+    model.save_pretrained(tmp_path)
+    loaded = VideoMambaForVideoClassification.from_pretrained(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[f"videomamba.{name}"], value), name
+    assert 0.01 < loaded.classifier.weight.std() < 0.03 and not loaded.classifier.bias.any()
+
+    # Nothing on disk but the embeddings: all mixers are initialised after the load.
+    state = {name: value for name, value in model.state_dict().items() if "embeddings" in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    for mixer in (layer.mixer for layer in VideoMambaModel.from_pretrained(tmp_path).layers):
+        for scan in (mixer.forward_scan, mixer.backward_scan):
+            assert torch.equal(scan.A_log, torch.arange(1, 5).log().expand(128, 4)) and (scan.D == 1).all()
+            assert scan.conv1d.weight.abs().max() <= 0.5 and scan.conv1d.bias.any()
+            steps = F.softplus(scan.dt_proj.bias)
+            if scheme == "zero_bias":
+                assert not scan.dt_proj.bias.any() and 0.015 < scan.dt_proj.weight.std() < 0.025
+            else:
+                assert 0.001 <= steps.min() < 0.005 and 0.03 < steps.max() <= 0.1001
+                assert scan.dt_proj.weight.abs().max() <= 4**-0.5
+        bound = (128 * 3) ** -0.5
+        assert 0.9 * bound < mixer.out_proj.weight.abs().max() <= bound
+
+
+def test_both_directions_are_summed_and_none_is_dropped():
+    mixer = make(VideoMambaModel).layers[0].mixer
+    tokens = torch.randn(2, 17, 32)
+    inner, gate = mixer.in_proj(tokens).mT.chunk(2, dim=1)
+    total = mixer.forward_scan(inner) + mixer.backward_scan(inner)
+    torch.testing.assert_close(mixer(tokens), mixer.out_proj((total * F.silu(gate)).mT))
+    mixer.backward_scan.load_state_dict(mixer.forward_scan.state_dict())
+    backward = mixer.backward_scan(inner.flip(-1)).flip(-1)
+    torch.testing.assert_close(backward, mixer.forward_scan(inner), msg="the same weights, the other way round")
+
+
+def test_one_direction_ignores_the_pixels_unless_pooled(caplog, monkeypatch):
+    monkeypatch.setattr(modeling_videomamba.logger, "propagate", True)
+    with caplog.at_level(logging.WARNING, logger=modeling_videomamba.logger.name):
+        pooled = make(VideoMambaForVideoClassification, bidirectional=False, use_mean_pooling=True)
+        assert not caplog.records
+        blind = make(VideoMambaForVideoClassification, bidirectional=False)
+    assert "`use_mean_pooling=True`" in caplog.text
+    clips = random_clips(blind.config)
+    assert torch.equal(blind(clips).logits, blind(clips + 1).logits)
+    assert not torch.allclose(pooled(clips).logits, pooled(clips + 1).logits)
+
+
+def test_temporal_first_visits_all_frames_of_a_place_before_the_next():
+    order, step_of_token = temporal_first_order((2, 1, 3), None, torch.device("cpu"))
+    assert order.tolist() == [[0, 1, 4, 2, 5, 3, 6]]
+    assert step_of_token.gather(1, order).tolist() == [list(range(7))]
+    mask = torch.tensor([[True, False, False, False, True, False], [False, True, False, True, False, False]])
+    order, _ = temporal_first_order((2, 1, 3), mask, torch.device("cpu"))
+    # Visible tokens of the first clip: (0, 1), (0, 2), (1, 0), (1, 2) in (frame, place).
+    assert order.tolist() == [[0, 3, 1, 2, 4], [0, 1, 3, 2, 4]]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_temporal_first_is_spatial_first_of_the_video_turned_on_its_side(masked):
+    """With rows of one patch, a video whose time and columns change places is scanned in the other order."""
+    settings = {"image_size": [8, 32], "num_frames": 4, "use_temporal_position_embeddings": False}
+    orders = ("spatial_first", "temporal_first", "spatiotemporal")
+    spatial, temporal, both = (make(VideoMambaModel, **settings, scan_order=order) for order in orders)
+    for model in (spatial, temporal, both):
+        model.embeddings.position_embeddings.data.zero_()
+        model.embeddings.cls_token.data.fill_(1)
+        # Initial weights are so small that tokens hardly see each other.
+        for layer in model.layers:
+            layer.mixer.in_proj.weight.data *= 10
+            layer.mixer.forward_scan.x_proj.weight.data *= 10
+            layer.mixer.backward_scan.x_proj.weight.data *= 10
+    clips = random_clips(spatial.config)
+    turned = clips.unflatten(4, (4, 8)).transpose(1, 4).flatten(4, 5)
+    mask = turned_mask = None
+    if masked:
+        mask = torch.arange(16).expand(2, -1) % 5 == 0
+        turned_mask = mask.unflatten(1, (4, 4)).mT.flatten(1)
+    with torch.no_grad():
+        plain, found, wanted, mixed = (
+            model(pixels, hidden).last_hidden_state
+            for model, pixels, hidden in (
+                (spatial, clips, mask),
+                (temporal, clips, mask),
+                (spatial, turned, turned_mask),
+                (both, clips, mask),
+            )
+        )
+    torch.testing.assert_close(found[:, 0], wanted[:, 0])
+    if not masked:
+        by_place, by_frame = (tokens[:, 1:].unflatten(1, (4, 4)) for tokens in (found, wanted))
+        torch.testing.assert_close(by_place, by_frame.transpose(1, 2))
+    for others in (found, mixed):
+        assert (plain[:, 0] - others[:, 0]).abs().max() > 1e-2
+
+
+def test_float32_parts_survive_loading_in_half_precision(tmp_path):
+    make(VideoMambaForVideoClassification).save_pretrained(tmp_path)
+    model = AutoModelForVideoClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    scan = model.videomamba.layers[0].mixer.backward_scan
+    assert {scan.A_log.dtype, scan.D.dtype, scan.dt_proj.bias.dtype} == {torch.float32}
+    assert {scan.dt_proj.weight.dtype, scan.x_proj.weight.dtype} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("how", ["from_pretrained", "to", "autocast"])
+def test_half_precision_keeps_the_residual_in_float32_and_stays_close(tmp_path, how):
+    model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", num_hidden_layers=4)
+    clips = random_clips(model.config)
+    expected = model(clips).logits
+    model.save_pretrained(tmp_path)
+    if how == "from_pretrained":
+        model = AutoModelForVideoClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    elif how == "to":
+        model = model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"), record_blocks(model.videomamba) as blocks:
+        outputs = model(clips, output_hidden_states=True)
+    assert {hidden_states.dtype for hidden_states in outputs.hidden_states} == {torch.float32}
+    assert {mixed.dtype for mixed in blocks.mixed} == {torch.bfloat16}
+    torch.testing.assert_close(outputs.logits.float(), expected, atol=0.02, rtol=0.02)
+
+
+def test_double_precision_is_not_lost_on_the_way():
+    model = make(VideoMambaForVideoClassification)
+    clips = random_clips(model.config)
+    single = model(clips).logits
+    double = model.double()(clips.double()).logits
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(single.double(), double, atol=1e-5, rtol=1e-5)
+    assert not torch.equal(double, double.float().double()), "float32 somewhere inside would leave float32 numbers"
+
+
+@pytest.mark.parametrize("clips_dtype", [torch.float32, torch.bfloat16])
+def test_autocast_training_never_meets_a_nan(clips_dtype):
+    """Large inputs and steps, which make half-precision decays and time steps overflow."""
+    model = make(VideoMambaForVideoClassification, drop_path_rate=0.2).train()
+    clips, labels = 3 * random_clips(model.config, 4).to(clips_dtype), torch.tensor([0, 1, 2, 3])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(clips, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad.isfinite().all() and p.grad.dtype == p.dtype for p in model.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 < losses[0]
+
+
+@pytest.mark.parametrize("target", ["in_proj", "x_proj", "dt_proj", "out_proj"])
+def test_lora_on_every_projection_changes_the_output_and_learns(target):
+    model = make(VideoMambaForVideoClassification)
+    clips = random_clips(model.config)
+    before = model(clips).logits
+    adapted = get_peft_model(model, LoraConfig(target_modules=[target], r=2, init_lora_weights=False))
+    num_projections = 1 if target in ("in_proj", "out_proj") else 2
+    assert sum("lora_A" in name for name, _ in adapted.named_parameters()) == 3 * num_projections
+    assert not torch.equal(adapted(clips).logits, before)
+    adapted(clips).logits.square().sum().backward()
+    untouched = [name for name, p in adapted.named_parameters() if p.requires_grad and not p.grad.any()]
+    # The class token comes first, so what the last forward scan decides at later tokens cannot reach it.
+    assert all("layers.2.mixer.forward_scan" in name for name in untouched)
+    with adapted.disable_adapter():
+        torch.testing.assert_close(adapted(clips).logits, before)
+
+
+@torch.no_grad()
+def test_a_block_compiles_without_graph_breaks():
+    layer, tokens = make(VideoMambaModel).layers[0], torch.randn(2, 9, 32)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(tokens), layer(tokens))
+
+
+@pytest.mark.slow
+def test_a_block_compiled_by_inductor_has_the_same_gradients():
+    layer, tokens = make(VideoMambaModel).layers[0], torch.randn(2, 9, 32)
+    compiled = torch.compile(layer, fullgraph=True)
+    found, wanted = (
+        torch.autograd.grad(f(tokens).square().sum(), list(layer.parameters())) for f in (compiled, layer)
+    )
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_the_model_exports_for_any_length_to_a_graph_of_one_size():
+    model = make(VideoMambaForVideoClassification, num_hidden_layers=1)
+    sizes = []
+    for num_frames in (4, 6):
+        clips = random_clips(model.config, num_frames=num_frames)
+        model.videomamba.set_input_size(num_frames=num_frames)
+        program = torch.export.export(model, (clips,))
+        torch.testing.assert_close(program.module()(clips).logits, model(clips).logits)
+        sizes.append(len(program.graph.nodes))
+    assert sizes[0] == sizes[1]
+
+
+def test_without_labels_the_output_is_the_pooled_feature():
+    model = make(VideoMambaForVideoClassification, num_labels=0)
+    clips = random_clips(model.config)
+    tokens = model.videomamba(clips).last_hidden_state
+    torch.testing.assert_close(model(clips).logits, tokens[:, 0])
+    model = make(VideoMambaForVideoClassification, num_labels=0, use_mean_pooling=True)
+    torch.testing.assert_close(model(clips).logits, tokens[:, 1:].mean(1))
+
+
+def test_single_label_multi_label_and_regression_losses():
+    clips = random_clips(tiny_config(), 3)
+    model = make(VideoMambaForVideoClassification, problem_type="single_label_classification")
+    labels = torch.tensor([0, 4, 2])
+    torch.testing.assert_close(model(clips, labels=labels).loss, F.cross_entropy(model(clips).logits, labels))
+
+    model = make(VideoMambaForVideoClassification, problem_type="multi_label_classification")
+    targets = torch.tensor([[1.0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+    expected = F.binary_cross_entropy_with_logits(model(clips).logits, targets)
+    torch.testing.assert_close(model(clips, labels=targets).loss, expected)
+
+    model = make(VideoMambaForVideoClassification, num_labels=1)
+    values = torch.tensor([0.5, -1.0, 2.0])
+    torch.testing.assert_close(model(clips, labels=values).loss, F.mse_loss(model(clips).logits[:, 0], values))
+
+
+def test_dropouts_are_where_the_configuration_says():
+    model = make(VideoMambaForVideoClassification, drop_path_rate=0.5, hidden_dropout_prob=0.1, classifier_dropout=0.3)
+    assert [layer.drop_path.drop_prob for layer in model.videomamba.layers] == [0.0, 0.25, 0.5]
+    assert (model.videomamba.embeddings.dropout.p, model.dropout.p) == (0.1, 0.3)
+    drop_path = model.videomamba.layers[2].drop_path
+    branch = torch.ones(4000, 2, 3)
+    assert torch.equal(drop_path(branch), branch)
+    dropped = drop_path.train()(branch)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert (dropped == dropped[:, :1, :1]).all(), "a branch is dropped for whole clips"
+    assert abs(dropped.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_temporal_position_embeddings": False}, {"patch_stride": 4}])
+def test_an_input_of_another_size_gives_what_set_input_size_bakes_in(tmp_path, settings):
+    model = make(VideoMambaModel, **settings)
+    clips = random_clips(model.config, image_size=(24, 40), num_frames=6)
+    expected = model(clips).last_hidden_state
+    with pytest.raises(ValueError, match="set_input_size"):
+        model(clips, interpolate_pos_encoding=False)
+    model.set_input_size(image_size=(24, 40), num_frames=6)
+    torch.testing.assert_close(model(clips, interpolate_pos_encoding=False).last_hidden_state, expected)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert loaded.config.token_grid[0] == 6
+    torch.testing.assert_close(loaded(clips).last_hidden_state, expected)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    model = make(VideoMambaForVideoClassification, scan_order="spatiotemporal").train()
+    checkpointed = copy.deepcopy(model)
+    checkpointed.activation_checkpointing_enable()
+    clips, labels = random_clips(model.config), torch.tensor([1, 3])
+    for each in (model, checkpointed):
+        each(clips, labels=labels).loss.backward()
+    for (name, old), new in zip(model.named_parameters(), checkpointed.parameters(), strict=True):
+        torch.testing.assert_close(new.grad, old.grad, msg=name)
+
+
+def test_backbone_maps_have_the_token_grid_and_the_final_norm():
+    model = make(VideoMambaBackbone, out_features=["stage1", "stage3"])
+    clips = random_clips(model.config, image_size=(40, 24), num_frames=5)
+    outputs = model(clips)
+    assert [tuple(feature_map.shape) for feature_map in outputs.feature_maps] == [(2, 32, 5, 5, 3)] * 2
+    tokens = model.videomamba(clips).last_hidden_state
+    torch.testing.assert_close(outputs.feature_maps[-1].flatten(2).mT, tokens[:, 1:])
+
+
+def test_image_classifier_takes_images_with_overlapping_patches():
+    model = make(VideoMambaForImageClassification, num_frames=1, patch_stride=4)
+    images = torch.randn(2, 3, 32, 32)
+    assert model.videomamba.embeddings.temporal_position_embeddings is None
+    tokens = model.videomamba(images[:, None]).last_hidden_state
+    assert tokens.shape[1] == 1 + 7 * 7
+    torch.testing.assert_close(model(images).logits, model.classifier(tokens[:, 0]))
+    with pytest.raises(ValueError, match="batch_size, num_channels, height, width"):
+        model(images[:, None])
+    with pytest.raises(ValueError, match="tubelet_size=1"):
+        make(VideoMambaForImageClassification, tubelet_size=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"state_size": 0}, "`state_size` must be at least 1"),
+        ({"expand": 0.01}, "`intermediate_size` must be at least 1"),
+        ({"tubelet_size": 8}, "hold no patch"),
+        ({"image_size": 4}, "hold no patch"),
+        ({"patch_stride": [1, 2, 3]}, "`patch_stride` must be one positive number or (height, width)"),
+        ({"norm_type": "batch_norm"}, "norm_type"),
+        ({"scan_order": "zigzag"}, "scan_order"),
+        ({"scan_order": "spatiotemporal", "bidirectional": False}, "needs `bidirectional=True`"),
+        ({"drop_path_rate": 1.5}, "`drop_path_rate` must be in [0, 1)"),
+        ({"time_step_min": 0.2}, "not above `time_step_max`"),
+        ({"time_step_init_scheme": "uniform"}, "time_step_init_scheme"),
+        ({"mask_ratio": 1.0}, "`mask_ratio` must be between 0 and 1"),
+        ({"num_aligned_layers": 4}, "are the layers [-1, 0, 1, 2] of 3"),
+        ({"num_aligned_layers": 2, "aligned_layer_interval": 0.5}, "are the layers [2, 2] of 3"),
+    ],
+)
+def test_wrong_configurations_are_refused(settings, message):
+    with pytest.raises((ValueError, StrictDataclassError)) as error:
+        tiny_config(**settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 4, 32, 32), "num_channels=3"),
+        ((4, 3, 32, 32), "must be (batch_size, num_frames, num_channels=3"),
+        ((2, 4, 3, 4, 32), "hold no patch"),
+    ],
+)
+def test_wrong_inputs_are_refused(shape, message):
+    with pytest.raises(ValueError) as error:
+        make(VideoMambaForVideoClassification)(torch.zeros(shape))
+    assert message in str(error.value)

@@ -1,0 +1,150 @@
+"""Masks, teachers and the masked feature alignment beyond the originals' numbers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import (
+    AutoModelForPreTraining,
+    CLIPConfig,
+    CLIPModel,
+    Dinov2Config,
+    Dinov2Model,
+    ResNetConfig,
+    ResNetModel,
+    ViTConfig,
+    ViTModel,
+)
+
+from hf_video import VideoMambaForPreTraining
+from hf_video.models.videomamba.masking_videomamba import draw_mask
+from hf_video.models.videomamba.teacher_videomamba import VideoMambaTeacher
+
+from .videomamba_testing import make, random_clips
+
+VISION = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 16, "patch_size": 4}
+TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9, "intermediate_size": 16}
+
+
+def clip_teacher():
+    torch.manual_seed(1)
+    vision = {**VISION, "intermediate_size": 16}
+    config = CLIPConfig(vision_config=vision, text_config=TEXT, projection_dim=12)
+    config._attn_implementation = "eager"
+    return CLIPModel(config)
+
+
+def test_masks_hide_an_exact_count_of_every_frame_and_spare_important_patches():
+    importance = torch.ones(64, 3, 16)
+    importance[:, 1, :4] = 100
+    mask = draw_mask(importance, 0.8, torch.Generator().manual_seed(0))
+    assert mask.dtype == torch.bool and mask.shape == (64, 48)
+    hidden = mask.unflatten(1, (3, 16))
+    assert (hidden.sum(-1) == 12).all()
+    assert hidden[:, 1, :4].float().mean() < 0.1 < hidden[:, 0, :4].float().mean()
+    assert len({tuple(row.tolist()) for row in mask}) == 64, "a draw of its own for every clip"
+    with pytest.raises(ValueError, match="hides 0 of 16"):
+        draw_mask(importance, 0.01)
+    with pytest.raises(ValueError, match="hides 16 of 16"):
+        draw_mask(importance, 1.0)
+
+
+@pytest.mark.parametrize("num_aligned_layers", [1, 2])
+def test_targets_train_every_parameter(num_aligned_layers):
+    model = make(VideoMambaForPreTraining, num_aligned_layers=num_aligned_layers, scan_order="spatiotemporal").train()
+    clips, mask = random_clips(model.config), draw_mask(torch.ones(2, 4, 16), 0.5)
+    labels = F.normalize(torch.randn(2, num_aligned_layers, 33, 12), dim=-1)
+    outputs = model(clips, mask, labels)
+    assert outputs.logits.shape == labels.shape
+    torch.testing.assert_close(outputs.logits.norm(dim=-1), torch.ones(2, num_aligned_layers, 33))
+    torch.testing.assert_close(outputs.loss, (outputs.logits - labels).square().sum(-1).mean())
+    outputs.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(10):
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = model(clips, mask, labels).loss
+        loss.backward()
+    assert loss < 0.8 * outputs.loss
+
+
+def test_without_mask_one_is_drawn_and_handed_back():
+    model = make(VideoMambaForPreTraining)
+    outputs = model(random_clips(model.config))
+    assert outputs.loss is None
+    assert outputs.mask.unflatten(1, (4, 16)).sum(-1).tolist() == [[12.0] * 4] * 2
+    assert outputs.logits.shape == (2, 1, 1 + 4 * 4, 12)
+
+
+def test_a_clip_teacher_gives_projected_tokens_and_its_attention():
+    clip = clip_teacher()
+    teacher, clips = VideoMambaTeacher(clip), torch.randn(2, 4, 3, 16, 16)
+    features, attention = teacher(clips, (2, 4, 4), num_layers=2)
+    assert features.shape == (2, 2, 1 + 32, 12) and attention.shape == (2, 2, 16)
+    # Tubelets of two frames: the teacher sees frames 1 and 3.
+    seen = clips[:, 1::2].flatten(0, 1)
+    outputs = clip.vision_model(seen, output_hidden_states=True, output_attentions=True)
+    tokens = clip.visual_projection(outputs.hidden_states[-1]).unflatten(0, (2, 2))
+    torch.testing.assert_close(features[:, 1, 1:], F.normalize(tokens[:, :, 1:].flatten(1, 2), dim=-1))
+    torch.testing.assert_close(features[:, 1, 0], F.normalize(tokens[:, :, 0].mean(1), dim=-1))
+    earlier = clip.visual_projection(outputs.hidden_states[-2]).unflatten(0, (2, 2))
+    torch.testing.assert_close(features[:, 0, 1:], F.normalize(earlier[:, :, 1:].flatten(1, 2), dim=-1))
+    torch.testing.assert_close(attention, outputs.attentions[-1].mean(1)[:, 0, 1:].unflatten(0, (2, 2)))
+
+
+def test_a_teacher_stands_in_for_labels_and_is_neither_trained_nor_saved(tmp_path):
+    clip_teacher().save_pretrained(tmp_path / "teacher")
+    model = make(VideoMambaForPreTraining)
+    model.set_teacher(str(tmp_path / "teacher"))
+    clips = random_clips(model.config)
+    outputs = model(clips)
+    visible = F.pad(outputs.mask == 0, (1, 0), value=True)
+    targets, _ = model._teacher[0](clips, (4, 4, 4), 1)
+    labels = targets[:, 0][visible].unflatten(0, (2, -1))[:, None]
+    again = model(clips, outputs.mask.bool(), labels)
+    torch.testing.assert_close(outputs.loss, again.loss)
+    torch.testing.assert_close(model(clips, outputs.mask.bool()).loss, again.loss)
+    outputs.loss.backward()
+    assert not any(parameter.grad is not None for parameter in model._teacher[0].parameters())
+    model.save_pretrained(tmp_path / "student")
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path / "student")
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize(("config_class", "model_class"), [(ViTConfig, ViTModel), (Dinov2Config, Dinov2Model)])
+def test_other_vision_transformers_teach_as_well(config_class, model_class):
+    teacher = model_class._from_config(config_class(**VISION), attn_implementation="eager")
+    model = make(VideoMambaForPreTraining, projection_dim=16, num_aligned_layers=2)
+    model.set_teacher(teacher)
+    outputs = model(random_clips(model.config))
+    assert outputs.logits.shape == (2, 2, 17, 16) and 0 < outputs.loss < 4
+
+
+def test_unfit_teachers_are_refused():
+    model = make(VideoMambaForPreTraining, projection_dim=16)
+    with pytest.raises(ValueError, match="have 12 channels, `config.projection_dim` is 16"):
+        model.set_teacher(clip_teacher())
+    model.set_teacher(ViTModel(ViTConfig(**VISION), add_pooling_layer=False).eval())
+    model._teacher[0].vision_model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match='attn_implementation="eager"'):
+        model(random_clips(model.config))
+    with pytest.raises(ValueError, match="must be a vision transformer of Transformers"):
+        model.set_teacher(ResNetModel(ResNetConfig(hidden_sizes=[8, 16], depths=[1, 1], embedding_size=8)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bool_masked_pos": torch.zeros(2, 64, dtype=torch.long)}, "must be a bool tensor"),
+        ({"bool_masked_pos": torch.zeros(2, 65, dtype=torch.bool)}, "(2, 64), without the class token"),
+        ({"bool_masked_pos": torch.arange(128).reshape(2, 64) < 40}, "as many true entries"),
+        ({"bool_masked_pos": torch.ones(2, 64, dtype=torch.bool)}, "at least one to encode"),
+        ({"labels": torch.ones(1, 2, 17, 12)}, "(2, 1, 17, 12), got (1, 2, 17, 12)"),
+    ],
+)
+def test_wrong_masks_and_labels_are_refused(change, message):
+    model = make(VideoMambaForPreTraining)
+    mask = torch.arange(64).repeat(2, 1) < 48
+    with pytest.raises(ValueError) as error:
+        model(random_clips(model.config), **{"bool_masked_pos": mask, **change})
+    assert message in str(error.value)
