@@ -9,7 +9,6 @@ printed only when the two models' outputs agree. Peak memory comes from a proces
 
 import argparse
 import datetime
-import resource
 import subprocess
 import sys
 import tempfile
@@ -104,7 +103,9 @@ def child(folder: str, name: str, dtype: str, backward: str) -> None:
     model = AutoModelForVideoClassification.from_pretrained(Path(folder, name), dtype=getattr(torch, dtype))
     clip = torch.randn(BATCH, FRAMES, 3, SIZE, SIZE, dtype=getattr(torch, dtype))
     measure({name: run_model(model, clip)}, backward == "1", rounds=1)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    # Not `getrusage`, whose maximum is inherited from the parent process.
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 2**20)
 
 
 def main() -> None:

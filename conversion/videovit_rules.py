@@ -42,7 +42,7 @@ def block_rules(source: str, target: str) -> list[Rule]:
         rename(block + r"attn\.qkv\.weight", rf"{target}layers.\1.attention.qkv.weight"),
         Rule(
             (block + r"attn\.q_bias", block + r"attn\.v_bias"),
-            rf"{target}layers.\1.attention.qkv.qv_bias",
+            rf"{target}layers.\1.attention.qv_bias",
             join,
         ),
         rename(block + r"attn\.scale", rf"{target}layers.\1.attention.logit_scale"),
@@ -64,12 +64,12 @@ def transformers_block_rules(source: str, target: str) -> list[Rule]:
         r"(intermediate\.dense|mlp\.fc1)": "mlp.fc1",
         r"(output\.dense|mlp\.fc2)": "mlp.fc2",
     }
-    qkv = rf"{target}.\1.attention.qkv"
+    attention_of_target = rf"{target}.\1.attention"
     return [
         *(rename(block + old + r"\.(weight|bias)", rf"{target}.\1.{new}.\3") for old, new in pairs.items()),
-        Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{qkv}.weight", join),
-        Rule((attention + "q_bias", attention + "v_bias"), f"{qkv}.qv_bias", join),
-        Rule((query + r"\.bias", value + r"\.bias"), f"{qkv}.qv_bias", join),
+        Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{attention_of_target}.qkv.weight", join),
+        Rule((attention + "q_bias", attention + "v_bias"), f"{attention_of_target}.qv_bias", join),
+        Rule((query + r"\.bias", value + r"\.bias"), f"{attention_of_target}.qv_bias", join),
         drop(key + r"\.bias", "adds the same to all scores of a query, which the softmax takes out again"),
     ]
 

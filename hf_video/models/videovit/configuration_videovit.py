@@ -3,6 +3,7 @@
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -223,7 +224,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(f"RoPE over three axes needs an even `head_dim` of at least 6, got {self.head_dim}.")
         if self.position_embedding_resize == "rebuild" and self.position_embedding_type == "learned":
             raise ValueError('Learned positions cannot be rebuilt: set `position_embedding_resize="interpolate"`.')
-        if self.position_embedding_grid is not None and len(self.position_embedding_grid) != 3:
+        grid = self.position_embedding_grid
+        if grid is not None and (len(grid) != 3 or min(grid) < 1):
             raise ValueError(f"`position_embedding_grid` must be (t, h, w), got {self.position_embedding_grid}.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
@@ -232,10 +234,16 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
         if self.decoder_mask_ratio not in (0, 0.25, 0.5, 0.75):
             raise ValueError(f"`decoder_mask_ratio` must be 0, 0.25, 0.5 or 0.75, got {self.decoder_mask_ratio}.")
-        if self.norm_pix_loss is False and self.num_channels != len(self.image_mean):
+        if self.num_hidden_layers < 0 or self.decoder_num_hidden_layers < 0 or self.num_labels < 0:
             raise ValueError(
-                f"`image_mean` and `image_std` must have one value for each of {self.num_channels} channels."
+                f"Counts cannot be negative: num_hidden_layers={self.num_hidden_layers}, decoder_num_hidden_layers="
+                f"{self.decoder_num_hidden_layers}, num_labels={self.num_labels}."
             )
+        for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

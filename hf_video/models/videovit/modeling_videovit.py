@@ -112,27 +112,11 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
     return norm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
-class VideoViTFusedProjection(nn.Linear):
-    """
-    Queries, keys and values by one matrix (rows in that order). Queries and values have a bias, together in `qv_bias`;
-    keys have none, since in softmax attention it would add the same to all scores of a query.
-    """
-
-    def __init__(self, in_features: int, size: int, bias: bool):
-        super().__init__(in_features, 3 * size, bias=False)
-        self.qv_bias = nn.Parameter(torch.empty(2 * size)) if bias else None
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        bias = None
-        if self.qv_bias is not None:
-            query_bias, value_bias = self.qv_bias.chunk(2)
-            bias = torch.cat([query_bias, torch.zeros_like(query_bias), value_bias])
-        return F.linear(hidden_states, self.weight, bias)
-
-
 class VideoViTAttention(nn.Module):
     """
-    Multi-head self-attention.
+    Multi-head self-attention with one fused projection (rows: all queries, all keys, all values). Queries and values
+    have a bias, together in `qv_bias`; keys have none, since in softmax attention it would add the same to all scores
+    of a query.
 
     Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -142,9 +126,11 @@ class VideoViTAttention(nn.Module):
         self.config = config
         self.num_attention_heads = num_attention_heads
         self.head_dim = head_dim
-        self.scaling = 1.0 if config.use_cosine_attention else config.qk_scale or head_dim**-0.5
+        scaling = head_dim**-0.5 if config.qk_scale is None else config.qk_scale
+        self.scaling = 1.0 if config.use_cosine_attention else scaling
         self.is_causal = False
-        self.qkv = VideoViTFusedProjection(hidden_size, num_attention_heads * head_dim, config.qkv_bias)
+        self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=False)
+        self.qv_bias = nn.Parameter(torch.empty(2 * num_attention_heads * head_dim)) if config.qkv_bias else None
         self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.logit_scale = None
@@ -158,7 +144,11 @@ class VideoViTAttention(nn.Module):
         rotary: RotaryEmbedding | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv = self.qkv(hidden_states).unflatten(-1, (3, self.num_attention_heads, self.head_dim))
+        qkv = self.qkv(hidden_states)
+        if self.qv_bias is not None:
+            query_bias, value_bias = self.qv_bias.chunk(2)
+            qkv += torch.cat([query_bias, torch.zeros_like(query_bias), value_bias])
+        qkv = qkv.unflatten(-1, (3, self.num_attention_heads, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         query, key = self.q_norm(query), self.k_norm(key)
         if self.logit_scale is not None:
@@ -281,8 +271,6 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Linear):
             is_classifier = module is getattr(self, "classifier", None)
             init.trunc_normal_(module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1))
-            if isinstance(module, VideoViTFusedProjection) and module.qv_bias is not None:
-                init.zeros_(module.qv_bias)
         elif isinstance(module, VideoViTPositionEmbeddings):
             if isinstance(module.weight, nn.Parameter):
                 init.trunc_normal_(module.weight, std=std)
@@ -290,13 +278,49 @@ class VideoViTPreTrainedModel(PreTrainedModel):
                 init.copy_(module.weight, module.sinusoidal_table())
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
-        elif isinstance(module, VideoViTAttention) and module.logit_scale is not None:
-            init.constant_(module.logit_scale, math.log(10))
+        elif isinstance(module, VideoViTAttention):
+            if module.qv_bias is not None:
+                init.zeros_(module.qv_bias)
+            if module.logit_scale is not None:
+                init.constant_(module.logit_scale, math.log(10))
         elif isinstance(module, VideoViTLayer) and module.layer_scale1 is not None:
             init.constant_(module.layer_scale1, self.config.layer_scale_init_value)
             init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
         elif isinstance(module, VideoViTForPreTraining):
             init.trunc_normal_(module.mask_token, std=std)
+
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """
+        Bake another input size into the model: the configuration takes it and positions are resized once, with the
+        results that `interpolate_pos_encoding` gives at run time.
+
+        Args:
+            image_size: height and width in pixels; unchanged when not given.
+            num_frames: number of frames; unchanged when not given.
+
+        Raises:
+            ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it. The
+                model is then as it was.
+        """
+        config, old_grid = self.config, self.config.token_grid
+        new_size: dict[str, Any] = {
+            "image_size": image_size or config.image_size,
+            "num_frames": num_frames or config.num_frames,
+        }
+        grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
+        tables = [module for module in self.modules() if isinstance(module, VideoViTPositionEmbeddings)]
+        with torch.no_grad():
+            for module in tables:
+                module(grid)
+        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
+        if config.position_embedding_type != "learned" and config.position_embedding_resize != "rebuild":
+            config.position_embedding_grid = list(config.position_embedding_grid or old_grid)
+        for module in tables:
+            module.set_grid(grid)
+
+    def layer_groups(self) -> list[nn.Module]:
+        """The modules with a depth, from the input on; all other parameters are as deep as the head."""
+        return [self.base_model.embeddings, *self.base_model.layers]
 
 
 class VideoViTModel(VideoViTPreTrainedModel):
@@ -378,36 +402,6 @@ class VideoViTModel(VideoViTPreTrainedModel):
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
-
-    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
-        """
-        Bake another input size into the model: the configuration takes it and positions are resized once, with the
-        results that `interpolate_pos_encoding` gives at run time.
-
-        Args:
-            image_size: height and width in pixels; unchanged when not given.
-            num_frames: number of frames; unchanged when not given.
-
-        Raises:
-            ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it.
-        """
-        config, old_grid = self.config, self.config.token_grid
-        new_size: dict[str, Any] = {
-            "image_size": image_size or config.image_size,
-            "num_frames": num_frames or config.num_frames,
-        }
-        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
-        module = self.embeddings.position_embeddings
-        if module is not None:
-            with torch.no_grad():
-                table = module(new_grid)
-            if isinstance(module.weight, nn.Parameter):
-                module.weight = nn.Parameter(table.clone(), requires_grad=module.weight.requires_grad)
-            else:
-                module.weight = table.clone()
-                if config.position_embedding_resize != "rebuild":
-                    config.position_embedding_grid = list(config.position_embedding_grid or old_grid)
-        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
 
 
 class VideoViTClassifier(VideoViTPreTrainedModel):
@@ -515,6 +509,8 @@ class VideoViTDecoder(nn.Module):
         )
         self.position_embeddings = self.rotary_embedding = None
         if config.position_embedding_type == "rope":
+            if head_dim % 2 or head_dim < 6:
+                raise ValueError(f"RoPE needs decoder heads of an even width of at least 6, got {head_dim}.")
             self.rotary_embedding = VideoViTRotaryEmbedding(config, head_dim)
         elif config.position_embedding_type != "none":
             self.position_embeddings = VideoViTPositionEmbeddings(config, config.decoder_hidden_size, learned=False)
@@ -560,10 +556,18 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     reconstructs the others. With a decoder mask it is VideoMAE V2's dual masking (https://arxiv.org/abs/2303.16727).
     """
 
+    # How many tokens the encoder sees is known from the masks' values alone.
+    _can_compile_fullgraph = False
+
     def __init__(self, config: VideoViTConfig):
         super().__init__(config)
         if config.use_class_token:
             raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
+        if not len(config.image_mean) == len(config.image_std) == config.num_channels:
+            raise ValueError(
+                f"`image_mean` {config.image_mean} and `image_std` {config.image_std} must have one value for each of "
+                f"`num_channels`={config.num_channels} channels: pre-training undoes the normalisation."
+            )
         self.videovit = VideoViTModel(config, use_final_norm=True)
         self.encoder_to_decoder = nn.Linear(config.hidden_size, config.decoder_hidden_size, bias=False)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.decoder_hidden_size))
@@ -576,6 +580,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
         The pixels of every patch, `(batch_size, num_patches, frames * rows * columns * channels)`, in [0, 1] or, with
         `norm_pix_loss`, standardised per patch and channel (unbiased deviation + 1e-6).
         """
+        pixel_values = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
         mean, std = (
             torch.tensor(values, dtype=torch.float32).to(pixel_values)[:, None, None]
             for values in (self.config.image_mean, self.config.image_std)
@@ -624,7 +629,8 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
         visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
         logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
         targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
-        error = (logits - targets.to(logits)).square().mean(dim=-1, keepdim=True)
+        # The loss is float32 at least, whatever the dtype or autocast: its changes are small.
+        error = (logits.to(targets.dtype) - targets).square().mean(dim=-1, keepdim=True)
         counted = select_tokens(bool_masked_pos[..., None], predicted)
         return VideoViTForPreTrainingOutput(
             loss=error[counted].mean(),

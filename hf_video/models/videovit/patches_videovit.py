@@ -52,6 +52,6 @@ class VideoViTPatchEmbeddings(nn.Module):
         return grid
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        grid = self.grid_of(pixel_values)
+        self.grid_of(pixel_values)  # refuses a shape that does not fit
         patches = patchify(pixel_values, self.config.patch_shape).permute(0, 5, 6, 7, 1, 2, 3, 4)
-        return self.projection(patches.reshape(patches.shape[0], math.prod(grid), -1))
+        return self.projection(patches.flatten(4).flatten(1, 3))

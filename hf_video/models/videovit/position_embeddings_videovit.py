@@ -51,19 +51,18 @@ class VideoViTPositionEmbeddings(nn.Module):
         self.config = config
         self.hidden_size = hidden_size
         self.num_prefix_tokens = int(learned and config.use_class_token)
+        self.grid = config.token_grid
         if learned:
-            num_positions = self.num_prefix_tokens + math.prod(config.token_grid)
+            num_positions = self.num_prefix_tokens + math.prod(self.grid)
             self.weight = nn.Parameter(torch.empty(1, num_positions, hidden_size))
         else:
             self.register_buffer("weight", self.sinusoidal_table(), persistent=False)
 
     def sinusoidal_table(self) -> torch.Tensor:
         """The table of the configured input size, resized from `position_embedding_grid` where there is one."""
-        grid = self.config.token_grid
-        t, h, w = self.config.position_embedding_grid or grid
-        built_for = (t, h, w)
-        table = sinusoidal_positions(math.prod(built_for), self.hidden_size)
-        return table if built_for == grid else resize_positions(table, built_for, grid)
+        t, h, w = self.config.position_embedding_grid or self.grid
+        table = sinusoidal_positions(t * h * w, self.hidden_size)
+        return self.resize(table, (t, h, w), self.grid)
 
     def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
         """Positions `(1, prefix + t * h * w, hidden_size)` for a token grid, resized as the configuration says."""
@@ -73,25 +72,37 @@ class VideoViTPositionEmbeddings(nn.Module):
             table = table.float()
         elif self.config.detach_position_embeddings:
             table = table.detach()
-        built_for, mode = self.config.token_grid, self.config.position_embedding_resize
-        if grid == built_for:
-            return table
-        if not interpolate_pos_encoding:
+        if grid != self.grid and not interpolate_pos_encoding:
             raise ValueError(
-                f"The input has a token grid (t, h, w) of {grid}, the configuration one of {built_for}: pass "
+                f"The input has a token grid (t, h, w) of {grid}, the positions one of {self.grid}: pass "
                 f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
             )
-        if mode == "rebuild":
-            return sinusoidal_positions(math.prod(grid), self.hidden_size).to(table)
-        if mode == "token_count" and math.prod(grid) == math.prod(built_for):
+        return self.resize(table, self.grid, grid)
+
+    def resize(self, table: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
+        """A table of one token grid for another one, as `position_embedding_resize` says."""
+        mode = self.config.position_embedding_resize
+        if new_grid == old_grid or (mode == "token_count" and math.prod(new_grid) == math.prod(old_grid)):
             return table
-        if mode == "token_count" and grid[0] != built_for[0]:
+        if mode == "rebuild":
+            return sinusoidal_positions(math.prod(new_grid), self.hidden_size).to(table)
+        if mode == "token_count" and new_grid[0] != old_grid[0]:
             raise ValueError(
                 f"This model resizes positions over space only (position_embedding_resize='token_count'): the input "
-                f"has {grid[0]} token frames, expected {built_for[0]}."
+                f"has {new_grid[0]} token frames, expected {old_grid[0]}."
             )
-        prefix, positions = table.split([self.num_prefix_tokens, math.prod(built_for)], dim=1)
-        return torch.cat([prefix, resize_positions(positions, built_for, grid)], dim=1)
+        prefix, positions = table.split([self.num_prefix_tokens, math.prod(old_grid)], dim=1)
+        return torch.cat([prefix, resize_positions(positions, old_grid, new_grid)], dim=1)
+
+    @torch.no_grad()
+    def set_grid(self, grid: TokenGrid) -> None:
+        """Bake another token grid in; the configuration has it already."""
+        if isinstance(self.weight, nn.Parameter):
+            table = self.resize(self.weight, self.grid, grid).clone()
+            self.grid, self.weight = grid, nn.Parameter(table, requires_grad=self.weight.requires_grad)
+        else:
+            self.grid = grid
+            self.weight = self.sinusoidal_table().to(self.weight.device)
 
 
 class VideoViTRotaryEmbedding(nn.Module):

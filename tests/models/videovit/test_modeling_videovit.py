@@ -14,6 +14,7 @@ from hf_video import (
     VideoViTForVideoClassification,
     VideoViTModel,
 )
+from hf_video.models.videovit import modeling_videovit
 
 from .videovit_testing import random_clips, tiny_config
 
@@ -135,6 +136,38 @@ def test_an_input_of_another_size_gives_what_set_input_size_bakes_in(tmp_path, p
     torch.testing.assert_close(loaded(clips).last_hidden_state, expected)
 
 
+@pytest.mark.parametrize("model_class", [VideoViTForVideoClassification, VideoViTBackbone])
+@pytest.mark.parametrize("resize", ["interpolate", "rebuild", "token_count"])
+def test_every_class_can_change_its_input_size_again_and_again(tmp_path, model_class, resize):
+    model = make(model_class, position_embedding_resize=resize)
+    for image_size in ((64, 16), (48, 40)):
+        model.set_input_size(image_size=image_size)
+    clips = random_clips(model.config)
+    expected = model(clips)[0]
+    model.save_pretrained(tmp_path)
+    reloaded = model_class.from_pretrained(tmp_path)(clips)[0]
+    torch.testing.assert_close(torch.as_tensor(reloaded[0]), torch.as_tensor(expected[0]))
+
+
+def test_equal_token_counts_stay_unchanged_after_baking_and_reloading(tmp_path):
+    model = make(VideoViTBackbone, position_embedding_resize="token_count")
+    clips = random_clips(model.config, image_size=(16, 64))
+    (expected,) = model(clips).feature_maps
+    model.set_input_size(image_size=(16, 64))
+    model.save_pretrained(tmp_path)
+    (reloaded,) = VideoViTBackbone.from_pretrained(tmp_path)(clips).feature_maps
+    torch.testing.assert_close(reloaded, expected)
+
+
+def test_models_that_share_a_configuration_keep_their_positions():
+    config = tiny_config(position_embedding_type="learned")
+    changed, other = VideoViTModel(config), VideoViTModel(config).eval()
+    clips = random_clips(config)
+    expected = other(clips).last_hidden_state
+    changed.set_input_size(image_size=64)
+    torch.testing.assert_close(other(clips).last_hidden_state, expected)
+
+
 def test_positions_are_resized_per_slice_and_then_over_time():
     model = make(VideoViTModel, position_embedding_type="learned", use_class_token=True)
     module = model.embeddings.position_embeddings
@@ -162,14 +195,41 @@ def test_rope_depends_on_relative_positions_alone():
     assert angles.shape[-1] == 6 and len(set(angles[1, 2, 3].tolist())) > 3
 
 
-def test_the_fused_projection_adds_a_bias_to_queries_and_values_alone():
-    qkv = make(VideoViTModel).layers[0].attention.qkv
+def test_queries_and_values_have_a_bias_and_keys_none(monkeypatch):
+    model = make(VideoViTModel)
+    attention = model.layers[0].attention
     with torch.no_grad():
-        qkv.qv_bias.normal_()
-    query, key, value = (qkv(torch.randn(5, 36)) - qkv(torch.zeros(5, 36))).chunk(3, dim=-1)
-    bias = qkv(torch.zeros(36))
-    torch.testing.assert_close(bias, torch.cat([qkv.qv_bias[:36], torch.zeros(36), qkv.qv_bias[36:]]))
-    assert query.shape == key.shape == value.shape == (5, 36)
+        attention.qv_bias.normal_()
+    seen = {}
+
+    def record(module, query, key, value, *args, **kwargs):
+        seen.update(query=query, key=key, value=value)
+        return query.transpose(1, 2), None
+
+    monkeypatch.setattr(modeling_videovit.ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *args: record)
+    attention(torch.zeros(1, 1, 36))
+    torch.testing.assert_close(seen["query"].flatten(), attention.qv_bias[:36])
+    torch.testing.assert_close(seen["value"].flatten(), attention.qv_bias[36:])
+    assert not seen["key"].any()
+
+
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_lora_changes_the_output_and_merges(use_dora):
+    peft = pytest.importorskip("peft", reason="peft is an optional package")
+    model = make(VideoViTForVideoClassification)
+    clips = random_clips(model.config)
+    with torch.no_grad():
+        for layer in model.videovit.layers:
+            layer.attention.qv_bias.normal_()
+        before = model(clips).logits
+        adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["qkv"], use_dora=use_dora)).eval()
+        torch.testing.assert_close(adapted(clips).logits, before, atol=1e-5, rtol=1e-4)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+        after = adapted(clips).logits
+        assert (after - before).abs().max() > 1e-2
+        torch.testing.assert_close(adapted.merge_and_unload()(clips).logits, after, atol=1e-4, rtol=1e-3)
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():
@@ -249,6 +309,11 @@ def test_it_learns_one_batch_by_heart():
         ({"mask_ratio": 1.0}, "`mask_ratio` must be between 0 and 1"),
         ({"decoder_mask_ratio": 0.3}, "`decoder_mask_ratio` must be"),
         ({"hidden_act": 3}, "hidden_act"),
+        ({"hidden_act": "nope"}, "`hidden_act` 'nope' is unknown"),
+        ({"qk_scale": 0.0}, "`qk_scale` must be above 0"),
+        ({"layer_norm_eps": -1.0}, "`layer_norm_eps` must be above 0"),
+        ({"num_hidden_layers": -1}, "cannot be negative"),
+        ({"position_embedding_grid": [0, 4, 4]}, "`position_embedding_grid` must be (t, h, w)"),
     ],
 )
 def test_wrong_configurations_are_refused(settings, message):

@@ -64,6 +64,34 @@ def test_the_loss_counts_kept_and_hidden_patches_over_the_whole_batch():
     torch.testing.assert_close(outputs.loss, torch.cat(errors).mean())
 
 
+def test_another_input_size_reaches_the_decoder_too(tmp_path):
+    model = VideoViTForPreTraining(tiny_config()).eval()
+    clips = random_clips(model.config, image_size=(40, 24), num_frames=12)
+    mask = tube_mask(2, (6, 5, 3), 0.5)
+    expected = model(clips, bool_masked_pos=mask).logits
+    model.set_input_size(image_size=(40, 24), num_frames=12)
+    torch.testing.assert_close(model(clips, bool_masked_pos=mask).logits, expected)
+    model.save_pretrained(tmp_path)
+    reloaded = VideoViTForPreTraining.from_pretrained(tmp_path)
+    torch.testing.assert_close(reloaded(clips, bool_masked_pos=mask).logits, expected)
+
+
+def test_the_loss_is_float32_under_autocast_and_in_half_precision():
+    model = VideoViTForPreTraining(tiny_config()).eval()
+    clips, mask = random_clips(model.config), tube_mask(2, model.config.token_grid, 0.5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(clips, bool_masked_pos=mask).loss.dtype == torch.float32
+    assert model.bfloat16()(clips.bfloat16(), bool_masked_pos=mask).loss.dtype == torch.float32
+
+
+def test_statistics_for_another_number_of_channels_are_refused():
+    with pytest.raises(ValueError, match="`num_channels`=1"):
+        VideoViTForPreTraining(tiny_config(num_channels=1))
+    grey = VideoViTForPreTraining(tiny_config(num_channels=1, image_mean=[0.5], image_std=[0.5]))
+    mask = tube_mask(2, grey.config.token_grid, 0.5)
+    assert grey(random_clips(grey.config), bool_masked_pos=mask).loss.isfinite()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
