@@ -3,6 +3,7 @@
 import argparse
 import json
 import pickle
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -86,9 +87,10 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
     return weights
 
 
-def strip_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The weights with a prefix taken off the names that have it."""
-    return {name.removeprefix(prefix): value for name, value in weights.items()}
+def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The weights with these prefixes taken off their names, in whatever order and as often as they are there."""
+    pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
+    return {pattern.sub("", name, count=1) if pattern.match(name) else name: value for name, value in weights.items()}
 
 
 def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -103,7 +105,7 @@ def read_original_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConversionError: if the file cannot be read, is no object, or has a key that is not in `known`.
     """
-    config = _read_json(path)
+    config = read_json(path)
     known = set(known)
     if unknown := sorted(set(config) - known):
         raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
@@ -130,14 +132,19 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
             folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
         except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
             raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     index = folder / SAFE_WEIGHTS_INDEX_NAME
-    files = set(_read_json(index)["weight_map"].values()) if index.is_file() else {SAFE_WEIGHTS_NAME}
+    files = {SAFE_WEIGHTS_NAME}
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ConversionError(f"{index} has no `weight_map` that says which file holds which tensor.")
+        files = set(weight_map.values())
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
-    return config, weights, next((_read_json(file) for file in processors if file.is_file()), {})
+    return config, weights, next((read_json(file) for file in processors if file.is_file()), {})
 
 
 def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -148,10 +155,12 @@ def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         ConversionError: where they contradict each other.
     """
     for name, value in found.items():
-        if name in config and config[name] != value:
-            raise ConversionError(
-                f"The original configuration says {name}={config[name]!r}, the tensors say {value!r}."
-            )
+        given = config.get(name, value)
+        # A square may be given as one number or as two.
+        if isinstance(given, list) and len(set(given)) == 1:
+            given = given[0]
+        if given != value:
+            raise ConversionError(f"The original configuration says {name}={given!r}, the tensors say {value!r}.")
     return {**config, **found}
 
 

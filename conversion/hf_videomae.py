@@ -93,7 +93,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     # `fc_norm` and the decoder's norm have PyTorch's default epsilon whatever the configuration says.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
-    if "id2label" in original:
+    if original.get("id2label"):
         config["id2label"] = {int(index): label for index, label in original["id2label"].items()}
     elif "classifier.weight" in weights:
         config["num_labels"] = weights["classifier.weight"].shape[0]

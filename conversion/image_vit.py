@@ -15,7 +15,7 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassificat
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, read_model_folder
-from .command import Converted, make_parser, run
+from .command import Converted, make_parser, positive_int, run
 from .videovit_rules import processor_settings, transformers_block_rules
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
@@ -94,7 +94,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
             f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {arguments.tubelet_size}."
         )
     labels: dict[str, Any] = {"num_labels": 2}
-    if "classifier.weight" in weights and "id2label" in original:
+    if "classifier.weight" in weights and original.get("id2label"):
         labels = {"id2label": {int(index): label for index, label in original["id2label"].items()}}
     elif "classifier.weight" in weights:
         labels = {"num_labels": weights["classifier.weight"].shape[0]}
@@ -119,9 +119,9 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def main(argv: list[str] | None = None) -> None:
     parser = make_parser("image_vit", "Turn an image ViT of Transformers into a video model.", from_hub=True)
     parser.add_argument(
-        "--num-frames", type=int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
+        "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
     )
-    parser.add_argument("--tubelet-size", type=int, default=2, help="frames of a patch (default: 2)")
+    parser.add_argument("--tubelet-size", type=positive_int, default=2, help="frames of a patch (default: 2)")
     parser.add_argument(
         "--inflation",
         choices=("centre", "mean"),

@@ -17,7 +17,7 @@ from .checkpoint import (
     read_checkpoint,
     read_original_config,
     select_prefix,
-    strip_prefix,
+    strip_prefixes,
 )
 from .command import Converted, make_parser, run
 from .videovit_rules import (
@@ -63,7 +63,8 @@ BACKBONE_RULES = (
 
 def convert(arguments: argparse.Namespace) -> Converted:
     """Backbone and processor for the checkpoint that the command line names."""
-    weights = strip_prefix(find_weights(read_checkpoint(arguments.checkpoint), ("model", "module")), "module.")
+    weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
+    weights = strip_prefixes(weights, ("_orig_mod.", "module."))
     # The parts of a detector behind the backbone (`lateral_convs.*`, `stm_head.*`) have no place in a backbone.
     weights = select_prefix(weights, "backbone.") or weights
     if "encoder.patch_embed.proj.weight" in weights:

@@ -20,9 +20,9 @@ from .checkpoint import (
     preview,
     read_checkpoint,
     read_original_config,
-    strip_prefix,
+    strip_prefixes,
 )
-from .command import Converted, make_parser, run
+from .command import Converted, make_parser, positive_int, run
 from .videovit_rules import (
     DECODER_HEADS,
     block_rules,
@@ -105,8 +105,7 @@ FINE_TUNING_RULES = (
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the checkpoint and the task that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
-    for prefix in ("_orig_mod.", "module.", "backbone."):
-        weights = strip_prefix(weights, prefix)
+    weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone."))
     is_pretrained = "encoder.patch_embed.proj.weight" in weights and "mask_token" in weights
     task = arguments.task or (PRE_TRAINING if is_pretrained else CLASSIFICATION)
     if task == PRE_TRAINING and not is_pretrained:
@@ -120,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         original = read_pre_training_config(arguments, weights)
         config = encoder_config(original, "encoder_") | {"position_embedding_resize": "rebuild"}
     else:
-        weights = strip_prefix(weights, "encoder.")
+        weights = strip_prefixes(weights, ("encoder.",))
         original = read_classification_config(arguments, weights)
         config = encoder_config(original) | classifier_settings(original)
 
@@ -172,13 +171,17 @@ def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, t
     blocks, decoder = read_block_sizes(weights, "encoder."), read_block_sizes(weights, "decoder.")
     width, decoder_width = patches.pop("embed_dim"), weights["mask_token"].shape[-1]
     check_blocks(config, width, blocks)
-    found = patches | {
-        "encoder_in_chans": patches["in_chans"],
-        "encoder_embed_dim": width,
-        "encoder_depth": blocks.pop("depth"),
-        "decoder_embed_dim": decoder_width,
-        "decoder_depth": decoder["depth"],
-    }
+    # The original takes `in_chans` as well and ignores it.
+    found = (
+        {"encoder_in_chans": patches.pop("in_chans")}
+        | patches
+        | {
+            "encoder_embed_dim": width,
+            "encoder_depth": blocks.pop("depth"),
+            "decoder_embed_dim": decoder_width,
+            "decoder_depth": decoder["depth"],
+        }
+    )
     if blocks["cos_attn"]:
         found |= {"encoder_num_heads": blocks.pop("num_heads"), "decoder_num_heads": decoder["num_heads"]}
     config = agree(config, found | blocks) | {"decoder_mlp_hidden": decoder["mlp_hidden"]}
@@ -225,7 +228,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--num-labels",
-        type=int,
+        type=positive_int,
         metavar="N",
         help="classes of the new head of `--task video-classification` (default: 2)",
     )

@@ -26,7 +26,7 @@ from .checkpoint import (
     preview,
     read_checkpoint,
     select_prefix,
-    strip_prefix,
+    strip_prefixes,
 )
 from .command import Converted, make_parser, run
 from .image_vit import inflate_patches
@@ -128,8 +128,7 @@ def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
     if arguments.ema and not isinstance(content.get("model_ema"), dict):
         raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
     weights = find_weights(content, ("model_ema",) if arguments.ema else ("model", "module"))
-    for prefix in ("_orig_mod.", "module.", "backbone.", "encoder."):
-        weights = strip_prefix(weights, prefix)
+    weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone.", "encoder."))
     # A multimodal file holds a text encoder and a teacher beside the video encoder.
     return select_prefix(weights, "vision_encoder.") or weights
 

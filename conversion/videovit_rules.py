@@ -184,5 +184,6 @@ def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict
     """
     height, width = config.image_shape
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
-    shared = ("size", "crop_size", "do_center_crop", "image_mean", "image_std", "rescale_factor", "do_normalize")
+    shared = ["do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"]
+    shared += ["do_normalize", "image_mean", "image_std"]
     return settings | {name: original[name] for name in shared if name in original}

@@ -98,10 +98,11 @@ def test_sizes_come_from_the_tensors(tmp_path):
         assert_float32_close(model(golden.inputs["pixel_values"].transpose(1, 2)).logits, golden.expected["logits"])
 
 
-def test_names_of_compiled_and_distributed_training_are_understood(tmp_path):
+@pytest.mark.parametrize("prefix", ["_orig_mod.module.", "module._orig_mod.", "backbone.module."])
+def test_names_of_compiled_and_distributed_training_are_understood(tmp_path, prefix):
     golden = load_golden("videovit", "videomae_finetune")
     weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)["module"]
-    torch.save({"model": {f"_orig_mod.module.{k}": v.half() for k, v in weights.items()}}, tmp_path / "a.pth")
+    torch.save({"model": {f"{prefix}{k}": v.half() for k, v in weights.items()}}, tmp_path / "a.pth")
     config = write_original_config(golden, tmp_path)
     main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--original-config", str(config)])
     model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model")
@@ -109,6 +110,14 @@ def test_names_of_compiled_and_distributed_training_are_understood(tmp_path):
     with torch.no_grad():
         logits = model(golden.inputs["pixel_values"].transpose(1, 2)).logits
     torch.testing.assert_close(logits, golden.expected["logits"], atol=2e-2, rtol=0)
+
+
+def test_a_square_may_be_given_as_two_numbers(tmp_path):
+    golden = load_golden("videovit", "videomae_finetune")
+    config = tmp_path / "original.json"
+    config.write_text(json.dumps({**golden.config["kwargs"], "patch_size": [16, 16]}))
+    main([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--original-config", str(config)])
+    assert AutoModelForVideoClassification.from_pretrained(tmp_path / "model").config.patch_size == 16
 
 
 class Unsafe:
@@ -194,3 +203,16 @@ def test_a_used_output_folder_is_left_alone(tmp_path, capsys):
     assert "not an empty folder" in capsys.readouterr().err
     assert (tmp_path / "mine.txt").read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_output_folders_that_cannot_be_are_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    golden = load_golden("videovit", "videomae_finetune")
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for output_dir, message in ((".", "the folder you are in"), ("../file/model", "no folder that can be written to")):
+        with pytest.raises(SystemExit) as exit_info:
+            main([str(golden.folder / "checkpoint.pth"), output_dir])
+        assert exit_info.value.code == 2
+        assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]

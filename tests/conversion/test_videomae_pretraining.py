@@ -1,5 +1,7 @@
 """Conversion of VideoMAE's pre-training checkpoints, single and dual masking, and their start as classifiers."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoModelForPreTraining, AutoModelForVideoClassification
@@ -81,6 +83,14 @@ def test_the_originals_decoder_masks_are_among_ours():
         assert tuple(mask.tolist()) in ours
 
 
+def test_arguments_that_the_original_ignores_may_be_given(tmp_path):
+    golden = load_golden("videovit", "videomae_pretrain")
+    config = tmp_path / "original.json"
+    config.write_text(json.dumps({**golden.config["kwargs"], "in_chans": 0, "num_classes": 0}))
+    main([str(golden.folder / "checkpoint.pth"), str(tmp_path / "model"), "--original-config", str(config)])
+    assert AutoModelForPreTraining.from_pretrained(tmp_path / "model").config.num_channels == 3
+
+
 def test_a_pretrained_checkpoint_becomes_a_classifier(tmp_path):
     golden = load_golden("videovit", "videomae_pretrain")
     config = write_original_config(golden, tmp_path)
@@ -102,6 +112,7 @@ def test_a_pretrained_checkpoint_becomes_a_classifier(tmp_path):
         ("videomae_finetune", ["--task", "pre-training"], "needs the decoder"),
         ("videomae_finetune", ["--num-labels", "3"], "`--num-labels` is for the new head"),
         ("videomae_pretrain", ["--num-labels", "3"], "`--num-labels` is for the new head"),
+        ("videomae_pretrain", ["--num-labels", "-1"], "a whole number of at least 1"),
     ],
 )
 def test_tasks_that_a_checkpoint_cannot_do_are_refused(tmp_path, capsys, case, options, message):
