@@ -51,14 +51,16 @@ def flatten_videos(videos: Any) -> list[Any]:
 
 
 def _stack_frames(frames: Any) -> Any:
-    shapes = {frame.size if isinstance(frame, Image.Image) else tuple(frame.shape) for frame in frames}
+    modes = {frame.mode for frame in frames if isinstance(frame, Image.Image)}
+    if len(modes) > 1 or not modes <= {"RGB", "RGBA"}:
+        # Palettes and other modes hold no colours that arrays could carry.
+        frames = [frame.convert("RGB") if isinstance(frame, Image.Image) else frame for frame in frames]
+    if not all(isinstance(frame, torch.Tensor) for frame in frames):
+        frames = [np.asarray(frame) for frame in frames]
+    shapes = {tuple(frame.shape) for frame in frames}
     if len(shapes) > 1:
-        raise ValueError(f"The frames of a video must have one size, got {sorted(shapes)}.")
-    if isinstance(frames[0], torch.Tensor):
-        return torch.stack(list(frames))
-    # Palettes and other modes hold no colours that arrays could carry.
-    frames = [f.convert("RGB") if isinstance(f, Image.Image) and f.mode not in ("RGB", "RGBA") else f for f in frames]
-    return np.stack([np.asarray(frame) for frame in frames])
+        raise ValueError(f"The frames of a video must have one size, got the shapes {sorted(shapes)}.")
+    return torch.stack(list(frames)) if isinstance(frames[0], torch.Tensor) else np.stack(frames)
 
 
 def sample_array(
@@ -79,8 +81,10 @@ def sample_array(
         `tuple`: the frames (*indices.shape, ...) and the metadata with `frames_indices`.
 
     Raises:
-        `ValueError`: when the metadata belong to another number of frames.
+        `ValueError`: when there is no frame, or the metadata belong to another number of frames.
     """
+    if len(video) == 0:
+        raise ValueError(f"A video has at least one frame, got an array of shape {tuple(video.shape)}.")
     if metadata is None:
         metadata = VideoMetadata(total_num_frames=len(video))
     if sample_indices_fn is None:

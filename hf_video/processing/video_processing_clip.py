@@ -1,5 +1,8 @@
 """Video processor that turns videos into the clips of a model: samples frames, resizes, crops, normalises."""
 
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -346,6 +349,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         num_clips: int,
         num_crops: int,
         do_center_crop: bool | None,
+        crop_size: Any,
         **kwargs: Any,
     ) -> None:
         if sampling_strategy not in SAMPLING_STRATEGIES:
@@ -354,15 +358,18 @@ class VideoClipProcessor(BaseVideoProcessor):
             )
         counts = {"num_frames": num_frames, "num_clips": num_clips, "num_crops": num_crops}
         for name, value in counts.items():
-            if not (value is None and name == "num_frames") and (not isinstance(value, int) or value < 1):
+            if not (value is None and name == "num_frames") and (not isinstance(value, Integral) or value < 1):
                 raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
         for name, rate in {"frame_sampling_rate": frame_sampling_rate, "fps": fps}.items():
-            if rate is not None and rate <= 0:
-                raise ValueError(f"{name}={rate} must be positive.")
+            if rate is not None and not (isinstance(rate, Real) and 0 < rate < math.inf):
+                raise ValueError(f"{name}={rate!r} must be positive and finite.")
         if fps is not None and sampling_strategy not in STRIDED_STRATEGIES:
             raise ValueError(
                 f"fps={fps} has no meaning for sampling_strategy={sampling_strategy!r}, whose clips span the whole "
                 f"video; use one of {', '.join(STRIDED_STRATEGIES)}."
             )
+        sides = dict(crop_size).values() if isinstance(crop_size, Mapping | SizeDict) else [crop_size]
+        if do_center_crop and any(isinstance(side, int) and side < 1 for side in sides):
+            raise ValueError(f"crop_size={crop_size!r} must be at least one pixel.")
         if num_crops > 1 and not do_center_crop:
             raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")

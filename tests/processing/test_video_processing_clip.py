@@ -261,3 +261,28 @@ def test_videos_that_do_not_fit_together_are_refused():
         small()(make_frames(3), repeat_last_frame=False)
     with pytest.raises(ValueError, match="fps=3 needs the frame rate"):
         small()(make_frames(4), fps=3)
+
+
+def test_frames_of_mixed_modes_and_kinds_become_one_video():
+    frames = [Image.new("RGB", (20, 16)), Image.new("RGBA", (20, 16)), Image.new("L", (20, 16))]
+    processor = VideoClipProcessor(num_frames=3, frame_sampling_rate=1, size={"shortest_edge": 16}, crop_size=16)
+    assert processor(frames, return_tensors="pt")["pixel_values"].shape == (1, 3, 3, 16, 16)
+    mixed = [Image.new("RGB", (20, 16)), np.zeros((16, 20, 3), np.uint8)]
+    assert processor(mixed, return_tensors="pt")["pixel_values"].shape == (1, 3, 3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frame_sampling_rate": float("nan")}, "frame_sampling_rate=nan must be positive"),
+        ({"crop_size": {"height": 0, "width": 16}}, "must be at least one pixel"),
+    ],
+)
+def test_rates_and_sizes_that_are_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        VideoClipProcessor(**options)
+
+
+def test_a_video_without_frames():
+    with pytest.raises(ValueError, match="at least one frame"):
+        VideoClipProcessor()(np.zeros((0, 8, 8, 3), np.uint8), do_sample_frames=False)
