@@ -22,8 +22,8 @@ from transformers.utils import TensorType
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
 
-from .bilinear_resize import resize_bilinear
 from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES, sample_clip_indices
+from .uint8_resize import resize_bicubic, resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
 from .video_reading import read_video
 
@@ -252,9 +252,14 @@ class VideoClipProcessor(BaseVideoProcessor):
     def resize(
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: bool = True, **kwargs: Any
     ) -> torch.Tensor:
-        """As the base class, but 8-bit bilinear resizing without antialiasing gives the values of OpenCV."""
-        bilinear = resample in (PILImageResampling.BILINEAR, InterpolationMode.BILINEAR)
-        if antialias or not bilinear or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
+        """As the base class, but 8-bit resizing without antialiasing gives the values of the originals' tools."""
+        exact = {
+            PILImageResampling.BILINEAR: resize_bilinear,
+            InterpolationMode.BILINEAR: resize_bilinear,
+            PILImageResampling.BICUBIC: resize_bicubic,
+            InterpolationMode.BICUBIC: resize_bicubic,
+        }.get(resample)
+        if antialias or exact is None or image.dtype != torch.uint8 or size.longest_edge or size.max_height:
             return super().resize(image, size, resample, antialias=antialias, **kwargs)
         if size.shortest_edge:
             height, width = get_resize_output_image_size(
@@ -262,7 +267,7 @@ class VideoClipProcessor(BaseVideoProcessor):
             )
         else:
             height, width = size.height, size.width
-        return resize_bilinear(image, height, width)
+        return exact(image, height, width)
 
     def _preprocess(
         self,

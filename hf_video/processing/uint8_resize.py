@@ -1,6 +1,7 @@
-"""Bilinear resizing of 8-bit frames as OpenCV does it, whose result the original video models were trained on."""
+"""Resizing of 8-bit frames without smoothing, to the values that the original video models were trained on."""
 
 import torch
+import torch.nn.functional as F
 
 # OpenCV holds the weights of the two neighbours as integers that add up to this.
 _WEIGHT_SCALE = 1 << 11
@@ -33,6 +34,26 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
     resized = (rows.index_select(-2, above) * above_weight[:, None]) >> 16
     resized += (rows.index_select(-2, below) * below_weight[:, None]) >> 16
     return ((resized + 2) >> 2).to(torch.uint8)
+
+
+def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """
+    Resize by PyTorch's bicubic interpolation and cut fractions off, as the video processor of LAVIS and MA-LMM does.
+    Values beyond black and white are limited, where the original lets them wrap around.
+
+    Args:
+        video (`torch.Tensor`):
+            (num_frames, channels, height, width) uint8.
+        height (`int`):
+            New height in pixels.
+        width (`int`):
+            New width in pixels.
+
+    Returns:
+        `torch.Tensor`: (num_frames, channels, height, width) uint8, on the device of `video`.
+    """
+    resized = F.interpolate(video.float(), size=(height, width), mode="bicubic", align_corners=False)
+    return resized.clamp(0, 255).to(torch.uint8)
 
 
 def _neighbours(size: int, new_size: int, device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from hf_video.processing.bilinear_resize import resize_bilinear
+from hf_video.processing.uint8_resize import resize_bilinear
 
 
 def test_halving_averages_four_pixels():
