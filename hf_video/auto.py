@@ -22,12 +22,15 @@ class Registration(NamedTuple):
 
 _VIDEOVIT = ".models.videovit.modeling_videovit"
 _VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
+_MEMORY_BANK_QFORMER = ".models.memory_bank_qformer.modeling_memory_bank_qformer"
 
 CONFIGURATIONS = {
     "VideoViTConfig": ".models.videovit.configuration_videovit",
     "VideoMambaConfig": ".models.videomamba.configuration_videomamba",
+    "MemoryBankQFormerConfig": ".models.memory_bank_qformer.configuration_memory_bank_qformer",
 }
 PARTS = {
+    "MemoryBank": ".models.memory_bank_qformer.memory_bank",
     "selective_scan": ".models.videomamba.selective_scan",
 }
 
@@ -48,6 +51,16 @@ CLASSES = (
     Registration(_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining", "VideoMambaConfig"),
     Registration(_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone", "VideoMambaConfig"),
     Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoMambaConfig"),
+    Registration(_MEMORY_BANK_QFORMER, "MemoryBankQFormerModel", "AutoModel", "MemoryBankQFormerConfig"),
+    Registration(
+        _MEMORY_BANK_QFORMER,
+        "MemoryBankQFormerForVideoClassification",
+        "AutoModelForVideoClassification",
+        "MemoryBankQFormerConfig",
+    ),
+    Registration(
+        ".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "MemoryBankQFormerConfig"
+    ),
 )
 
 PUBLIC_NAMES = CONFIGURATIONS | PARTS | {row.class_name: row.module for row in CLASSES}

@@ -11,6 +11,7 @@ SOURCES = {
     "stmixer": "the VideoMAE backbone of STMixer",
     "image_vit": "image ViTs, inflated to videos",
     "videomamba": "VideoMamba",
+    "malmm": "the Q-Former of MA-LMM",
 }
 
 

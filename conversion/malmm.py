@@ -1,0 +1,303 @@
+"""
+MA-LMM: the Q-Former with memory banks, its frame positions and projection.
+
+Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. Its trainer saves what it trained; the frozen vision tower comes
+from `--frozen-weights` or `--vision`, and without either the model takes precomputed `vision_embeds`.
+"""
+
+import argparse
+import math
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel, LlamaConfig
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
+
+from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import ConversionError, agree, find_weights, preview, read_checkpoint, read_json
+from .command import Converted, make_parser, run
+from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+
+LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
+RULES = (
+    rename("query_tokens", "query_tokens"),
+    rename(r"ln_vision\.(weight|bias)", r"vision_layernorm.\1"),
+    rename(r"image_pe\.weight", "frame_position_embeddings.weight"),
+    rename(r"llm_proj\.(weight|bias)", r"language_projection.\1"),
+    rename(r"Qformer\.bert\.embeddings\.LayerNorm\.(weight|bias)", r"qformer.embeddings.layernorm.\1"),
+    rename(r"Qformer\.bert\.embeddings\.((?:word|position)_embeddings)\.weight", r"qformer.embeddings.\1.weight"),
+    rename(LAYER + r"attention\.self\.(.*)", r"qformer.layers.\1.self_attention.attention.\2"),
+    rename(LAYER + r"attention\.output\.(.*)", r"qformer.layers.\1.self_attention.output.\2"),
+    rename(LAYER + r"crossattention\.self\.(.*)", r"qformer.layers.\1.cross_attention.attention.\2"),
+    rename(LAYER + r"crossattention\.output\.(.*)", r"qformer.layers.\1.cross_attention.output.\2"),
+    rename(LAYER + r"((?:intermediate|output)(?:_query)?\..*)", r"qformer.layers.\1.\2"),
+    drop(r"Qformer\.bert\.embeddings\.position_ids", "counts from 0; the model makes it itself"),
+    drop(r"Qformer\.cls\..*", "predicts masked words, which no stage of MA-LMM does"),
+    drop(r"llm_model\..*", "the language model, which this model ends before"),
+)
+
+BLOCK = r"blocks\.(\d+)\."
+VISION_RULES = (
+    rename("cls_token", "vision_model.embeddings.class_embedding"),
+    rename("pos_embed", "vision_model.embeddings.position_embedding"),
+    rename(r"patch_embed\.proj\.(weight|bias)", r"vision_model.embeddings.patch_embedding.\1"),
+    rename(BLOCK + r"norm([12])\.(weight|bias)", r"vision_model.encoder.layers.\1.layer_norm\2.\3"),
+    rename(BLOCK + r"attn\.qkv\.weight", r"vision_model.encoder.layers.\1.self_attn.qkv.weight"),
+    Rule(
+        (BLOCK + r"attn\.q_bias", BLOCK + r"attn\.v_bias"),
+        r"vision_model.encoder.layers.\1.self_attn.qkv.bias",
+        lambda query, value: torch.cat([query, torch.zeros_like(query), value]),
+    ),
+    rename(BLOCK + r"attn\.proj\.(weight|bias)", r"vision_model.encoder.layers.\1.self_attn.projection.\2"),
+    rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
+)
+
+# Attention heads of the published sizes, by width; tensors do not tell.
+QFORMER_HEADS = {768: 12}
+VISION_HEADS = {1408: 16}
+
+# Fields of the original `BertConfig` beside those that tensors tell, with its defaults.
+QFORMER_FIELDS = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "pad_token_id": 0,
+    "initializer_range": 0.02,
+}
+
+
+class Original(NamedTuple):
+    """The sections of the original configuration: constructor's keyword arguments, Q-Former, vision tower, Llama."""
+
+    model: dict[str, Any]
+    bert: dict[str, Any]
+    vision: dict[str, Any]
+    llm: dict[str, Any]
+
+
+class Tower(NamedTuple):
+    """A vision tower: its configuration, and its weights by their names in our model."""
+
+    config: Any
+    weights: dict[str, torch.Tensor]
+
+
+def convert(arguments: argparse.Namespace) -> Converted:
+    """Model and processor for the files that the command line names."""
+    weights = find_weights(read_checkpoint(arguments.checkpoint), ("model",))
+    original = read_original(arguments.original_config)
+    tower = read_tower(arguments, original)
+    config = memory_bank_qformer_config(original, weights, None if tower is None else tower.config)
+    model = MemoryBankQFormerModel(config)
+    weights = {name: tensor for name, tensor in weights.items() if not name.startswith("visual_encoder.")}
+    converted = apply_rules(weights, RULES) | ({} if tower is None else tower.weights)
+    if model.frame_position_embeddings is None:
+        # The original keeps the table, and adds it only where there is a visual bank.
+        converted.pop("frame_position_embeddings.weight", None)
+    if tower is None:
+        # What `vision_embeds` are comes after this norm.
+        converted = {name: tensor for name, tensor in converted.items() if not name.startswith("vision_layernorm.")}
+    load_converted(model, converted)
+    return model, make_processor(config, original.model)
+
+
+def read_original(path: Path | None) -> Original:
+    """The sections of the original configuration's JSON file; keys that this conversion does not need are ignored."""
+    content = {} if path is None else read_json(path)
+    sections = [content.get(name, {}) for name in ("model_kwargs", "bert_config", "vision_config", "llm_config")]
+    if "memory_bank_length" not in sections[0]:
+        raise ConversionError(
+            "The tensors do not tell how many frames a memory bank holds: pass `--original-config FILE.json` with "
+            '{"model_kwargs": {"memory_bank_length": ...}}, which is 10, 20 or 40 in the published recipes.'
+        )
+    return Original(*sections)
+
+
+def memory_bank_qformer_config(
+    original: Original, weights: dict[str, torch.Tensor], vision_config: Any
+) -> MemoryBankQFormerConfig:
+    """
+    The configuration for an original one and the checkpoint's tensors.
+
+    Raises:
+        ConversionError: if they contradict each other, or these are not the weights of MA-LMM.
+    """
+    if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
+        raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
+    has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
+    model: dict[str, Any] = {"num_query_token": weights["query_tokens"].shape[1], "qformer_text_input": has_text}
+    if "image_pe.weight" in weights:
+        model["max_num_frames"] = len(weights["image_pe.weight"])
+    model = agree(original.model, model)
+    bert, found = dict(original.bert), read_qformer_sizes(weights)
+    if has_text and bert.get("vocab_size") == found["vocab_size"] - 1:
+        # The tokenizer has [DEC] besides BERT's vocabulary.
+        bert["vocab_size"] = found["vocab_size"]
+    bert = agree(bert, found)
+    heads = bert.get("num_attention_heads", QFORMER_HEADS.get(bert["hidden_size"]))
+    if heads is None:
+        raise ConversionError(
+            f"No published Q-Former has width {bert['hidden_size']}, so the number of attention heads is unknown: "
+            "pass `--original-config FILE.json` with bert_config.num_attention_heads."
+        )
+    if bert.get("position_embedding_type", "absolute") != "absolute":
+        raise ConversionError(
+            f"bert_config.position_embedding_type must be 'absolute', got {bert['position_embedding_type']!r}: the "
+            "original cannot run another one with memory banks."
+        )
+    qformer_config: dict[str, Any] = {
+        **{name: bert.get(name, default) for name, default in QFORMER_FIELDS.items()},
+        **{name: bert[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
+        **{name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert},
+        "num_attention_heads": heads,
+        "cross_attention_frequency": bert["cross_attention_freq"],
+        "encoder_hidden_size": bert["encoder_width"],
+    }
+    return MemoryBankQFormerConfig(
+        vision_config=vision_config,
+        qformer_config=qformer_config,
+        **language_model_settings(original.llm, weights),
+        num_query_tokens=model["num_query_token"],
+        use_qformer_text_input=has_text,
+        memory_bank_length=model["memory_bank_length"],
+        max_num_frames=model.get("max_num_frames", 120),
+    )
+
+
+def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Fields of the original `BertConfig` that the tensors tell."""
+    layers, crossed = set(), set()
+    for name in weights:
+        if match := re.match(LAYER + r"(crossattention)?", name):
+            layers.add(int(match[1]))
+            if match[2]:
+                crossed.add(int(match[1]))
+    first = "Qformer.bert.encoder.layer.0."
+    if not layers or f"{first}crossattention.self.key.weight" not in weights:
+        raise ConversionError(f"There is no {first}crossattention.self.key.weight. Found: {preview(weights)}.")
+    sizes = {
+        "hidden_size": weights["query_tokens"].shape[2],
+        "query_length": weights["query_tokens"].shape[1],
+        "num_hidden_layers": max(layers) + 1,
+        "intermediate_size": weights[f"{first}intermediate_query.dense.weight"].shape[0],
+        "encoder_width": weights[f"{first}crossattention.self.key.weight"].shape[1],
+        "cross_attention_freq": min(crossed - {0}, default=max(layers) + 1),
+    }
+    for name, field in (("word_embeddings", "vocab_size"), ("position_embeddings", "max_position_embeddings")):
+        table = weights.get(f"Qformer.bert.embeddings.{name}.weight")
+        if table is not None:
+            sizes[field] = len(table)
+    return sizes
+
+
+def language_model_settings(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The width that `llm_proj` ends in and, where the original configuration has it, the language model's own."""
+    if "llm_proj.weight" not in weights:
+        return {}
+    width = weights["llm_proj.weight"].shape[0]
+    known = {field.name for field in fields(LlamaConfig)}
+    settings = {name: value for name, value in agree(original, {"hidden_size": width}).items() if name in known}
+    return {"projection_dim": width, "text_config": LlamaConfig(**settings) if original else None}
+
+
+def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | None:
+    """The vision tower that the command line names, if it names one."""
+    if arguments.frozen_weights and arguments.vision:
+        raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
+    if arguments.vision:
+        return load_tower(arguments.vision)
+    if not arguments.frozen_weights:
+        return None
+    weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
+    prefix = "visual_encoder."
+    selected = {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)} or weights
+    return Tower(eva_config(original.vision, selected), apply_rules(selected, VISION_RULES))
+
+
+def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> InstructBlipVisionConfig:
+    """EVA-ViT's configuration from its tensors and the `vision_config` section."""
+    kernel, positions = weights.get("patch_embed.proj.weight"), weights.get("pos_embed")
+    if kernel is None or positions is None or "blocks.0.mlp.fc1.weight" not in weights:
+        raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
+    width, _, patch_size, _ = kernel.shape
+    grid = math.isqrt(positions.shape[1] - 1)
+    found = {
+        "embed_dim": width,
+        "patch_size": patch_size,
+        "img_size": grid * patch_size,
+        "depth": 1 + max(int(match[1]) for name in weights if (match := re.match(BLOCK, name))),
+        "mlp_hidden": weights["blocks.0.mlp.fc1.weight"].shape[0],
+        "qkv_bias": "blocks.0.attn.q_bias" in weights,
+    }
+    vision = agree(original, found)
+    heads = vision.get("num_heads", VISION_HEADS.get(width))
+    if heads is None:
+        raise ConversionError(
+            f"No published EVA-ViT has width {width}, so the number of attention heads is unknown: pass "
+            "`--original-config FILE.json` with vision_config.num_heads."
+        )
+    return InstructBlipVisionConfig(
+        hidden_size=width,
+        intermediate_size=vision["mlp_hidden"],
+        num_hidden_layers=vision["depth"],
+        num_attention_heads=heads,
+        image_size=vision["img_size"],
+        patch_size=patch_size,
+        layer_norm_eps=vision.get("layer_norm_eps", 1e-6),
+        qkv_bias=vision["qkv_bias"],
+    )
+
+
+def load_tower(source: str) -> Tower:
+    """An image encoder from a folder or the Hub; of InstructBLIP its EVA-ViT, without reading its other parts."""
+    try:
+        if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
+            tower, report = InstructBlipVisionModel.from_pretrained(
+                source, key_mapping={r"^vision_model\.": ""}, output_loading_info=True
+            )
+        else:
+            tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
+    except OSError as error:
+        raise ConversionError(f"{source} is no vision tower: {error}") from error
+    if report["missing_keys"]:
+        raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
+    # The norm behind EVA-ViT was trained with the Q-Former, and is in the checkpoint.
+    state = {name: tensor for name, tensor in tower.state_dict().items() if not name.startswith("post_layernorm.")}
+    weights = state if isinstance(tower, InstructBlipVisionModel) else tower.state_dict()
+    return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
+
+
+def make_processor(config: MemoryBankQFormerConfig, model: dict[str, Any]) -> VideoClipProcessor:
+    """The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP."""
+    image_size = getattr(config.vision_config, "image_size", model.get("img_size", 224))
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    return VideoClipProcessor(
+        num_frames=model.get("num_frames") or 20,
+        sampling_strategy="linspace",
+        size={"height": height, "width": width},
+        resample=PILImageResampling.BICUBIC,
+        do_center_crop=False,
+        image_mean=list(OPENAI_CLIP_MEAN),
+        image_std=list(OPENAI_CLIP_STD),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser("malmm", "Convert the Q-Former of MA-LMM to MemoryBankQFormer.")
+    parser.add_argument(
+        "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
+    )
+    parser.add_argument(
+        "--vision", metavar="HUB_ID_OR_DIR", help="a Transformers image encoder, or InstructBLIP for its EVA-ViT"
+    )
+    run(parser, argv, convert)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""MemoryBankQFormer model configuration."""
+
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, InstructBlipQFormerConfig
+from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+
+@strict
+class MemoryBankQFormerConfig(PreTrainedConfig):
+    r"""
+    Configuration of the MemoryBankQFormer family: the long-video Q-Former of MA-LMM
+    (https://arxiv.org/abs/2404.05726). The defaults are its Q-Former on precomputed features of EVA-ViT-g.
+
+    Args:
+        vision_config (`PreTrainedConfig` or `dict`, *optional*):
+            Vision tower: any image encoder of Transformers, [`InstructBlipVisionConfig`] for EVA-ViT, or a video
+            encoder with `tubelet_size=1`. Its `hidden_size` sets `qformer_config.encoder_hidden_size`. Without one the
+            model takes `vision_embeds`.
+        qformer_config (`InstructBlipQFormerConfig` or `dict`, *optional*):
+            The Q-Former; that of InstructBLIP by default.
+        text_config (`PreTrainedConfig` or `dict`, *optional*):
+            Language model that the Q-Former's output is projected for. Its `hidden_size` sets `projection_dim`.
+        projection_dim (`int`, *optional*):
+            Width that the Q-Former's output is projected to; without it there is no projection.
+        num_query_tokens (`int`, defaults to 32):
+            Learned queries, and so tokens of output.
+        use_qformer_text_input (`bool`, defaults to `True`):
+            Whether the Q-Former can read a text beside the frames.
+        memory_bank_length (`int`, defaults to 20):
+            Frames that each memory bank holds; 0 for no memory, which encodes every frame on its own.
+        memory_policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`):
+            What happens when a bank is full: the most similar neighbours become their mean (MA-LMM), the oldest frame
+            goes, or frames stay that are spread over the video.
+        visual_memory (`bool`, defaults to `True`):
+            Whether queries attend to the vision tokens of earlier frames. The frames' positions are added where they
+            do.
+        query_memory (`bool`, defaults to `True`):
+            Whether every layer attends to its own input at earlier frames.
+        max_num_frames (`int`, defaults to 120):
+            Rows in the table of frame positions.
+        frame_position_overflow (`"clamp"` or `"scale"`, defaults to `"clamp"`):
+            The row of frames in longer videos: the last one, or the table stretched over `expected_num_frames`.
+        expected_num_frames (`int`, *optional*):
+            Frames of a whole video, for `frame_position_overflow="scale"`.
+        vision_layer_norm_eps (`float`, defaults to 1e-5):
+            Epsilon of the norm behind the vision tower.
+        classifier_dropout (`float`, defaults to 0.0):
+            Dropout before the classifier of [`MemoryBankQFormerForVideoClassification`].
+        initializer_range (`float`, defaults to 0.02):
+            Standard deviation of the normal initialisation.
+        video_token_id (`int`, *optional*):
+            Token of the language model's vocabulary that holds the place of a video in a text.
+
+    Raises:
+        ValueError: for values that contradict each other, named in the message.
+    """
+
+    model_type = "memory_bank_qformer"
+    keys_to_ignore_at_inference = ["memory"]
+    sub_configs_defaults = {
+        "vision_config": SubConfigSpec(AutoConfig, model_type="instructblip_vision_model", optional=True),
+        "qformer_config": InstructBlipQFormerConfig,
+        "text_config": SubConfigSpec(AutoConfig, model_type="llama", optional=True),
+    }
+
+    # Configurations once `__post_init__` is through.
+    vision_config: Any = None
+    qformer_config: Any = None
+    text_config: Any = None
+    projection_dim: int | None = None
+    num_query_tokens: int = 32
+    use_qformer_text_input: bool = True
+    memory_bank_length: int = 20
+    memory_policy: Literal["merge", "fifo", "uniform"] = "merge"
+    visual_memory: bool = True
+    query_memory: bool = True
+    max_num_frames: int = 120
+    frame_position_overflow: Literal["clamp", "scale"] = "clamp"
+    expected_num_frames: int | None = None
+    vision_layer_norm_eps: float = 1e-5
+    classifier_dropout: float | int = 0.0
+    initializer_range: float = 0.02
+    video_token_id: int | None = None
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        if self.vision_config is not None:
+            self.qformer_config.encoder_hidden_size = self.vision_config.hidden_size
+        if self.text_config is not None:
+            self.projection_dim = self.text_config.hidden_size
+
+    def validate_architecture(self):
+        """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        for name, least in (("num_query_tokens", 1), ("max_num_frames", 1), ("memory_bank_length", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+        if not 0 <= self.classifier_dropout < 1:
+            raise ValueError(f"`classifier_dropout` must be in [0, 1), got {self.classifier_dropout}.")
+        if self.frame_position_overflow == "scale" and not (self.expected_num_frames or 0) > 0:
+            raise ValueError(
+                '`frame_position_overflow="scale"` stretches the frame positions over a whole video: set '
+                f"`expected_num_frames` to the frames of one, got {self.expected_num_frames}."
+            )
+        qformer = self.qformer_config
+        if qformer.hidden_size % qformer.num_attention_heads:
+            raise ValueError(
+                f"`qformer_config.hidden_size` ({qformer.hidden_size}) must be a multiple of "
+                f"`qformer_config.num_attention_heads` ({qformer.num_attention_heads})."
+            )
+        tubelet_size = getattr(self.vision_config, "tubelet_size", 1)
+        if tubelet_size != 1:
+            raise ValueError(
+                f"The vision tower reads one frame at a time, but its `tubelet_size` is {tubelet_size}: choose one "
+                "with `tubelet_size=1`."
+            )
+        # Relative positions are a table over the distances within one sequence, which a bank of sequences is not.
+        positions = getattr(qformer, "position_embedding_type", "absolute")
+        if positions != "absolute":
+            raise ValueError(
+                f'`qformer_config.position_embedding_type` must be "absolute", got {positions!r}: relative positions '
+                "have no meaning between the frames of a memory bank."
+            )
+
+
+__all__ = ["MemoryBankQFormerConfig"]

@@ -1,0 +1,216 @@
+"""The memory of a video: explicit, of constant size, passed to the model and handed back."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from .compression_policies import POLICIES
+from .frame_bank import Bank
+
+
+class MemoryBank:
+    """
+    What a [`MemoryBankQFormerModel`] remembers of the videos of a batch. Pass it in and get it back, grown in place
+    like Transformers' caches; without one a call begins new videos.
+
+        memory = None
+        for frame in frames:  # (batch_size, 1, num_channels, height, width)
+            outputs = model(frame, memory=memory)
+            memory = outputs.memory
+
+    Nothing in it carries a gradient. It fits the model that filled it, with the text that it was filled with: keys and
+    values of its entries are kept, so after a change of the weights call [`~MemoryBank.drop_projections`].
+
+    Args:
+        length (`int`): frames that each bank holds.
+        policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`): what happens to the rest, see
+            `compression_policies.py`.
+
+    Attributes:
+        visual ([`Bank`], *optional*): vision tokens of frames, with the frame's position added. `states` is
+            `(batch_size, num_entries, num_tokens, hidden_size of the vision tower)`, `counts` (the frames that were
+            merged into an entry) `(batch_size, num_entries, num_tokens)`.
+        query (`list[Bank]`): for every layer of the Q-Former its input, queries and then text. `states` is
+            `(batch_size, num_entries, num_query_tokens + text_length, hidden_size)`.
+        frames_seen (`torch.LongTensor` of shape `(batch_size,)`, on the CPU): frames so far.
+    """
+
+    def __init__(self, length: int, policy: str = "merge"):
+        if length < 1:
+            raise ValueError(f"A memory bank holds at least 1 frame, got the length {length}.")
+        if policy not in POLICIES:
+            raise ValueError(f"There is no compression policy {policy!r}; choose one of {', '.join(POLICIES)}.")
+        self.length = length
+        self.policy = policy
+        self.visual: Bank | None = None
+        self.query: list[Bank] = []
+        self.frames_seen = torch.zeros(0, dtype=torch.long)
+
+    def __repr__(self) -> str:
+        return f"MemoryBank(length={self.length}, policy={self.policy!r}, frames_seen={self.frames_seen.tolist()})"
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.frames_seen)
+
+    def banks(self) -> list[Bank]:
+        return [bank for bank in (self.visual, *self.query) if bank is not None]
+
+    def prepare(
+        self,
+        batch_size: int,
+        visual_size: tuple[int, int] | None,
+        query_sizes: Sequence[tuple[int, int]],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """
+        Make banks for new videos, or see that those of earlier frames fit.
+
+        Args:
+            batch_size: number of videos.
+            visual_size: positions and channels of the visual bank; `None` for no such bank.
+            query_sizes: positions and channels of the query bank of every layer.
+            dtype, device: of the states, see [`Bank`].
+
+        Raises:
+            ValueError: if the memory was filled with something else.
+        """
+        if not self.batch_size:
+            visual, *query = (
+                None if size is None else Bank(batch_size, *size, self.length, self.policy, dtype, device)
+                for size in (visual_size, *query_sizes)
+            )
+            self.visual, self.query = visual, [bank for bank in query if bank is not None]
+            self.frames_seen = torch.zeros(batch_size, dtype=torch.long)
+        if self.batch_size != batch_size:
+            raise ValueError(
+                f"The memory is of {self.batch_size} videos, but the batch has {batch_size}: select the videos with "
+                "`memory.batch_select_indices`, or begin without a memory."
+            )
+        if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
+            raise ValueError("The memory has other banks than this model: another model filled it.")
+        if self.visual is not None and self.visual.size != visual_size:
+            raise ValueError(f"The memory has frames of {self.visual.size} (tokens, channels), not {visual_size}.")
+        for bank, size in zip(self.query, query_sizes, strict=True):
+            if bank.size != size:
+                raise ValueError(
+                    f"The memory has queries and text of {bank.size} (tokens, channels) for a frame, but here are "
+                    f"{size}: pass the same text in every call of a video."
+                )
+
+    def _replace(self, function: Callable[[Bank], Bank]) -> None:
+        self.visual = None if self.visual is None else function(self.visual)
+        self.query = [function(bank) for bank in self.query]
+
+    def _copy(self, function: Callable[[Bank], Bank]) -> "MemoryBank":
+        memory = MemoryBank(self.length, self.policy)
+        memory.visual, memory.query, memory.frames_seen = self.visual, self.query, self.frames_seen.clone()
+        memory._replace(function)
+        return memory
+
+    def clone(self) -> "MemoryBank":
+        """An independent copy, to go on in two ways."""
+        return self._copy(lambda bank: bank.map(torch.Tensor.clone))
+
+    def to(self, device: torch.device | str) -> "MemoryBank":
+        """The memory on a device: itself, moved. Its precision stays."""
+        self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)))
+        return self
+
+    def detach(self) -> "MemoryBank":
+        """The memory without gradients, which it has none of: itself."""
+        return self
+
+    def reset(self) -> None:
+        """Forget everything, to begin new videos."""
+        self.visual, self.query = None, []
+        self.frames_seen = torch.zeros(0, dtype=torch.long)
+
+    def drop_projections(self) -> None:
+        """Forget the keys and values of the entries; the next call computes them from the states."""
+        for bank in self.banks():
+            bank.projections = {}
+
+    def resize(self, length: int) -> None:
+        """Hold `length` frames from here on; what is too much is compressed now."""
+        if length < 1:
+            raise ValueError(f"A memory bank holds at least 1 frame, got the length {length}.")
+        if length != self.length:
+            self._replace(lambda bank: bank.resized(length))
+            self.length = length
+
+    def take(self, rows: torch.Tensor) -> "MemoryBank":
+        """A memory with copies of the videos in `rows`, int64."""
+        memory = self._copy(lambda bank: bank.take(rows))
+        memory.frames_seen = self.frames_seen[rows.cpu()]
+        return memory
+
+    def put(self, rows: torch.Tensor, memory: "MemoryBank") -> None:
+        """Write videos back that [`~MemoryBank.take`] took."""
+        for own, new in zip(self.banks(), memory.banks(), strict=True):
+            own.put(rows, new)
+        self.frames_seen[rows.cpu()] = memory.frames_seen
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the videos of these indices (int64, or bool for each video), in this order."""
+        rows = torch.arange(self.batch_size)[indices.cpu()]
+        self._replace(lambda bank: bank.take(rows))
+        self.frames_seen = self.frames_seen[rows]
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """[`~MemoryBank.batch_select_indices`] under the name that beam search knows."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every video `repeats` times, copies next to each other."""
+        self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """
+        Write a safetensors file. It appears complete or not at all, and replaces an older one of this name.
+        Keys and values are left out: they follow from the states.
+        """
+        names = ("slots", "order", "slot_counts", "similarities")
+        tensors = {"frames_seen": self.frames_seen}
+        for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:
+            if bank is not None:
+                tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in names}
+                tensors[f"{name}.num_entries"] = torch.tensor(bank.num_entries)
+        unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
+        save_file(tensors, unfinished, {"memory_bank": json.dumps({"length": self.length, "policy": self.policy})})
+        unfinished.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "MemoryBank":
+        """
+        Read a file of [`~MemoryBank.save`].
+
+        Raises:
+            ValueError: if it is another safetensors file.
+        """
+        with safe_open(path, "pt", device=str(device)) as file:
+            header = (file.metadata() or {}).get("memory_bank")
+            if header is None:
+                raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
+            memory = cls(**json.loads(header))
+            tensors: dict[str, dict[str, Any]] = {}
+            for key in file.keys():
+                owner, _, name = key.rpartition(".")
+                tensors.setdefault(owner, {})[name] = file.get_tensor(key)
+        memory.frames_seen = tensors.pop("")["frames_seen"].cpu()
+        banks = {}
+        for owner, content in tensors.items():
+            banks[owner] = bank = object.__new__(Bank)
+            bank.policy, bank.projections = memory.policy, {}
+            bank.num_entries = content.pop("num_entries").tolist()
+            vars(bank).update(content)
+        memory.visual = banks.pop("visual", None)
+        memory.query = [banks[str(i)] for i in range(len(banks))]
+        return memory

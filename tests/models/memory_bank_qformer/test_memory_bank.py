@@ -1,0 +1,219 @@
+"""The memory by itself: compression against the original, policies, and the verbs of caches."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from hf_video import MemoryBank
+from hf_video.models.memory_bank_qformer.frame_bank import Bank
+from tests.goldens import load_golden
+
+from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
+
+COMPRESS = load_golden("memory_bank_qformer", "compress")
+CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
+
+
+def fill(bank, num_frames, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    frames = torch.randn(len(bank.num_entries), num_frames, *bank.size, generator=generator)
+    for frame in frames.unbind(1):
+        bank.append(frame)
+    return frames
+
+
+def filled_memory(num_frames=7, batch_size=2):
+    model, text = tiny_model(), random_text(batch_size)
+    with torch.no_grad():
+        return model, text, model(vision_embeds=random_frames(batch_size, num_frames), **text).memory
+
+
+def assert_same(memory, expected):
+    """Equal in everything that can be read."""
+    assert memory.frames_seen.tolist() == expected.frames_seen.tolist()
+    assert len(memory.banks()) == len(expected.banks()) > 0
+    for bank, other in zip(memory.banks(), expected.banks(), strict=True):
+        torch.testing.assert_close(bank.states, other.states)
+        assert torch.equal(bank.counts, other.counts)
+        assert bank.num_entries == other.num_entries
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_compression_equals_the_original(case):
+    states, counts = (COMPRESS.inputs[f"{case}.{name}"] for name in ("bank", "size"))
+    before = states.clone()
+    bank = Bank.from_states(states, counts, states.shape[1] - 1, "merge")
+    bank.compress()
+    torch.testing.assert_close(bank.states, COMPRESS.expected[f"{case}.bank"], atol=1e-6, rtol=0)
+    assert torch.equal(bank.counts, COMPRESS.expected[f"{case}.size"])
+    assert torch.equal(states, before)
+
+
+def test_of_equal_pairs_the_oldest_merges():
+    bank = Bank.from_states(torch.ones(1, 4, 2, 8), torch.ones(1, 4, 2), 3, "merge")
+    bank.compress()
+    assert bank.counts[0, :, 0].tolist() == [2, 1, 1]
+
+
+def test_incremental_similarities_equal_computed_ones():
+    bank = Bank(2, 5, 8, length=6, policy="merge")
+    fill(bank, 40)
+    states = bank.states
+    expected = F.cosine_similarity(states[:, :-1], states[:, 1:], dim=-1)
+    torch.testing.assert_close(bank.similarities[:, :5], expected)
+    assert (bank.counts.sum(1) == 40).all()
+
+
+def test_fifo_is_a_window():
+    bank = Bank(2, 5, 8, length=4, policy="fifo")
+    frames = fill(bank, 11)
+    assert torch.equal(bank.states, frames[:, -4:])
+    assert (bank.counts == 1).all()
+
+
+def test_uniform_keeps_frames_spread_over_the_video():
+    bank = Bank(1, 1, 8, length=5, policy="uniform")
+    frames = fill(bank, 200)
+    kept = [int((frames[0, :, 0] == state).all(-1).nonzero()) for state in bank.states[0, :, 0]]
+    assert kept == [0, *torch.cumsum(bank.counts[0, :, 0], 0)[:-1].int().tolist()]
+    gaps = torch.tensor([*kept, 200]).diff()
+    assert gaps.max() <= 3 * gaps.min()
+
+
+def test_a_bank_of_one_is_the_mean():
+    bank = Bank(1, 3, 8, length=1, policy="merge")
+    frames = fill(bank, 50)
+    torch.testing.assert_close(bank.states[:, 0], frames.mean(1))
+
+
+def test_a_mean_over_many_half_precision_frames_stays_exact():
+    bank = Bank(1, 3, 8, length=1, policy="merge", dtype=torch.bfloat16)
+    frames = fill(bank, 2000).bfloat16()
+    assert bank.states.dtype == torch.float32
+    torch.testing.assert_close(bank.states[:, 0], frames.float().mean(1), atol=1e-2, rtol=0)
+
+
+def test_states_are_copies():
+    _, _, memory = filled_memory()
+    states, counts = memory.visual.states, memory.visual.counts
+    assert (states != 0).all() and (counts != 0).all()
+    memory.visual.states.zero_()
+    memory.visual.counts.zero_()
+    assert torch.equal(memory.visual.states, states) and torch.equal(memory.visual.counts, counts)
+
+
+def test_shapes_are_as_documented():
+    _, _, memory = filled_memory()
+    assert memory.visual.states.shape == (2, 3, 5, 40) and memory.visual.counts.shape == (2, 3, 5)
+    assert len(memory.query) == 3
+    assert memory.query[1].states.shape == (2, 3, 4 + 6, 32) and memory.query[1].counts.shape == (2, 3, 10)
+    assert memory.frames_seen.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        (lambda memory: memory.batch_select_indices(torch.tensor([2, 0])), [2, 0]),
+        (lambda memory: memory.batch_select_indices(torch.tensor([True, False, True])), [0, 2]),
+        (lambda memory: memory.reorder_cache(torch.tensor([1, 1, 2])), [1, 1, 2]),
+        (lambda memory: memory.batch_repeat_interleave(2), [0, 0, 1, 1, 2, 2]),
+    ],
+)
+@torch.no_grad()
+def test_selected_videos_go_on_as_if_alone(change, rows):
+    model, text, memory = filled_memory(batch_size=3)
+    change(memory)
+    more = random_frames(3, 4, seed=5)
+    together = model(vision_embeds=more[rows], memory=memory, **{name: ids[rows] for name, ids in text.items()})
+    assert together.memory is memory
+    for place, row in enumerate(rows):
+        frames = torch.cat([random_frames(3, 7)[row : row + 1], more[row : row + 1]], dim=1)
+        alone = model(vision_embeds=frames, **{name: ids[row : row + 1] for name, ids in text.items()})
+        torch.testing.assert_close(together.last_hidden_state[place], alone.last_hidden_state[0], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_clone_goes_its_own_way():
+    model, text, memory = filled_memory()
+    branch, kept = memory.clone(), memory.clone()
+    model(vision_embeds=random_frames(2, 3, seed=4), memory=branch, **text)
+    assert_same(memory, kept)
+    assert branch.frames_seen.tolist() == [10, 10]
+
+
+def test_reset_begins_new_videos():
+    model, text, memory = filled_memory()
+    memory.reset()
+    with torch.no_grad():
+        again = model(vision_embeds=random_frames(2, 7), memory=memory, **text).memory
+    assert_same(again, filled_memory()[2])
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+@torch.no_grad()
+def test_the_length_can_change_between_calls(length):
+    model, text, memory = filled_memory()
+    memory.resize(length)
+    assert memory.visual.num_entries == [min(length, 3)] * 2
+    assert (memory.visual.counts.sum(1) == 7).all()
+    grown = model(vision_embeds=random_frames(2, 6, seed=3), memory=memory, **text).memory
+    assert grown.visual.states.shape[1] == grown.query[0].states.shape[1] == length
+    assert (grown.visual.counts.sum(1) == 13).all()
+
+
+def test_shortening_one_by_one_equals_shortening_at_once():
+    at_once, one_by_one = (Bank(2, 5, 8, length=8, policy="merge") for _ in range(2))
+    fill(at_once, 20), fill(one_by_one, 20)
+    expected = at_once.resized(3)
+    for length in range(7, 2, -1):
+        one_by_one = one_by_one.resized(length)
+    torch.testing.assert_close(one_by_one.states, expected.states)
+    assert torch.equal(one_by_one.counts, expected.counts)
+
+
+@pytest.mark.parametrize("num_frames", [2, 7])
+@torch.no_grad()
+def test_a_saved_memory_goes_on_the_same(tmp_path, num_frames):
+    model, text, memory = filled_memory(num_frames)
+    memory.save(tmp_path / "video.safetensors")
+    loaded = MemoryBank.load(tmp_path / "video.safetensors")
+    assert (loaded.length, loaded.policy) == (3, "merge")
+    assert_same(loaded, memory)
+    more = random_frames(2, 4, seed=8)
+    outputs = [model(vision_embeds=more, memory=each, **text) for each in (memory, loaded)]
+    torch.testing.assert_close(outputs[0].last_hidden_state, outputs[1].last_hidden_state, atol=1e-5, rtol=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["video.safetensors"]
+
+
+def test_an_empty_memory_can_be_saved(tmp_path):
+    MemoryBank(4, "fifo").save(tmp_path / "a.safetensors")
+    loaded = MemoryBank.load(tmp_path / "a.safetensors")
+    assert (loaded.length, loaded.policy, loaded.batch_size) == (4, "fifo", 0)
+
+
+def test_another_file_is_no_memory(tmp_path):
+    save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match="is not a file that `MemoryBank.save` wrote"):
+        MemoryBank.load(tmp_path / "a.safetensors")
+
+
+def test_moving_moves_everything():
+    _, _, memory = filled_memory()
+    assert memory.detach() is memory
+    assert memory.to("meta") is memory
+    for bank in memory.banks():
+        assert all(tensor.is_meta for tensor in bank.tensors())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MemoryBank(0), "at least 1 frame, got the length 0"),
+        (lambda: MemoryBank(3, "lru"), "no compression policy 'lru'; choose one of merge, fifo, uniform"),
+        (lambda: MemoryBank(3).resize(0), "at least 1 frame, got the length 0"),
+    ],
+)
+def test_impossible_memories_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
