@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from .option_types import non_negative_int
+from .option_types import VIDEO_ROOT_HELP, non_negative_int
 from .trained_model import add_model_options, load_trained_model
 
 
@@ -16,6 +16,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         description="Measure top-1 and top-5 accuracy. Probabilities are averaged over the views of a video.",
     )
     parser.add_argument("data", metavar="DATA", help="folder or CSV file of labelled videos, as for `hf-video train`")
+    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
     add_model_options(parser)
     parser.add_argument("--split", help="default: test if DATA has it, else validation, else train")
     parser.add_argument(
@@ -23,24 +24,36 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the confusion matrix")
     parser.add_argument("--output", metavar="FILE", help="also write the JSON object to FILE, which must not exist")
+    parser.add_argument(
+        "--predictions",
+        metavar="FILE",
+        help="also write a table of all videos, .csv or .parquet, which must not exist",
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the metrics; writes nothing unless asked to."""
-    output = Path(args.output) if args.output else None
-    if output is not None and output.exists():
-        raise ValueError(f"--output {output} exists. Choose another name: results are never overwritten.")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ValueError(f"--output {output}: the folder {output.absolute().parent} does not exist.")
+    output, table = (_check_output(name, getattr(args, name)) for name in ("output", "predictions"))
 
+    import numpy as np
     from transformers import EvalPrediction
 
     from hf_video.data import ClipDataset, load_video_dataset
-    from hf_video.training import compute_metrics, confusion_matrix, evaluate_dataset
+    from hf_video.training import (
+        calibration_error,
+        compute_metrics,
+        confusion_matrix,
+        evaluate_dataset,
+        per_class_accuracy,
+        write_predictions,
+    )
     from hf_video.training.loading import class_names_of
+    from hf_video.training.predictions import check_table_name
 
-    data = load_video_dataset(args.data)
+    if table is not None:
+        check_table_name(table)
+    data = load_video_dataset(args.data, video_root=args.video_root)
     split = args.split or next(name for name in ("test", "validation", "train") if name in data)
     if split not in data:
         raise ValueError(f"--split {split}: {args.data} only has {', '.join(data)}.")
@@ -48,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
     )
     names = class_names_of(model.config)
-    data = load_video_dataset(args.data, labels=names)
+    data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
 
     dataset = ClipDataset(data[split], processor, training=False)
     scores, labels = evaluate_dataset(model, dataset, batch_size=args.batch_size, num_workers=args.num_workers)
@@ -61,11 +74,15 @@ def run(args: argparse.Namespace) -> int:
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **metrics,
+        "mean_class_accuracy": float(np.nanmean(per_class_accuracy(scores, labels))),
+        "calibration_error": calibration_error(scores, labels),
         "class_names": names,
         "confusion_matrix": counts.tolist(),
     }
     if output is not None:
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if table is not None:
+        write_predictions(table, videos=data[split]["video"], scores=scores, labels=labels, class_names=names)
     if args.json:
         print(json.dumps(result))
     else:
@@ -73,9 +90,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_output(name: str, file: str | None) -> Path | None:
+    if file is None:
+        return None
+    path = Path(file)
+    if path.exists():
+        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--{name} {path}: the folder {path.absolute().parent} does not exist.")
+    return path
+
+
 def _print_table(result: dict) -> None:
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
-    for key, title in (("top1_accuracy", "top-1 accuracy"), ("top5_accuracy", "top-5 accuracy")):
+    titles = {"top1_accuracy": "top-1 accuracy", "top5_accuracy": "top-5 accuracy"}
+    titles |= {"mean_class_accuracy": "mean of classes", "calibration_error": "calibration error"}
+    for key, title in titles.items():
         if key in result:
             print(f"{title}  {result[key]:.2%}")
     width = max(map(len, result["class_names"]))

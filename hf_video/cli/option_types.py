@@ -3,6 +3,8 @@
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
+VIDEO_ROOT_HELP = "where relative paths in a CSV, list or JSON file begin; default: the folder of that file"
+
 
 def positive_int(word: str) -> int:
     """A whole number of at least 1."""
@@ -17,6 +19,11 @@ def non_negative_int(word: str) -> int:
 def positive_float(word: str) -> float:
     """A finite number above 0."""
     return _checked(float, word, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def fraction(word: str) -> float:
+    """A number from 0 on, below 1."""
+    return _checked(float, word, lambda value: 0 <= value < 1, "a number from 0 on, below 1")
 
 
 def open_fraction(word: str) -> float:

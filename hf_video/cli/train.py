@@ -7,66 +7,39 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .option_types import non_negative_int, open_fraction, positive_float, positive_int
+from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import last_checkpoint, move_aside, require_fresh
-from .trained_model import choose_device, locate_model
+from .train_inputs import load_data, load_model, readable_videos, training_splits
+from .train_options import DEFAULTS, OPTIONS_FILE, SCRATCH_DEFAULTS, merge_options, read_settings
+from .trained_model import choose_device
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
-    from transformers import PreTrainedModel
+    from datasets import Dataset
 
-    from hf_video.processing import VideoClipProcessor
+    from hf_video.data import ClipAugmentation, ClipMixing
     from hf_video.training import VideoTrainer, VideoTrainingArguments
 
-# Those of hf_video.processing.clip_sampling, spelled out because help must not wait for its imports.
+# Those of hf_video.processing.clip_sampling and hf_video.data.clips, spelled out because help must not wait for their
+# imports.
 SAMPLING_STRATEGIES = ("dense", "strided", "uniform", "sparse", "linspace")
-
-OPTIONS_FILE = "train_options.json"
-
-DEFAULTS: dict[str, Any] = {
-    "model": None,
-    "num_frames": None,
-    "frame_sampling_rate": None,
-    "sampling_strategy": None,
-    "image_size": None,
-    "patch_size": 16,
-    "tubelet_size": 2,
-    "hidden_size": 192,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 3,
-    "epochs": 20,
-    "batch_size": 8,
-    "learning_rate": None,
-    "seed": 42,
-    "device": "auto",
-    "num_workers": 0,
-    "validation_fraction": 0.2,
-}
-# What a model from scratch gets where nothing is said; with --model these follow the model.
-SCRATCH_DEFAULTS = {"num_frames": 16, "frame_sampling_rate": 4, "sampling_strategy": "uniform", "image_size": 112}
-SCRATCH_ONLY = ("patch_size", "tubelet_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-# A resumed run with another value of these would be another run, or would validate on videos it was trained on.
-FIXED_ON_RESUME = ("model", *SCRATCH_DEFAULTS, *SCRATCH_ONLY, "seed", "validation_fraction")
-# Fields that more than the trainer depends on.
-WORDS_WITH_OPTIONS = {
-    "output_dir": "--output-dir",
-    "resume_from_checkpoint": "--resume",
-    "seed": "--seed",
-    "use_cpu": "--device",
-}
+ON_ERROR = ("error", "skip", "replace")
 
 DESCRIPTION = """\
 Fine-tune a video classifier, or train a small VideoViT from scratch, on your own labelled videos.
 
 DATA is a folder of class folders (DATA/<class>/<video>), such folders inside train/, validation/ and test/, or CSV
-files with the columns path,label[,start,end]. Checkpoints are chosen on the validation split; without one, videos are
+files with the columns path,label[,start,end]; or a recipe, a YAML file of settings, which says where the data are or
+leaves it to data=... Checkpoints are chosen on the validation split; without one, videos are
 held out from the training split. A test split is used once, at the end, for the report.
 """
 EPILOG = """\
-Any other field of transformers.TrainingArguments is set by a word `name=value`, such as weight_decay=0.1 bf16=true
-gradient_accumulation_steps=4.
+Any setting can be given by a word `name=value`: the options above, the fields of transformers.TrainingArguments, of
+VideoTrainingArguments (layer_decay, ema_decay, lora_rank, linear_probe, freeze_layers ...), of ClipAugmentation
+(rand_augment_num_ops, horizontal_flip ...) and of ClipMixing (mixup_alpha, cutmix_alpha ...). A recipe has the same
+names, one line `name: value` each; words and options change its settings.
 
-example: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
+examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
+          hf-video train recipes/videomae_base_kinetics400.yaml data=my_videos output_dir=my_model model=converted
 """
 
 
@@ -75,15 +48,15 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "train",
         help="train a video classifier on your videos",
-        usage="hf-video train DATA --output-dir DIR [options] [name=value ...]",
+        usage="hf-video train DATA|RECIPE.yaml --output-dir DIR [options] [name=value ...]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(takes_words=True)
-    parser.add_argument("data", metavar="DATA", help="folder or CSV file of labelled videos")
-    parser.add_argument("--output-dir", required=True, metavar="DIR", help="for the model, checkpoints and report")
+    parser.add_argument("data", metavar="DATA", help="folder or CSV file of labelled videos, or a recipe")
+    parser.add_argument("--output-dir", metavar="DIR", help="for the model, checkpoints and report")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run, with the options it had")
     parser.add_argument(
         "--overwrite-output-dir",
@@ -106,6 +79,12 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         help="how frames are chosen: dense and strided keep a distance, the others cover the whole video; "
         f"default: the model's, or {SCRATCH_DEFAULTS['sampling_strategy']}",
     )
+    for name, rate_type, text in (
+        ("drop-path-rate", fraction, "largest rate of stochastic depth"),
+        ("classifier-dropout", fraction, "dropout before the head"),
+        ("classifier-init-scale", positive_float, "factor on the first weights of a fresh head"),
+    ):
+        model.add_argument(f"--{name}", type=rate_type, metavar="X", help=f"{text}; default: the model's")
     for name, text in (
         ("patch-size", "pixels on a side of a patch"),
         ("tubelet-size", "frames in a patch"),
@@ -143,6 +122,16 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         help="share of each class held out where DATA has no validation split; "
         f"default {DEFAULTS['validation_fraction']}",
     )
+    training.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
+    training.add_argument(
+        "--on-error",
+        choices=ON_ERROR,
+        help="a video that cannot be read: stop, leave it out, or train on another one in its place; default error",
+    )
+    for name, text in (("num-clips", "clips of a video"), ("num-crops", "crops of a clip")):
+        training.add_argument(
+            f"--{name}", type=positive_int, metavar="N", help=f"{text} in the report and wherever the model is used"
+        )
     return parser
 
 
@@ -153,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
         output_dir = trainer.args.output_dir
         print(f"top-1 accuracy {metrics['top1_accuracy']:.1%} on {metrics['num_videos']} {metrics['split']} videos")
         print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'report.md')}")
+        if broken := metrics.get("broken_videos"):
+            print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
         print(f"try it   hf-video predict VIDEO --model {output_dir}")
     return 0
 
@@ -170,6 +161,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         ValueError, OSError: the data, the model, the output folder or an option is wrong; nothing was written.
         KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
     """
+    args = read_settings(args)
     given = vars(args)
     resume, overwrite = given.get("resume", False), given.get("overwrite_output_dir", False)
     output_dir = Path(args.output_dir).expanduser().absolute()
@@ -180,36 +172,46 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     checkpoint = last_checkpoint(output_dir) if resume else None
     if not resume and not overwrite:
         require_fresh(output_dir, expected=(OPTIONS_FILE,))
-    options, words = _merge_options(given, output_dir / OPTIONS_FILE if resume else None)
+    options, words = merge_options(given, output_dir / OPTIONS_FILE if resume else None)
 
     from transformers import ProgressCallback, set_seed
     from transformers.utils.logging import disable_progress_bar
 
-    from hf_video.data import ClipDataset
+    from hf_video.data import ClipDataset, MixingCollator, collate_clips
     from hf_video.training import VideoTrainer
     from hf_video.training.callbacks import EpochLineCallback
     from hf_video.training.report import replace_file
 
     device = choose_device(options["device"])
     set_seed(options["seed"])
-    arguments = _training_arguments(options, words, output_dir, pin_memory=device.type != "cpu")
-    data, class_names = _load_data(args.data, checkpoint or options["model"])
-    train_split, validation_split = _training_splits(data, options)
-    model, processor = _load_model(options, class_names, checkpoint)
+    arguments, augmentation, mixing = _read_fields(options, words, output_dir, pin_memory=device.type != "cpu")
+    if arguments.lora_rank and options["model"] is None:
+        raise ValueError("lora_rank adapts a trained model: say which with --model.")
+    # Checkpoints of adapters have no model in them; the trainer loads them into the one that they began with.
+    saved_model = None if arguments.lora_rank else checkpoint
+    data, class_names = load_data(args.data, saved_model or options["model"], options["video_root"])
+    model, processor = load_model(options, class_names, saved_model)
+    model = _choose_weights(model, arguments)
+    data, broken = readable_videos(data, options["on_error"])
+    train_split, validation_split = training_splits(data, options)
     if arguments.process_index == 0:
-        if not resume:
-            _check_videos(data)
         if overwrite:
             move_aside(output_dir)
         output_dir.mkdir(parents=True, exist_ok=True)
         saved = json.dumps({**options, "words": words}, indent=2) + "\n"
         replace_file(output_dir / OPTIONS_FILE, lambda path: path.write_text(saved, encoding="utf-8"))
 
+    on_error = options["on_error"]
     trainer = VideoTrainer(
         model=model,
         args=arguments,
-        train_dataset=ClipDataset(train_split, processor, training=True, seed=arguments.seed),
-        eval_dataset=ClipDataset(validation_split, processor, training=False),
+        train_dataset=ClipDataset(
+            train_split, processor, training=True, seed=arguments.seed, augmentation=augmentation, on_error=on_error
+        ),
+        eval_dataset=ClipDataset(validation_split, processor, training=False, on_error=_without_replacement(on_error)),
+        data_collator=MixingCollator(mixing, len(class_names), arguments.label_smoothing_factor)
+        if mixing.is_on
+        else collate_clips,
         processing_class=processor,
     )
     if not arguments.disable_tqdm:
@@ -218,46 +220,22 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     disable_progress_bar()  # that of writing each checkpoint; the trainer has its own
     try:
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        _finish_model(trainer, options)
         trainer.save_model()
-        return trainer, _report(trainer, options, data.get("test"))
+        return trainer, _report(trainer, options, data.get("test"), broken)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_was_kept(output_dir)) from None
 
 
-def _merge_options(given: dict[str, Any], saved_file: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Defaults, below the options of the run being resumed, below those given; and the `name=value` words."""
-    options = {name: given[name] for name in DEFAULTS if name in given}
-    words = given["words"]
-    if "model" in options:
-        options["model"] = locate_model(options["model"])
-    if saved_file is not None:
-        saved = json.loads(saved_file.read_text(encoding="utf-8"))
-        words = list({word.partition("=")[0]: word for word in (*saved.pop("words"), *words)}.values())
-        for name in FIXED_ON_RESUME:
-            if name in options and options[name] != saved[name]:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {options[name]} differs from the run being resumed ({saved[name]}). "
-                    "Leave it out, or train into another folder."
-                )
-        return saved | options, words
-    if "model" in options:
-        wrong = [name for name in SCRATCH_ONLY if name in options]
-        if wrong:
-            raise ValueError(f"--{wrong[0].replace('_', '-')} is for a model from scratch, not for --model.")
-        return DEFAULTS | {"learning_rate": 1e-4} | options, words
-    return DEFAULTS | SCRATCH_DEFAULTS | {"learning_rate": 1e-3} | options, words
-
-
-def _training_arguments(
+def _read_fields(
     options: dict[str, Any], words: list[str], output_dir: Path, pin_memory: bool
-) -> VideoTrainingArguments:
-    from hf_video.training.arguments import parse_training_arguments
+) -> tuple[VideoTrainingArguments, ClipAugmentation, ClipMixing]:
+    from hf_video.training.arguments import parse_arguments
+    from hf_video.training.recipes import FIELD_KINDS
 
-    for name, option in WORDS_WITH_OPTIONS.items():
-        if any(word.startswith(f"{name}=") for word in words):
-            raise ValueError(f"{name}=... is set by the option {option}.")
-    return parse_training_arguments(
+    arguments, augmentation, mixing = parse_arguments(
         words,
+        FIELD_KINDS,
         output_dir=str(output_dir),
         num_train_epochs=options["epochs"],
         per_device_train_batch_size=options["batch_size"],
@@ -268,102 +246,53 @@ def _training_arguments(
         dataloader_num_workers=options["num_workers"],
         dataloader_pin_memory=pin_memory,
     )
+    return arguments, augmentation, mixing
 
 
-def _load_data(data: str, model: str | Path | None) -> tuple[DatasetDict, list[str]]:
-    """The splits and the class names by id: those of the model if it knows the same classes, else sorted."""
-    from hf_video.data import load_video_dataset
+def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
+    """The model with what is not to be trained frozen, and adapters or a probe where they are asked for."""
+    from hf_video.training import add_lora, freeze_layers, make_linear_probe
 
-    splits = load_video_dataset(data)
-    if "train" not in splits:
-        raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
-    names = splits["train"].features["label"].names
-    if model is not None:
-        from transformers import AutoConfig
-
-        from hf_video.training.loading import class_names_of
-
-        known = class_names_of(AutoConfig.from_pretrained(model))
-        if sorted(known) == sorted(names):
-            return load_video_dataset(data, labels=known), known
-    return splits, names
+    freeze_layers(model, arguments.freeze_layers)
+    if arguments.linear_probe:
+        make_linear_probe(model)
+    return add_lora(model, arguments.lora_rank, arguments.lora_alpha) if arguments.lora_rank else model
 
 
-def _training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
-    from hf_video.data import hold_out
+def _finish_model(trainer: VideoTrainer, options: dict[str, Any]) -> None:
+    """Makes the model one that `from_pretrained` loads, with the views of its final evaluation."""
+    from hf_video.training import to_plain_model
 
-    if "validation" in data:
-        return data["train"], data["validation"]
-    return hold_out(data["train"], options["validation_fraction"], options["seed"])
-
-
-def _load_model(
-    options: dict[str, Any], class_names: list[str], checkpoint: Path | None
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import input_size, load_classifier, load_processor, set_input_size
-
-    if checkpoint is not None:
-        model = load_classifier(checkpoint, class_names, dtype="float32")
-        return model, load_processor(checkpoint, model.config)
-
-    sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
-    if options["model"] is not None:
-        model = load_classifier(options["model"], class_names, dtype="float32")
-        set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
-        size = {} if options["image_size"] is None else input_size(options["image_size"])
-        return model, load_processor(options["model"], model.config, **sampling, **size)
-
-    from huggingface_hub.errors import StrictDataclassError
-
-    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-
-    try:
-        config = VideoViTConfig(
-            **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
-            intermediate_size=4 * options["hidden_size"],
-            id2label=dict(enumerate(class_names)),
-            label2id={name: index for index, name in enumerate(class_names)},
-        )
-    except StrictDataclassError as error:
-        raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    processor = VideoClipProcessor(**sampling, **input_size(options["image_size"]))
-    return VideoViTForVideoClassification(config), processor
+    if trainer.args.lora_rank and trainer.is_world_process_zero():
+        trainer.model.save_pretrained(Path(trainer.args.output_dir, "adapter"))
+    trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
+    for name in ("num_clips", "num_crops"):
+        if options[name] is not None:
+            setattr(trainer.processing_class, name, options[name])
 
 
-def _check_videos(data: DatasetDict) -> None:
-    """Opens every video, so that a broken one is found before training, not in the middle of it."""
-    from tqdm.auto import tqdm
-
-    from hf_video.processing import VideoReadError, probe_video
-
-    broken = []
-    starts: dict[str, float] = {}
-    for split in data.values():
-        for row in split:
-            starts[row["video"]] = max(starts.get(row["video"], 0.0), row["start"] or 0.0)
-    for video, start in tqdm(starts.items(), desc="Checking videos"):
-        try:
-            duration = probe_video(video).duration
-        except VideoReadError as error:
-            broken.append(str(error))
-            continue
-        if duration and start >= duration:
-            broken.append(f"{video}: a segment starts at {start:g} s, the video ends at {duration:g} s")
-    if broken:
-        listed = "\n  ".join(broken[:5] + (["..."] if len(broken) > 5 else []))
-        raise ValueError(f"{len(broken)} videos cannot be read; repair them or take them out of the data:\n  {listed}")
+def _without_replacement(on_error: str) -> str:
+    return "skip" if on_error == "replace" else on_error
 
 
-def _report(trainer: VideoTrainer, options: dict[str, Any], test_split: Dataset | None) -> dict[str, Any]:
+def _report(
+    trainer: VideoTrainer, options: dict[str, Any], test_split: Dataset | None, broken: list[str]
+) -> dict[str, Any]:
+    from accelerate.utils import gather_object
+
     from hf_video.data import ClipDataset
     from hf_video.training import write_report
     from hf_video.training.loading import class_names_of
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
     if test_split is not None:
-        dataset, split = ClipDataset(test_split, processor, training=False), "test"
+        dataset, split = (
+            ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error),
+            "test",
+        )
     prediction = trainer.predict(dataset)
+    datasets = (trainer.train_dataset, trainer.eval_dataset, dataset)
+    broken = sorted({*broken, *gather_object([path for used in datasets for path in used.broken_videos()])})
     if not trainer.is_world_process_zero():
         return {}
     return write_report(
@@ -379,6 +308,7 @@ def _report(trainer: VideoTrainer, options: dict[str, Any], test_split: Dataset 
             "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
             "epochs": trainer.args.num_train_epochs,
             "seed": trainer.args.seed,
+            **({"broken_videos": broken} if broken else {}),
         },
     )
 

@@ -4,9 +4,13 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "ClipAugmentation": ".augmentation",
     "ClipDataset": ".clips",
+    "ClipMixing": ".mixing",
+    "MixingCollator": ".mixing",
     "collate_clips": ".collation",
     "hold_out": ".datasets",
+    "inspect_videos": ".inspection",
     "load_video_dataset": ".datasets",
     "write_moving_digits": ".moving_digits",
 }

@@ -8,10 +8,15 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from torchvision.transforms.v2 import functional as F
 from transformers import BaseVideoProcessor
 
-from hf_video.processing import read_video
+from hf_video.processing import VideoReadError, read_video
+
+from .augmentation import ClipAugmentation
+from .collation import SAMPLE_KEY
+
+# What becomes of a video that cannot be read.
+ON_ERROR = ("error", "skip", "replace")
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 
@@ -19,10 +24,11 @@ Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 class ClipDataset(Dataset):
     """Reads and prepares the clips of a data set of `load_video_dataset`.
 
-    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels`, an int, where the data
-    set has labels. With `training=False` the views are those of the processor, num_clips * num_crops of them, clips
-    first. With `training=True` there is one view, drawn anew every epoch: a random clip, resized as the processor does
-    and cropped at a random place, the same for all its frames.
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels`, an int or a list of
+    floats, where the data set has labels. With `training=False` the views are those of the processor, num_clips *
+    num_crops of them, clips first. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn
+    anew every epoch: a random clip, resized as the processor does and cropped at a random place, the same for all its
+    frames; and a `sample_key`, (seed, epoch, index), for a collator that draws as well.
 
     Every draw depends on (seed, epoch, index) alone, so it does not matter which worker or machine makes it, nor
     whether the run was interrupted.
@@ -32,14 +38,17 @@ class ClipDataset(Dataset):
         processor: A `VideoClipProcessor`; its options decide everything that is not random.
         training: Whether to draw clips and crops at random.
         seed: Seed of all draws.
-        horizontal_flip: Mirror half of the training clips. Off by default, as it turns left into right and so changes
-            the class of many motions.
-        transform: Called in training as `transform(frames, generator)` with the cropped frames, uint8 (T, C, H, W),
+        augmentation: Further random changes of training clips; none by default.
+        transform: Called in training as `transform(frames, generator)` with the augmented frames, uint8 (T, C, H, W),
             and a NumPy generator to draw from; returns frames of the same dtype and layout.
+        on_error: What becomes of a video that cannot be read: "error" raises, "skip" makes the item None, which
+            `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
+            `broken_videos` lists them. Evaluation never replaces: a score must belong to its video.
 
     Raises:
-        ValueError: If `dataset` has no column `video`, or `horizontal_flip` or `transform` is given for evaluation.
-        VideoReadError: On access to an item, if its video cannot be read.
+        ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or a random
+            resized crop is asked of a processor that does not crop.
+        VideoReadError: On access to an item, if its video cannot be read and `on_error` does not provide for it.
     """
 
     def __init__(
@@ -49,39 +58,68 @@ class ClipDataset(Dataset):
         *,
         training: bool,
         seed: int = 0,
-        horizontal_flip: bool = False,
+        augmentation: ClipAugmentation | None = None,
         transform: Transform | None = None,
+        on_error: str = "error",
     ):
         if "video" not in dataset.column_names:
             raise ValueError(
                 f"The data set has the columns {dataset.column_names}, but not 'video', the paths of videos. "
                 "Make it with load_video_dataset, or rename a column: dataset.rename_column(name, 'video')."
             )
-        if not training and (horizontal_flip or transform is not None):
-            raise ValueError("horizontal_flip and transform are for training; leave them out where training=False.")
+        if not training and (augmentation is not None or transform is not None or on_error == "replace"):
+            raise ValueError(
+                'augmentation, transform and on_error="replace" are for training; leave them out where training=False.'
+            )
+        if on_error not in ON_ERROR:
+            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(ON_ERROR)}.")
+        augmentation = augmentation or ClipAugmentation()
+        if augmentation.crop_min_area is not None and not processor.do_center_crop:
+            raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")
         self.dataset = dataset
         self.processor = processor
         self.training = training
         self.seed = seed
-        self.horizontal_flip = horizontal_flip
+        self.augmentation = augmentation
         self.transform = transform
+        self.on_error = on_error
         # Shared memory, because persistent DataLoader workers keep the copy of the data set they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose clips are drawn, in this process and in its DataLoader workers."""
         self._epoch.fill_(epoch)
 
+    def broken_videos(self) -> list[str]:
+        """Paths of the videos that this process and its DataLoader workers could not read so far."""
+        return sorted({self.dataset[index]["video"] for index in self._is_broken.nonzero().flatten().tolist()})
+
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> dict[str, Any] | None:
         index = range(len(self))[index]
+        key = (self.seed, int(self._epoch), index)
+        try:
+            return self._item(index, key)
+        except VideoReadError:
+            self._is_broken[index] = True
+            if self.on_error == "error":
+                raise
+        return self._replacement(key) if self.on_error == "replace" else None
+
+    def _item(self, index: int, key: tuple[int, int, int]) -> dict[str, Any]:
         row = self.dataset[index]
+        item: dict[str, Any]
         if self.training:
-            generator = np.random.default_rng(np.random.SeedSequence((self.seed, int(self._epoch), index)))
+            generator = np.random.default_rng(np.random.SeedSequence(key))
             clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
-            item = {"pixel_values": self._draw_view(clips[0], generator)}
+            views = [
+                self._draw_view(clips[0], generator, self._class_name(row))
+                for _ in range(self.augmentation.num_augmentations)
+            ]
+            item = {"pixel_values": torch.cat(views), SAMPLE_KEY: key}
         else:
             clips = self._read_clips(row, self.processor.sample_frames)
             item = {"pixel_values": self._process(list(clips))}
@@ -89,27 +127,45 @@ class ClipDataset(Dataset):
             item["labels"] = row["label"]
         return item
 
+    def _replacement(self, key: tuple[int, int, int]) -> dict[str, Any]:
+        """Another item, drawn from the key of the broken one."""
+        for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
+            if self._is_broken[index]:
+                continue
+            try:
+                return self._item(index, key)
+            except VideoReadError:
+                self._is_broken[index] = True
+        raise VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
+
+    def _class_name(self, row: dict[str, Any]) -> str | None:
+        feature = self.dataset.features.get("label")
+        return feature.int2str(row["label"]) if isinstance(feature, datasets.ClassLabel) else None
+
     def _read_clips(self, row: dict[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
         """(num_clips, T, H, W, 3) uint8."""
         clips, _ = read_video(row["video"], sample_indices_fn, start=row.get("start"), end=row.get("end"))
         return clips
 
-    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator) -> torch.Tensor:
+    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, label: str | None) -> torch.Tensor:
         """(1, T, C, H, W) float32 from a clip (T, H, W, 3) uint8."""
-        processor = self.processor
-        frames = self._process(clip, num_crops=1, do_center_crop=False, do_rescale=False, do_normalize=False)[0]
+        processor, augmentation = self.processor, self.augmentation
+        frames = self._process(
+            clip,
+            num_crops=1,
+            do_resize=processor.do_resize and augmentation.crop_min_area is None,
+            do_center_crop=False,
+            do_rescale=False,
+            do_normalize=False,
+        )[0]
         if processor.do_center_crop:
-            height, width = processor.crop_size["height"], processor.crop_size["width"]
-            top, left = (
-                int(generator.integers(0, max(room, 0), endpoint=True))
-                for room in (frames.shape[-2] - height, frames.shape[-1] - width)
-            )
-            frames = F.crop(frames, top, left, height, width)
-        if self.horizontal_flip and generator.random() < 0.5:
-            frames = F.horizontal_flip(frames)
+            size = processor.crop_size["height"], processor.crop_size["width"]
+            frames = augmentation.crop(frames, size, processor.antialias, generator)
+        frames = augmentation.change_pixels(frames, generator, label)
         if self.transform is not None:
             frames = self.transform(frames, generator)
-        return self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)
+        frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
+        return augmentation.erase(frames, generator)[None]
 
     def _process(self, videos: Any, **options: Any) -> torch.Tensor:
         return self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)["pixel_values"]

@@ -6,32 +6,42 @@ from typing import Any
 import torch
 from transformers import default_data_collator
 
+# (seed, epoch, index) of a training clip, from which whatever is drawn for its batch follows.
+SAMPLE_KEY = "sample_key"
 
-def collate_clips(items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+
+def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
     """Join the items of a `ClipDataset` into a batch.
 
     Args:
         items: B mappings with `pixel_values`, a float tensor (V, T, C, H, W) of V views, and, for labelled data,
-            `labels`: an int, or a list of floats for multi-label data.
+            `labels`: an int, or a list of floats for multi-label data. None stands for a video that could not be
+            read and is left out.
 
     Returns:
         `pixel_values` (B * V, T, C, H, W), the views of one video next to each other, and `labels` (B,) int64 where
         the items have them.
 
     Raises:
-        ValueError: If `items` is empty, the shapes of `pixel_values` differ, or only some items have `labels`.
+        ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.
     """
-    if not items:
-        raise ValueError("There is nothing to collate: at least one item is expected.")
-    shapes = {tuple(item["pixel_values"].shape) for item in items}
+    readable = [item for item in items if item is not None]
+    if not readable:
+        raise ValueError(
+            "There is nothing to collate: at least one readable video is expected. Where a whole batch may be broken, "
+            'use on_error="replace".'
+        )
+    shapes = {tuple(item["pixel_values"].shape) for item in readable}
     if len(shapes) > 1 or len(next(iter(shapes))) != 5:
         raise ValueError(
             f"The pixel_values of a batch have the shapes {sorted(shapes)}; one shape (views, frames, channels, "
             "height, width) for all is expected. Let the processor crop (`do_center_crop=True`), and give every video "
             "the same number of views."
         )
-    if len({"labels" in item for item in items}) > 1:
+    if len({"labels" in item for item in readable}) > 1:
         raise ValueError("Some items have labels and others have not; all or none are expected.")
-    batch = default_data_collator([dict(item) for item in items])
+    batch = default_data_collator(
+        [{name: value for name, value in item.items() if name != SAMPLE_KEY} for item in readable]
+    )
     batch["pixel_values"] = batch["pixel_values"].flatten(0, 1)
     return batch

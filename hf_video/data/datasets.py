@@ -4,64 +4,60 @@ A row holds the path of a video, never its frames, and lives in memory: nothing 
 a data set is always what the folder holds at the moment of the call.
 """
 
-import csv
-import math
 import mimetypes
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets.data_files import SPLIT_KEYWORDS
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
-from hf_video.processing.video_reading import FRAME_EXTENSIONS
+from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
 
 _LAYOUTS = (
     "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
-    "and test/, a CSV file with the columns path,label[,start,end], or a folder with train.csv, validation.csv and "
-    "test.csv."
+    "and test/, a CSV file with the columns path,label[,start,end], a list of `path label` lines as of Kinetics, a "
+    "JSON file of Something-Something, or a folder with such files named train, validation and test."
 )
 
 
-class _Clip(NamedTuple):
-    video: str
-    label: str
-    start: float | None = None
-    end: float | None = None
-
-
-def load_video_dataset(data: str | os.PathLike, *, labels: Sequence[str] | None = None) -> DatasetDict:
-    """List the labelled videos of a folder or a CSV file.
+def load_video_dataset(
+    data: str | os.PathLike, *, labels: Sequence[str] | None = None, video_root: str | os.PathLike | None = None
+) -> DatasetDict:
+    """List the labelled videos of a folder or of an annotation file.
 
     Splits are recognised by the names `datasets` knows (train, training; validation, valid, dev, val; test, testing,
     eval, evaluation). A video is a file with the extension of one, or a folder of JPEG or PNG frames. Hidden files and
     files of other kinds are ignored.
 
     Args:
-        data: A folder of class folders; a folder of splits, each of them class folders; a UTF-8 CSV file with the
-            columns `path`, `label` and, optionally, `start` and `end` in seconds (relative paths count from the folder
-            of the CSV file); or a folder of such files named after splits.
+        data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
+            a folder of such files named after splits. An annotation file is a CSV file with the columns `path`,
+            `label` and, optionally, `start` and `end` in seconds; a list with these without a first line of names, as
+            those of Kinetics, separated by commas or spaces (.csv or .txt); or the JSON file of Something-Something,
+            whose classes are its templates.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are the
             classes found, sorted, by value where all of them are whole numbers.
+        video_root: The folder that relative paths in annotation files count from; by default that of the file.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are all "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`), `start` and `end` (float64, seconds, or None).
 
     Raises:
-        FileNotFoundError: If `data`, or a file that a CSV names, does not exist.
+        FileNotFoundError: If `data`, or a file that an annotation names, does not exist.
         ValueError: If the layout is none of these, a class has no video, there are fewer than two classes, splits
-            differ in their classes while `labels` is not given, a class is not among `labels`, or a CSV file lacks
-            columns or rows or has a row that cannot be right.
+            differ in their classes while `labels` is not given, a class is not among `labels`, or an annotation file
+            lacks columns or rows or has a row that cannot be right.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
+    root = None if video_root is None else Path(video_root).expanduser().absolute()
     splits = {
-        split: _read_csv(source) if source.is_file() else _read_class_folders(source)
+        split: read_annotations(source, root) if source.is_file() else _read_class_folders(source)
         for split, source in _find_splits(path).items()
     }
     names = _class_names(path, splits, labels)
@@ -119,14 +115,15 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
 
 
 def _find_splits(path: Path) -> dict[str, Path]:
-    """The CSV file, or the folder of class folders, of every split."""
+    """The annotation file, or the folder of class folders, of every split."""
     if path.is_file():
-        if path.suffix.lower() != ".csv":
-            raise ValueError(f"{path} is a file, but not a CSV file. {_LAYOUTS}")
+        if path.suffix.lower() not in ANNOTATION_SUFFIXES:
+            raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
         return {"train": path}
     entries = _visible(path)
-    if csv_splits := _by_split(entry for entry in entries if entry.suffix.lower() == ".csv" and entry.is_file()):
-        return csv_splits
+    files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and entry.is_file())
+    if file_splits := _by_split(files):
+        return file_splits
     folders = [entry for entry in entries if entry.is_dir()]
     folder_splits = _by_split(folder for folder in folders if _split_of(folder) and _holds_class_folders(folder))
     if not folder_splits:
@@ -153,7 +150,7 @@ def _by_split(sources: Iterable[Path]) -> dict[str, Path]:
 
 
 def _split_of(source: Path) -> str | None:
-    name = source.name.lower().removesuffix(".csv")
+    name = source.stem.lower() if source.suffix.lower() in ANNOTATION_SUFFIXES else source.name.lower()
     return next((str(split) for split, words in SPLIT_KEYWORDS.items() if name in words), None)
 
 
@@ -161,18 +158,18 @@ def _holds_class_folders(folder: Path) -> bool:
     return any(entry.is_dir() and _videos_in(entry) for entry in _visible(folder))
 
 
-def _read_class_folders(folder: Path) -> list[_Clip]:
+def _read_class_folders(folder: Path) -> list[Clip]:
     class_folders = [entry for entry in _visible(folder) if entry.is_dir()]
     if not class_folders:
         loose = [entry.name for entry in _visible(folder)]
-        holds = f"It holds {_some(loose)}." if loose else "It is empty."
+        holds = f"It holds {listed(loose)}." if loose else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
-    clips: list[_Clip] = []
+    clips: list[Clip] = []
     for class_folder in class_folders:
         videos = _videos_in(class_folder)
         others = sorted(set(_visible(class_folder)).difference(videos))
         if not videos:
-            holds = f"holds only {_some(entry.name for entry in others)}" if others else "is empty"
+            holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
             raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
         for entry in others:
             if entry.is_dir() and _videos_in(entry):
@@ -180,86 +177,24 @@ def _read_class_folders(folder: Path) -> list[_Clip]:
                     f"The class folder {class_folder} has videos, and more of them one level down in {entry.name}/. "
                     "Put all videos of a class directly into its folder."
                 )
-        clips.extend(_Clip(str(video), class_folder.name) for video in videos)
+        clips.extend(Clip(str(video), class_folder.name) for video in videos)
     return clips
 
 
-def _read_csv(path: Path) -> list[_Clip]:
-    try:
-        # utf-8-sig: spreadsheet programs begin the file with a byte order mark.
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
-            columns = reader.fieldnames or []
-            rows = [(f"{path}, line {reader.line_num}", row) for row in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}. Save it as CSV with UTF-8 encoding.") from error
-    if not {"path", "label"} <= set(columns):
-        raise ValueError(
-            f"The first line of {path} is {','.join(columns)!r}; the columns path,label[,start,end] are expected, "
-            "separated by commas."
-        )
-    if not rows:
-        raise ValueError(f"{path} has no rows below its first line. Add one line a video: path,label[,start,end].")
-    clips = {where: _clip_of_row(where, row, path.parent) for where, row in rows}
-    missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
-    if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(rows)} videos do not exist: {_some(missing, separator='; ')}. "
-            "Relative paths count from the folder of the CSV file."
-        )
-    for where, clip in clips.items():
-        if not os.path.isdir(clip.video):
-            continue
-        if not _is_frame_folder(Path(clip.video)):
-            raise ValueError(f"{where}: {clip.video} is a folder without JPEG or PNG frames.")
-        if clip.start is not None or clip.end is not None:
-            raise ValueError(
-                f"{where}: {clip.video} is a folder of frames, which have no times; leave start and end empty."
-            )
-    return list(clips.values())
-
-
-def _clip_of_row(where: str, row: dict[str | None, str], folder: Path) -> _Clip:
-    if None in row:
-        raise ValueError(f'{where} has more cells than the first line. Put values with a comma into quotes: "a,b".')
-    path, label = row["path"].strip(), row["label"].strip()
-    if not path or not label:
-        raise ValueError(f"{where}: path is {path!r} and label is {label!r}; both must be given.")
-    start = _seconds(where, "start", row.get("start", ""))
-    end = _seconds(where, "end", row.get("end", ""))
-    if end is not None and end <= (start or 0.0):
-        raise ValueError(
-            f"{where}: end is {end} s, but the segment starts at {start or 0.0} s; a later end is expected."
-        )
-    return _Clip(str(folder / Path(path).expanduser()), label, start, end)
-
-
-def _seconds(where: str, column: str, text: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{where}: {column} is {text!r}; seconds from 0 on are expected, or an empty cell.")
-    return seconds
-
-
-def _class_names(path: Path, splits: dict[str, list[_Clip]], labels: Sequence[str] | None) -> list[str]:
+def _class_names(path: Path, splits: dict[str, list[Clip]], labels: Sequence[str] | None) -> list[str]:
     found = {split: {clip.label for clip in clips} for split, clips in splits.items()}
     every = set().union(*found.values())
     if labels is not None:
         if unknown := sorted(every - set(labels)):
             raise ValueError(
-                f"{path} has {_some(map(repr, unknown))}, not among the {len(labels)} known labels: "
-                f"{_some(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
+                f"{path} has {listed(map(repr, unknown))}, not among the {len(labels)} known labels: "
+                f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
             )
         return list(labels)
     for split, names in found.items():
         if lacking := sorted(every - names):
             raise ValueError(
-                f"The splits of {path} differ in their classes: {split} lacks {_some(map(repr, lacking))}. "
+                f"The splits of {path} differ in their classes: {split} lacks {listed(map(repr, lacking))}. "
                 "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
             )
     if len(every) < 2:
@@ -273,23 +208,10 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _videos_in(folder: Path) -> list[Path]:
-    return [entry for entry in _visible(folder) if _is_video_file(entry) or _is_frame_folder(entry)]
+    return [entry for entry in _visible(folder) if _is_video_file(entry) or is_frame_folder(entry)]
 
 
 def _is_video_file(path: Path) -> bool:
     kind, _ = mimetypes.guess_type(path.name)
     is_video = path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
     return is_video and path.is_file()
-
-
-def _is_frame_folder(path: Path) -> bool:
-    return path.is_dir() and any(
-        entry.suffix.lower() in FRAME_EXTENSIONS and not entry.name.startswith(".") for entry in path.iterdir()
-    )
-
-
-def _some(items: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
-    """The first few of many, for an error message."""
-    shown = [str(item) for item in items]
-    more = f"{separator}and {len(shown) - limit} more" if len(shown) > limit else ""
-    return separator.join(shown[:limit]) + more

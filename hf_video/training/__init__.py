@@ -4,16 +4,27 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "EMACallback": ".ema",
     "VideoTrainer": ".trainer",
     "VideoTrainingArguments": ".arguments",
+    "add_lora": ".adaptation",
     "average_views": ".evaluation",
+    "calibration_error": ".metrics",
+    "classification_loss": ".losses",
     "compute_metrics": ".metrics",
     "confusion_matrix": ".metrics",
     "evaluate_dataset": ".evaluation",
+    "freeze_layers": ".adaptation",
     "load_classifier": ".loading",
     "load_processor": ".loading",
+    "make_linear_probe": ".adaptation",
+    "parameter_groups": ".optimization",
+    "parameter_settings": ".optimization",
+    "per_class_accuracy": ".metrics",
     "predict_scores": ".evaluation",
+    "to_plain_model": ".adaptation",
     "top_k_accuracy": ".metrics",
+    "write_predictions": ".predictions",
     "write_report": ".report",
 }
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,23 @@ from typing import Any
 from transformers import HfArgumentParser, SchedulerType, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+# Parameters with a place or a scale of their own, which nothing should pull towards zero.
+NO_WEIGHT_DECAY = (
+    "cls_token",
+    "mask_token",
+    "position_embeddings",
+    "temporal_position_embeddings",
+    "logit_scale",
+    "A_log",
+)
+
 
 @dataclass
 class VideoTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` with other defaults: evaluate and save once an epoch, keep the best checkpoint
     by top-1 accuracy beside the last one, and load it at the end; AdamW with weight decay 0.05 and a cosine schedule
-    after a tenth of the steps as warm-up, the schedule of VideoMAE's and VideoMamba's fine-tuning.
+    after a tenth of the steps as warm-up, the schedule of VideoMAE's and VideoMamba's fine-tuning. And what
+    `VideoTrainer` adds: layer decay, an average of the weights, and training only a part of the model.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
     clips as one that was never interrupted.
@@ -48,33 +60,96 @@ class VideoTrainingArguments(TrainingArguments):
 
     data_seed: int | None = field(default=None, metadata={"help": "Seed of the order of videos; defaults to `seed`."})
 
+    base_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Sets `learning_rate` to this times (videos a step, over all processes) / 256."},
+    )
+    warmup_epochs: float | None = field(
+        default=None, metadata={"help": "Epochs of warm-up, in place of warmup_steps."}
+    )
+    layer_decay: float = field(
+        default=1.0, metadata={"help": "Factor of the learning rate from a layer to the one before it."}
+    )
+    layer_decay_only: list[str] = field(
+        default_factory=list, metadata={"help": "Parts of parameter names that layer_decay is for; default all."}
+    )
+    no_weight_decay: list[str] = field(
+        default_factory=lambda: list(NO_WEIGHT_DECAY),
+        metadata={"help": "Parts of parameter names without weight decay, besides biases and norms."},
+    )
+    ema_decay: float | None = field(
+        default=None, metadata={"help": "Evaluate and save an exponential moving average of the weights."}
+    )
+    linear_probe: bool = field(
+        default=False, metadata={"help": "Train a new head on batch-normalised features, and nothing else."}
+    )
+    freeze_layers: int = field(
+        default=0, metadata={"help": "Layer groups, counted from the input, that are not trained; 1: the embeddings."}
+    )
+    lora_rank: int = field(default=0, metadata={"help": "Train adapters of this rank and the head; 0: no adapters."})
+    lora_alpha: float | None = field(default=None, metadata={"help": "Their weight; default twice the rank."})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data_seed is None:
             self.data_seed = self.seed
+        if self.linear_probe and (self.lora_rank or self.freeze_layers):
+            raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
+        if self.lora_rank < 0:
+            raise ValueError(f"lora_rank is {self.lora_rank}; a whole number of at least 0 is expected.")
+        if self.base_learning_rate is not None:
+            videos_per_step = self.train_batch_size * self.gradient_accumulation_steps * self.world_size
+            self.learning_rate = self.base_learning_rate * videos_per_step / 256
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """As in the base class, but `warmup_epochs` goes first where it is given."""
+        if self.warmup_epochs is None:
+            return super().get_warmup_steps(num_training_steps)
+        return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
 
 
-def parse_training_arguments(words: Sequence[str], **fields: Any) -> VideoTrainingArguments:
-    """Reads `name=value` words into `VideoTrainingArguments`, each value by the type of its field.
+def parse_arguments(words: Sequence[str], kinds: Sequence[type], **values: Any) -> list[Any]:
+    """Reads `name=value` words into dataclasses, each value by the type of its field.
 
     Args:
-        words: such as `["weight_decay=0.1", "bf16=true"]`; they win over `fields`.
-        fields: values of fields, taken as they are.
+        words: such as `["weight_decay=0.1", "bf16=true"]`; they win over `values`. Values of lists are separated by
+            commas.
+        kinds: the dataclasses, without a field name in common.
+        values: values of fields, taken as they are.
+
+    Returns:
+        One object for each of `kinds`.
 
     Raises:
-        ValueError: a name is no field, or a value is not of its type.
+        ValueError: a name is no field, or a value is not of its type or not allowed.
     """
-    known = [field.name for field in dataclasses.fields(VideoTrainingArguments) if field.init]
-    for word in words:
-        name = word.partition("=")[0]
-        if name not in known:
-            close = difflib.get_close_matches(name, known)
-            hint = f"Did you mean {' or '.join(close)}?" if close else "See the documentation of TrainingArguments."
-            raise ValueError(f"{word}: {name!r} is not a training argument. {hint}")
-    parser = HfArgumentParser(VideoTrainingArguments, exit_on_error=False)
-    parser.set_defaults(**fields)
+    known = [field.name for kind in kinds for field in dataclasses.fields(kind) if field.init]
+    for name in [word.partition("=")[0] for word in words]:
+        check_name(name, known, "a training argument")
+    parser = HfArgumentParser(list(kinds), exit_on_error=False)
+    parser.set_defaults(**values)
+    lists = {field.name for kind in kinds for field in dataclasses.fields(kind) if field.type == list[str]}
+    flags: list[str] = []
+    for name, _, value in (word.partition("=") for word in words):
+        flags += [f"--{name}", *value.split(",")] if name in lists else [f"--{name}={value}"]
     try:
-        (arguments,) = parser.parse_args_into_dataclasses([f"--{word}" for word in words], look_for_args_file=False)
+        return list(parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
     except argparse.ArgumentError as error:
         raise ValueError(f"Wrong training argument: {error}") from error
-    return arguments
+
+
+def parse_training_arguments(words: Sequence[str], **values: Any) -> VideoTrainingArguments:
+    """`parse_arguments` for `VideoTrainingArguments` alone."""
+    return parse_arguments(words, [VideoTrainingArguments], **values)[0]
+
+
+def check_name(name: str, known: Sequence[str], what: str) -> None:
+    """Refuses a name that is not among those known, and says which are close to it.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "See the documentation of TrainingArguments."
+        raise ValueError(f"{name!r} is not {what}. {hint}")

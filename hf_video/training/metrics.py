@@ -1,4 +1,4 @@
-"""Top-k accuracy and the confusion matrix, from class scores."""
+"""Accuracy, the confusion matrix and calibration, from class scores."""
 
 import numpy as np
 from transformers import EvalPrediction
@@ -36,6 +36,43 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     num_classes = scores.shape[1]
     pairs = labels * num_classes + scores.argmax(axis=1)
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def per_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos.
+
+    Args:
+        scores: (num_videos, num_classes) float array.
+        labels: (num_videos,) integer array of class ids.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    counts = confusion_matrix(scores, labels)
+    totals = counts.sum(axis=1)
+    return np.divide(counts.diagonal(), totals, out=np.full(len(totals), np.nan), where=totals > 0)
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 15) -> float:
+    """The expected calibration error: by how much confidence and accuracy differ, on average over videos, in
+    `num_bins` equal intervals of confidence (https://arxiv.org/abs/1706.04599).
+
+    Args:
+        probabilities: (num_videos, num_classes) float array, rows that sum to 1.
+        labels: (num_videos,) integer array of class ids.
+        num_bins: intervals between 0 and 1.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or the rows are no probabilities.
+    """
+    _check(probabilities, labels)
+    if probabilities.min() < 0 or not np.allclose(probabilities.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("Calibration is measured on probabilities, rows that sum to 1: apply a softmax to logits.")
+    confidence = probabilities.max(axis=1)
+    is_right = probabilities.argmax(axis=1) == labels
+    bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    gaps = np.bincount(bins, weights=is_right - confidence, minlength=num_bins)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:

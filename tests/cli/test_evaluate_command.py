@@ -64,3 +64,16 @@ def test_classes_that_the_model_does_not_know(digits, trained, tmp_path, fails):
     shutil.copytree(digits / "test", tmp_path / "data")
     (tmp_path / "data" / "left-up").rename(tmp_path / "data" / "sideways")
     assert "sideways" in fails("evaluate", tmp_path / "data", "--model", trained)
+
+
+def test_a_table_of_predictions(digits, trained, tmp_path, capsys, fails):
+    table = tmp_path / "table.csv"
+    words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--predictions", str(table)]
+    assert main([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    lines = table.read_text().splitlines()
+    assert len(lines) == 1 + result["num_videos"]
+    assert sum(",True," in line for line in lines) == round(result["top1_accuracy"] * result["num_videos"])
+    assert 0 <= result["calibration_error"] <= 1 and 0 <= result["mean_class_accuracy"] <= 1
+    assert f"--predictions {table} exists" in fails(*words)
+    assert "table.txt is no table" in fails(*words[:-1], tmp_path / "table.txt")

@@ -37,7 +37,7 @@ def test_every_command_explains_itself(command, capsys):
         (["trian"], "invalid choice: 'trian'"),
         (["env", "--fast"], "unrecognized arguments: --fast"),
         (["env", "a=b"], "unrecognized arguments: a=b"),
-        (["train", "data"], "the following arguments are required: --output-dir"),
+        (["train", "data"], "The output folder is missing: give --output-dir"),
         (["train", "data", "--output-dir", "out", "--epoch-count", "3"], "unrecognized arguments: --epoch-count 3"),
         (["train", "data", "--output-dir", "out", "weight_decay"], "unrecognized arguments: weight_decay"),
     ],

@@ -7,6 +7,8 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli import train
 from hf_video.cli.main import main
+from hf_video.cli.output_folder import require_fresh
+from hf_video.cli.train_options import OPTIONS_FILE
 from hf_video.data.moving_digits import MOTIONS
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES
@@ -59,7 +61,7 @@ def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(d
         patch.setattr(EpochLineCallback, "on_train_begin", interrupt)
         assert main(command) == 130
     assert "nothing of the training is kept" in capsys.readouterr().err
-    train.require_fresh(tmp_path / "model", expected=(train.OPTIONS_FILE,))  # the same command may start again
+    require_fresh(tmp_path / "model", expected=(OPTIONS_FILE,))  # the same command may start again
 
 
 def test_overwriting_renames_the_earlier_run(digits, tmp_path, capsys):
@@ -118,7 +120,7 @@ def test_the_sampling_strategies_are_those_of_the_processor():
         (["--sampling-strategy", "random"], "--sampling-strategy: invalid choice: 'random'"),
         (["weight_decy=1"], "'weight_decy' is not a training argument. Did you mean weight_decay?"),
         (["warmup_steps=-1"], "warmup_steps = -1.0"),
-        (["output_dir=elsewhere"], "output_dir=... is set by the option --output-dir"),
+        (["output_dir=elsewhere"], "output_dir is given twice, as an option and as output_dir=..."),
         (["--model", "/no/such/model"], "--model /no/such/model: there is no such folder"),
         (["--model", "a/model", "--hidden-size", "8"], "--hidden-size is for a model from scratch, not for --model"),
         (["--image-size", "8"], "16 frames of 8 pixels hold no patch"),

@@ -7,7 +7,7 @@ from datasets import Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipDataset, collate_clips
+from hf_video.data import ClipAugmentation, ClipDataset, collate_clips
 from hf_video.data.moving_digits import _encode
 from hf_video.processing import VideoClipProcessor, VideoReadError, read_video
 
@@ -134,7 +134,7 @@ def test_horizontal_flip_is_off_by_default(chart):
         return found
 
     assert orientations() == {False}
-    assert orientations(horizontal_flip=True) == {False, True}
+    assert orientations(augmentation=ClipAugmentation(horizontal_flip=True)) == {False, True}
 
 
 def test_transform_sees_cropped_uint8_frames(ramp):
@@ -167,4 +167,4 @@ def test_wrong_arguments(ramp):
     with pytest.raises(ValueError, match=r"columns \['path'\], but not 'video'"):
         ClipDataset(Dataset.from_dict({"path": [ramp]}), make_processor(), training=False)
     with pytest.raises(ValueError, match="are for training"):
-        ClipDataset(rows(ramp), make_processor(), training=False, horizontal_flip=True)
+        ClipDataset(rows(ramp), make_processor(), training=False, augmentation=ClipAugmentation())

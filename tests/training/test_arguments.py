@@ -34,3 +34,25 @@ def test_wrong_words_are_named(tmp_path, word, message):
     with pytest.raises(ValueError, match=message):
         parse_training_arguments([word], output_dir=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_base_learning_rate_is_for_256_videos_a_step(tmp_path):
+    arguments = VideoTrainingArguments(
+        output_dir=str(tmp_path),
+        base_learning_rate=1e-3,
+        per_device_train_batch_size=32,
+        gradient_accumulation_steps=4,
+        use_cpu=True,
+    )
+    assert arguments.learning_rate == 5e-4
+
+
+def test_warmup_epochs(tmp_path):
+    arguments = VideoTrainingArguments(output_dir=str(tmp_path), warmup_epochs=5, num_train_epochs=50)
+    assert arguments.get_warmup_steps(1000) == 100
+    assert VideoTrainingArguments(output_dir=str(tmp_path), warmup_steps=7).get_warmup_steps(1000) == 7
+
+
+def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
+    with pytest.raises(ValueError, match="linear_probe freezes all but the head already"):
+        VideoTrainingArguments(output_dir=str(tmp_path), linear_probe=True, lora_rank=4)

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction
 
-from hf_video.training import compute_metrics, confusion_matrix, top_k_accuracy
+from hf_video.training import (
+    calibration_error,
+    compute_metrics,
+    confusion_matrix,
+    per_class_accuracy,
+    top_k_accuracy,
+)
 
 SCORES = np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.6, 0.1, 0.3]])
 LABELS = np.array([1, 1, 2, 2])
@@ -48,3 +54,23 @@ def test_shapes_and_ids_are_checked(scores, labels, message):
 def test_k_is_checked():
     with pytest.raises(ValueError, match=r"number of classes \(3\), got 4"):
         top_k_accuracy(SCORES, LABELS, k=4)
+
+
+def test_accuracy_of_each_class_and_none_without_videos():
+    assert per_class_accuracy(SCORES, LABELS)[1:].tolist() == [0.5, 0.5]
+    assert np.isnan(per_class_accuracy(SCORES, LABELS)[0])
+
+
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy():
+    sure = np.array([[0.9, 0.1]] * 10)
+    labels = np.array([0] * 6 + [1] * 4)
+    assert calibration_error(sure, labels) == pytest.approx(0.9 - 0.6)
+    # Two intervals of confidence: 0.9 with half of the answers right, 0.6 with all of them.
+    scores = np.array([[0.9, 0.1]] * 2 + [[0.4, 0.6]] * 2)
+    assert calibration_error(scores, np.array([0, 1, 1, 1])) == pytest.approx((0.4 + 0.4) / 2)
+    assert calibration_error(np.eye(3), np.arange(3)) == 0
+
+
+def test_calibration_is_of_probabilities():
+    with pytest.raises(ValueError, match="rows that sum to 1: apply a softmax"):
+        calibration_error(np.array([[2.0, 1.0]]), np.array([0]))

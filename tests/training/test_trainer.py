@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerState, set_seed
 
-from hf_video.data import collate_clips
+from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.training import VideoTrainer, VideoTrainingArguments, compute_metrics, evaluate_dataset
 from hf_video.training.callbacks import SetEpochCallback
@@ -155,3 +155,69 @@ def test_gradient_accumulation_gives_the_gradient_of_the_whole_batch(model, tmp_
         trainer.train()
         trained.append(weights(trainer.model))
     torch.testing.assert_close(trained[0], trained[1], rtol=1e-5, atol=1e-6)
+
+
+def test_several_training_views_of_a_video_are_clips_of_their_own(model, tmp_path):
+    for num_views in (1, 2):
+        dataset = RandomClips(8 // num_views)
+        clips = [dataset[index]["pixel_values"][0] for index in range(8 // num_views)]
+        items = [{"pixel_values": torch.stack([clip] * num_views), "labels": i % 2} for i, clip in enumerate(clips)]
+        trainer = VideoTrainer(
+            model=copy.deepcopy(model), args=arguments(tmp_path), train_dataset=items, eval_dataset=items
+        )
+        batch = collate_clips(items)
+        trainer.model.train()
+        loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=len(items)).item()
+        repeated = batch["labels"].repeat_interleave(num_views)
+        expected = torch.nn.functional.cross_entropy(trainer.model(batch["pixel_values"]).logits, repeated)
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):
+    class SoftClips(RandomClips):
+        def __getitem__(self, index):
+            item = super().__getitem__(index)
+            return item | {"sample_key": (0, self.epoch, index)}
+
+    mixing = ClipMixing(mixup_alpha=0.8, cutmix_alpha=1.0)
+    trainer = VideoTrainer(
+        model=model,
+        args=arguments(tmp_path, num_train_epochs=1, label_smoothing_factor=0.1),
+        train_dataset=SoftClips(),
+        eval_dataset=RandomClips(),
+        data_collator=MixingCollator(mixing, 2, label_smoothing=0.1),
+    )
+    trainer.train()
+    assert trainer.model.config.problem_type in (None, "single_label_classification")
+    items = [RandomClips()[index] for index in range(8)]
+    batch = collate_clips(items)
+    with torch.no_grad():
+        logits = trainer.model.eval()(batch["pixel_values"]).logits
+    expected = torch.nn.functional.cross_entropy(logits, batch["labels"])
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_layer_decay_reaches_the_optimizer(model, tmp_path):
+    trainer = VideoTrainer(
+        model=model, args=arguments(tmp_path, layer_decay=0.5, weight_decay=0.1), eval_dataset=RandomClips()
+    )
+    optimizer = trainer.create_optimizer()
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates[id(model.classifier.weight)] == 1e-2
+    assert rates[id(model.videovit.layers[0].mlp.fc1.weight)] == 0.5e-2
+    assert rates[id(model.videovit.embeddings.patch_embeddings.projection.weight)] == 0.25e-2
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays[id(model.classifier.weight)] == 0.1 and decays[id(model.classifier.bias)] == 0.0
+
+
+def test_weight_decay_spares_the_same_parameters_without_layer_decay(model, tmp_path):
+    trainer = VideoTrainer(model=model, args=arguments(tmp_path, no_weight_decay=["fc1"]), eval_dataset=RandomClips())
+    (decayed,) = [group for group in trainer.create_optimizer().param_groups if group["weight_decay"]]
+    names = {name for name, p in model.named_parameters() if any(p is q for q in decayed["params"])}
+    assert names == {
+        "videovit.embeddings.patch_embeddings.projection.weight",
+        "videovit.layers.0.attention.qkv.weight",
+        "videovit.layers.0.attention.o_proj.weight",
+        "videovit.layers.0.mlp.fc2.weight",
+        "classifier.weight",
+    }

@@ -22,6 +22,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from .causal_conv1d_cpu import causal_conv1d_silu_cpu
 from .configuration_videomamba import VideoMambaConfig
 from .embeddings_videomamba import (
     TokenGrid,
@@ -30,7 +31,7 @@ from .embeddings_videomamba import (
     temporal_first_order,
 )
 from .masking_videomamba import check_mask, draw_mask
-from .selective_scan import selective_scan
+from .selective_scan import choose_backend, selective_scan
 from .teacher_videomamba import VideoMambaTeacher
 
 logger = logging.get_logger(__name__)
@@ -127,14 +128,25 @@ class VideoMambaScan(nn.Module):
         self.sizes = [rank, config.state_size, config.state_size]
         self.conv1d = VideoMambaConv1d(config, reverse)
         self.activation_fn = ACT2FN[config.hidden_act]
+        self.fuses_silu = config.hidden_act in ("silu", "swish")
         self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
         self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
         self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
         self.D = nn.Parameter(torch.empty(config.intermediate_size))
 
+    def convolve(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Convolution and activation; in one go where the scan will run on the CPU's kernels."""
+        conv1d, state_size = self.conv1d, self.A_log.shape[1]
+        # An adapter around the convolution has to be called.
+        if type(conv1d) is VideoMambaConv1d and self.fuses_silu:
+            backend = choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None)
+            if backend == "cpu":
+                return causal_conv1d_silu_cpu(hidden_states, conv1d.weight, conv1d.bias, self.reverse)
+        return self.activation_fn(conv1d(hidden_states))
+
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """From and to `(batch_size, intermediate_size, sequence_length)`."""
-        hidden_states = self.activation_fn(self.conv1d(hidden_states))
+        hidden_states = self.convolve(hidden_states)
         time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
         A_log = self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32))
         scanned = selective_scan(
@@ -261,6 +273,35 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
         elif isinstance(module, VideoMambaForPreTraining):
             init.copy_(module.position_embeddings, module.position_table(config.token_grid))
 
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """
+        Bake another input size into the model: the configuration takes it and positions are resized once, with the
+        results that `interpolate_pos_encoding` gives at run time.
+
+        Args:
+            image_size: height and width in pixels; unchanged when not given.
+            num_frames: number of frames; unchanged when not given.
+
+        Raises:
+            ValueError: if the new size holds no patch.
+        """
+        config, embeddings = self.config, self.base_model.embeddings
+        new_size: dict[str, Any] = {
+            "image_size": image_size or config.image_size,
+            "num_frames": num_frames or config.num_frames,
+        }
+        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
+        with torch.no_grad():
+            tables = embeddings.positions(new_grid)
+        names = ("position_embeddings", "temporal_position_embeddings")
+        for name, table in zip(names, tables, strict=True):
+            if table is not None:
+                requires_grad = getattr(embeddings, name).requires_grad
+                setattr(embeddings, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
+        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
+        if isinstance(self, VideoMambaForPreTraining):
+            self.position_embeddings = self.position_table(new_grid).to(self.position_embeddings.device)
+
     def layer_groups(self) -> list[nn.Module]:
         """The modules with a depth, from the input on; all other parameters are as deep as the head."""
         return [self.base_model.embeddings, *self.base_model.layers]
@@ -336,33 +377,6 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
         return BaseModelOutputWithNoAttention(last_hidden_state=self.norm_f(hidden_states))
-
-    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
-        """
-        Bake another input size into the model: the configuration takes it and positions are resized once, with the
-        results that `interpolate_pos_encoding` gives at run time.
-
-        Args:
-            image_size: height and width in pixels; unchanged when not given.
-            num_frames: number of frames; unchanged when not given.
-
-        Raises:
-            ValueError: if the new size holds no patch.
-        """
-        config, embeddings = self.config, self.embeddings
-        new_size: dict[str, Any] = {
-            "image_size": image_size or config.image_size,
-            "num_frames": num_frames or config.num_frames,
-        }
-        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
-        with torch.no_grad():
-            tables = embeddings.positions(new_grid)
-        names = ("position_embeddings", "temporal_position_embeddings")
-        for name, table in zip(names, tables, strict=True):
-            if table is not None:
-                requires_grad = getattr(embeddings, name).requires_grad
-                setattr(embeddings, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
-        config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
@@ -475,6 +489,8 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
     encoder sees few patches, and small heads map the tokens of its last layers to the features that a teacher has for
     the same places. Targets are given as `labels`, or come from the teacher of `set_teacher`.
     """
+
+    position_embeddings: torch.Tensor
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import AutoModel, AutoModelForVideoClassification
 from hf_video import (
     VideoMambaBackbone,
     VideoMambaForImageClassification,
+    VideoMambaForPreTraining,
     VideoMambaForVideoClassification,
     VideoMambaModel,
 )
@@ -310,6 +312,21 @@ def test_an_input_of_another_size_gives_what_set_input_size_bakes_in(tmp_path, s
     loaded = AutoModel.from_pretrained(tmp_path)
     assert loaded.config.token_grid[0] == 6
     torch.testing.assert_close(loaded(clips).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize(
+    "model_class", [VideoMambaForVideoClassification, VideoMambaForPreTraining, VideoMambaBackbone]
+)
+def test_every_class_can_change_its_input_size(model_class):
+    model = make(model_class)
+    clips = random_clips(model.config, image_size=(24, 40), num_frames=6)
+    grid = model.config.token_grid_of(6, 24, 40)
+    inputs = {"bool_masked_pos": torch.arange(math.prod(grid)).repeat(len(clips), 1) % 2 == 0}
+    inputs = inputs if model_class is VideoMambaForPreTraining else {}
+    (expected, *_) = model(clips, **inputs).to_tuple()
+    model.set_input_size(image_size=(24, 40), num_frames=6)
+    (actual, *_) = model(clips, **inputs).to_tuple()
+    torch.testing.assert_close(actual, expected)
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():

@@ -1,0 +1,90 @@
+"""`hf-video inspect`: reads every video of a data set and says what is in it, and what is broken."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from .option_types import VIDEO_ROOT_HELP, positive_int
+
+SOME_BROKEN = 1
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "inspect",
+        help="read every video of a data set: counts, durations, classes, broken files",
+        description="Decode every video of a data set and report splits, classes, durations, sizes and broken files. "
+        "The exit code is 1 where a video is broken.",
+    )
+    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
+    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
+    parser.add_argument("--quick", action="store_true", help="read the structure and one frame of each file only")
+    parser.add_argument(
+        "--num-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the findings; changes nothing."""
+    from hf_video.data import inspect_videos, load_video_dataset
+
+    splits = load_video_dataset(args.data, video_root=args.video_root)
+    rows = [row for split in splits.values() for row in split]
+    videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers)
+    readable = [video for video in videos if video.error is None]
+    durations = sorted(video.duration for video in readable if video.duration is not None)
+    result: dict[str, Any] = {
+        "data": args.data,
+        "num_videos": len(videos),
+        "num_clips": len(rows),
+        "splits": {name: _count_classes(split) for name, split in splits.items()},
+        "seconds": {
+            "total": sum(durations),
+            "shortest": durations[0] if durations else None,
+            "median": durations[len(durations) // 2] if durations else None,
+            "longest": durations[-1] if durations else None,
+        },
+        "num_frames": {
+            "fewest": min((video.num_frames for video in readable), default=None),
+            "most": max((video.num_frames for video in readable), default=None),
+        },
+        "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
+        "broken": {video.path: video.error for video in videos if video.error is not None},
+    }
+    print(json.dumps(result) if args.json else _describe(result))
+    return SOME_BROKEN if result["broken"] else 0
+
+
+def _count_classes(split: Any) -> dict[str, int]:
+    names = split.features["label"].names
+    counts = dict.fromkeys(names, 0)
+    for label in split["label"]:
+        counts[names[label]] += 1
+    return counts
+
+
+def _describe(result: dict[str, Any]) -> str:
+    seconds, frames, sizes = result["seconds"], result["num_frames"], result["sizes"]
+    lines = [f"{result['num_videos']} videos, {result['num_clips']} labelled clips"]
+    if seconds["median"] is not None:
+        lines.append(
+            f"duration  {seconds['shortest']:.2f} to {seconds['longest']:.2f} s, median {seconds['median']:.2f} s, "
+            f"{seconds['total'] / 3600:.2f} h in all"
+        )
+    if sizes:
+        lines.append(f"frames    {frames['fewest']} to {frames['most']}")
+        lines.append(f"size      {', '.join(sizes[:5])}{f' and {len(sizes) - 5} more' if len(sizes) > 5 else ''}")
+    width = max(len(name) for counts in result["splits"].values() for name in counts)
+    for split, counts in result["splits"].items():
+        lines += ["", f"{split}: {sum(counts.values())} clips of {len(counts)} classes"]
+        lines += [f"  {name:{width}}  {count}" for name, count in counts.items()]
+    broken = result["broken"]
+    lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]
+    lines += [f"  {error}" for error in broken.values()]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""The data and the model of a training run, checked before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .train_options import MODEL_OPTIONS, SCRATCH_ONLY
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
+
+
+def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
+    """The splits and the class names by id: those of the model if it knows the same classes, else sorted.
+
+    Raises:
+        ValueError, OSError: there is no such data, or no training split in it.
+    """
+    from hf_video.data import load_video_dataset
+
+    splits = load_video_dataset(data, video_root=video_root)
+    if "train" not in splits:
+        raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
+    names = splits["train"].features["label"].names
+    if model is not None:
+        from transformers import AutoConfig
+
+        from hf_video.training.loading import class_names_of
+
+        known = class_names_of(AutoConfig.from_pretrained(model))
+        if sorted(known) == sorted(names):
+            return load_video_dataset(data, labels=known, video_root=video_root), known
+    return splits, names
+
+
+def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
+    """What to train on and what to validate on, held out from the former where the data have no such split."""
+    from hf_video.data import hold_out
+
+    if "validation" in data:
+        return data["train"], data["validation"]
+    return hold_out(data["train"], options["validation_fraction"], options["seed"])
+
+
+def load_model(
+    options: dict[str, Any], class_names: list[str], checkpoint: Path | None
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """The classifier to train and its processor: of a checkpoint, of `options["model"]`, or from scratch.
+
+    Raises:
+        ValueError, OSError: there is no such model, or an option does not go with it.
+    """
+    from hf_video.processing import VideoClipProcessor
+    from hf_video.training.loading import input_size, load_classifier, load_processor, set_input_size
+
+    if checkpoint is not None:
+        model = load_classifier(checkpoint, class_names, dtype="float32")
+        return model, load_processor(checkpoint, model.config)
+
+    sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
+    # Views of the final evaluation; on the way a single one has to do.
+    sampling |= {name: 1 for name in ("num_clips", "num_crops") if options[name] is not None}
+    rates = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
+    if options["model"] is not None:
+        from transformers import AutoConfig
+
+        if unknown := [name for name in rates if not hasattr(AutoConfig.from_pretrained(options["model"]), name)]:
+            raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
+        model = load_classifier(options["model"], class_names, dtype="float32", **rates)
+        set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
+        size = {} if options["image_size"] is None else input_size(options["image_size"])
+        return model, load_processor(options["model"], model.config, **sampling, **size)
+
+    from huggingface_hub.errors import StrictDataclassError
+
+    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+
+    try:
+        config = VideoViTConfig(
+            **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
+            **rates,
+            intermediate_size=4 * options["hidden_size"],
+            id2label=dict(enumerate(class_names)),
+            label2id={name: index for index, name in enumerate(class_names)},
+        )
+    except StrictDataclassError as error:
+        raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
+    processor = VideoClipProcessor(**sampling, **input_size(options["image_size"]))
+    return VideoViTForVideoClassification(config), processor
+
+
+def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
+    """The data without the videos that cannot be opened, and why each of those cannot.
+
+    Raises:
+        ValueError: there are such videos and `on_error` is "error", or a split has no other.
+    """
+    from hf_video.data import inspect_videos
+
+    broken = {
+        video.path: video.error
+        for video in inspect_videos((row for split in data.values() for row in split), decode=False)
+        if video.error is not None
+    }
+    if not broken:
+        return data, []
+    reasons = list(broken.values())
+    if on_error == "error":
+        listed = "\n  ".join(reasons[:5] + (["..."] if len(reasons) > 5 else []))
+        raise ValueError(
+            f"{len(reasons)} videos cannot be read; repair them, take them out of the data, or go on without them "
+            f"with --on-error skip:\n  {listed}"
+        )
+    for name, split in data.items():
+        data[name] = split.select([index for index, video in enumerate(split["video"]) if video not in broken])
+        if not len(data[name]):
+            raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
+    return data, reasons

@@ -1,0 +1,103 @@
+"""MixUp and CutMix of the clips of a batch, with soft targets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import one_hot
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from .augmentation import torch_seeded_by
+from .collation import SAMPLE_KEY, collate_clips
+
+
+@dataclass(frozen=True)
+class ClipMixing:
+    """How the clips of a training batch are mixed; off by default.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    mixup_alpha: float = field(
+        default=0.0, metadata={"help": "MixUp: both parameters of the Beta distribution of the weight; 0 for none."}
+    )
+    cutmix_alpha: float = field(
+        default=0.0, metadata={"help": "CutMix: both parameters of the Beta distribution of the area; 0 for none."}
+    )
+    mixing_prob: float = field(default=1.0, metadata={"help": "Share of batches that are mixed."})
+    cutmix_prob: float = field(default=0.5, metadata={"help": "Share of CutMix where both are on."})
+
+    def __post_init__(self) -> None:
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; a number of at least 0 is expected.")
+        for name in ("mixing_prob", "cutmix_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; a number from 0 to 1 is expected.")
+
+    @property
+    def is_on(self) -> bool:
+        return self.mixing_prob > 0 and (self.mixup_alpha > 0 or self.cutmix_alpha > 0)
+
+
+class MixingCollator:
+    """`collate_clips` with the training clips of a batch mixed (https://arxiv.org/abs/1710.09412,
+    https://arxiv.org/abs/1905.04899).
+
+    One weight and one box serve a whole batch, as in timm's batch mode; the partner of a clip is its neighbour. The
+    draws follow the sample keys of the batch, hence its contents, never the worker or process that collates it.
+    Items without a sample key, those of evaluation, are collated as they are.
+
+    Args:
+        mixing: what to do.
+        num_classes: width of the soft targets.
+        label_smoothing: share of each target that is spread over all classes before mixing.
+    """
+
+    def __init__(self, mixing: ClipMixing, num_classes: int, label_smoothing: float = 0.0):
+        if not mixing.is_on:
+            raise ValueError("mixup_alpha and cutmix_alpha are both 0: use collate_clips, which mixes nothing.")
+        self.mixing = mixing
+        self.num_classes = num_classes
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """As `collate_clips`, but for training clips `labels` are (B * V, num_classes) float32 and views of one video
+        are `B` rows apart, so that neighbours are different videos.
+
+        Raises:
+            ValueError: as `collate_clips`, or if training clips have no labels.
+        """
+        items = [item for item in items if item is not None]
+        batch = collate_clips(items)
+        keys = [item[SAMPLE_KEY] for item in items if SAMPLE_KEY in item]
+        if len(keys) < len(items):
+            return batch
+        if "labels" not in batch:
+            raise ValueError("Mixing needs labels, but the clips have none.")
+        clips = batch["pixel_values"].unflatten(0, (len(items), -1)).transpose(0, 1).flatten(0, 1)
+        targets = self._targets(batch["labels"]).repeat(len(clips) // len(items), 1)
+        generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))
+        with torch_seeded_by(generator):
+            clips, targets = self._transform()(tv_tensors.Video(clips), targets)
+        return batch | {"pixel_values": clips.as_subclass(torch.Tensor), "labels": targets}
+
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        if labels.is_floating_point():
+            return labels
+        hard = one_hot(labels, self.num_classes).float()
+        return hard * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes
+
+    def _transform(self) -> v2.Transform:
+        mixing = self.mixing
+        shares = {
+            v2.MixUp: (mixing.mixup_alpha, 1 - mixing.cutmix_prob),
+            v2.CutMix: (mixing.cutmix_alpha, mixing.cutmix_prob),
+        }
+        used = {kind(alpha=alpha): share for kind, (alpha, share) in shares.items() if alpha > 0}
+        choice = next(iter(used)) if len(used) == 1 else v2.RandomChoice(list(used), p=list(used.values()))
+        return v2.RandomApply([choice], p=mixing.mixing_prob)

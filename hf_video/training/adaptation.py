@@ -1,0 +1,107 @@
+"""Training less than the whole model: frozen layers, a linear probe, LoRA."""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import is_peft_available
+
+
+class NormalizedLinear(nn.Linear):
+    """A linear layer on batch-normalised features, the probe of MAE (https://arxiv.org/abs/2111.06377).
+
+    The norm has no weights of its own, so that `fold` turns both into one plain linear layer.
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__(in_features, out_features)
+        self.norm = nn.BatchNorm1d(in_features, eps=1e-6, affine=False)
+        nn.init.normal_(self.weight, std=0.01)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.norm(features))
+
+    @torch.no_grad()
+    def fold(self) -> nn.Linear:
+        """The plain layer with the outputs that this one has in evaluation mode."""
+        linear = nn.Linear(self.in_features, self.out_features, device=self.weight.device, dtype=self.weight.dtype)
+        mean, variance = cast(torch.Tensor, self.norm.running_mean), cast(torch.Tensor, self.norm.running_var)
+        linear.weight.copy_(self.weight / (variance + self.norm.eps).sqrt())
+        linear.bias.copy_(self.bias - linear.weight @ mean)
+        return linear
+
+
+def freeze_layers(model: PreTrainedModel, count: int) -> None:
+    """Keeps the first `count` layer groups of a model, embeddings first, as they are.
+
+    Raises:
+        ValueError: the model tells no layer groups, or has fewer.
+    """
+    if count == 0:
+        return
+    if not hasattr(model, "layer_groups"):
+        raise ValueError(f"{type(model).__name__} does not tell its layers, so freeze_layers={count} is impossible.")
+    groups = model.layer_groups()
+    if not 0 < count <= len(groups):
+        raise ValueError(f"freeze_layers is {count}; {type(model).__name__} has {len(groups)} groups of layers.")
+    for group in groups[:count]:
+        group.requires_grad_(False)
+
+
+def make_linear_probe(model: PreTrainedModel) -> None:
+    """Freezes a classifier but for a new head, a `NormalizedLinear`.
+
+    Raises:
+        ValueError: the model has no linear `classifier`.
+    """
+    classifier = getattr(model, "classifier", None)
+    if not isinstance(classifier, nn.Linear):
+        raise ValueError(f"{type(model).__name__} has no linear layer `classifier` to train as a probe.")
+    model.requires_grad_(False)
+    model.classifier = NormalizedLinear(classifier.in_features, classifier.out_features)
+
+
+def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> Any:
+    """Adapters of low rank on all linear layers of the blocks, and a head that is trained as a whole, with PEFT.
+
+    Args:
+        model: a video classifier with `layer_groups`.
+        rank: that of the adapters.
+        alpha: weight of the adapters times `rank`; by default twice the rank.
+
+    Returns:
+        A `peft.PeftModel`.
+
+    Raises:
+        ImportError: PEFT is not installed.
+        ValueError: the model tells no layer groups.
+    """
+    if not is_peft_available():
+        raise ImportError("lora_rank needs PEFT, which is not installed: pip install hf-video-models[lora].")
+    from peft import LoraConfig, get_peft_model
+
+    if not hasattr(model, "layer_groups"):
+        raise ValueError(f"{type(model).__name__} does not tell its layers, so lora_rank={rank} is impossible.")
+    blocks = model.layer_groups()[1:]
+    linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=cast(int, 2 * rank if alpha is None else alpha),
+        target_modules=[name for name, module in model.named_modules() if id(module) in linear],
+        modules_to_save=["classifier"],
+    )
+    return get_peft_model(model, config)
+
+
+def to_plain_model(model: Any) -> PreTrainedModel:
+    """What `from_pretrained` can load, with the same outputs: adapters merged, a probe folded."""
+    if is_peft_available():
+        from peft import PeftModel
+
+        if isinstance(model, PeftModel):
+            model = model.merge_and_unload()
+    if isinstance(getattr(model, "classifier", None), NormalizedLinear):
+        model.classifier = model.classifier.fold()
+    return model

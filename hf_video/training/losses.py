@@ -1,0 +1,50 @@
+"""The loss of video classification, for hard, soft, multi-label and regression targets."""
+
+import torch
+import torch.nn.functional as F
+
+
+def classification_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    problem_type: str = "single_label_classification",
+    *,
+    label_smoothing: float = 0.0,
+    num_label_values: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """Cross-entropy, binary cross-entropy or squared error, as `problem_type` says.
+
+    Unlike the loss of Transformers' classifiers it takes soft targets for what they are, and never decides on a
+    `problem_type` by the dtype of the labels.
+
+    Args:
+        logits: (batch_size, num_classes); the loss is computed in float32.
+        labels: (batch_size,) class ids, or (batch_size, num_classes) float: soft targets that sum to 1, the targets of
+            multi-label classification, or values for regression.
+        problem_type: that of a model's configuration.
+        label_smoothing: share of a hard target that is spread over all classes; class ids only.
+        num_label_values: numbers in the labels of the whole accumulated batch, over all processes, by which the sum is
+            divided; by default those of `labels`.
+
+    Returns:
+        The mean, a float32 scalar: over videos for single labels, over all values otherwise.
+
+    Raises:
+        ValueError: the problem type is unknown, or shapes do not fit each other.
+    """
+    logits = logits.float()
+    labels = labels.to(logits.device)
+    num_label_values = labels.numel() if num_label_values is None else num_label_values
+    if problem_type == "single_label_classification":
+        if labels.is_floating_point():
+            return F.cross_entropy(logits, labels, reduction="sum") / num_label_values * logits.shape[1]
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing) / num_label_values
+    if problem_type not in ("multi_label_classification", "regression"):
+        raise ValueError(
+            f"problem_type is {problem_type!r}; single_label_classification, multi_label_classification or regression "
+            "is expected."
+        )
+    if labels.numel() != logits.numel():
+        raise ValueError(f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}.")
+    per_value = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    return per_value(logits, labels.to(logits).view_as(logits), reduction="sum") / num_label_values

@@ -1,0 +1,91 @@
+"""Learning rate and weight decay of every parameter, from the layer groups that a model tells of itself."""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple, cast
+
+from torch import nn
+
+
+class ParameterSetting(NamedTuple):
+    """How one parameter is optimised: its share of the learning rate and its weight decay."""
+
+    lr_scale: float
+    weight_decay: float
+
+
+def parameter_settings(
+    model: nn.Module,
+    *,
+    weight_decay: float = 0.0,
+    layer_decay: float = 1.0,
+    layer_decay_only: Collection[str] = (),
+    no_weight_decay: Collection[str] = (),
+) -> dict[str, ParameterSetting]:
+    """The setting of every trainable parameter by name.
+
+    The learning rate falls by the factor `layer_decay` with every layer group from the head, at 1, down to the
+    embeddings, as in BEiT (https://arxiv.org/abs/2106.08254) and the fine-tuning of VideoMAE (`optim_factory.py`).
+    Biases, norms and other one-dimensional parameters have no weight decay.
+
+    Args:
+        model: has `layer_groups()`, its modules from the input to the output, where `layer_decay` is not 1.
+        weight_decay: of the parameters that have one.
+        layer_decay: factor from one group to the one before it, above 0, up to 1.
+        layer_decay_only: parts of parameter names, such as "patch_embeddings", outside of which all parameters have
+            the full learning rate. Empty for all.
+        no_weight_decay: parts of parameter names, such as "cls_token" or "A_log", without weight decay.
+
+    Raises:
+        ValueError: `layer_decay` is out of range, the model tells no layer groups, or a name part is in no parameter.
+    """
+    if not 0 < layer_decay <= 1:
+        raise ValueError(f"layer_decay is {layer_decay}; a factor above 0, up to 1, is expected.")
+    depths: dict[int, int] = {}
+    num_groups = 0
+    if layer_decay != 1:
+        if not hasattr(model, "layer_groups"):
+            raise ValueError(
+                f"{type(model).__name__} does not tell its layers, so layer_decay={layer_decay} cannot be applied: "
+                "use layer_decay=1, or give the class a method `layer_groups`."
+            )
+        groups = cast(Any, model).layer_groups()
+        num_groups = len(groups)
+        depths = {id(parameter): depth for depth, group in enumerate(groups) for parameter in group.parameters()}
+
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    known_parts = {part for name, _ in model.named_parameters() for part in name.split(".")}
+    if unknown := sorted(set(layer_decay_only) - known_parts):
+        raise ValueError(f"layer_decay_only names {unknown}, which no parameter of {type(model).__name__} contains.")
+
+    settings = {}
+    for name, parameter in parameters.items():
+        parts = set(name.split("."))
+        depth = depths.get(id(parameter), num_groups)
+        if layer_decay_only and parts.isdisjoint(layer_decay_only):
+            depth = num_groups
+        has_decay = parameter.ndim > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
+        settings[name] = ParameterSetting(layer_decay ** (num_groups - depth), weight_decay if has_decay else 0.0)
+    return settings
+
+
+def parameter_groups(
+    model: nn.Module, settings: dict[str, ParameterSetting], learning_rate: float
+) -> list[dict[str, Any]]:
+    """The `params` of an optimizer: one group for each setting, those with the full learning rate first.
+
+    Args:
+        model: the model that `settings` were made for.
+        settings: see `parameter_settings`.
+        learning_rate: that of the head.
+
+    Returns:
+        Mappings with `params`, `lr` and `weight_decay`.
+    """
+    parameters = dict(model.named_parameters())
+    members: dict[ParameterSetting, list[nn.Parameter]] = {}
+    for name, setting in settings.items():
+        members.setdefault(setting, []).append(parameters[name])
+    return [
+        {"params": members[setting], "lr": learning_rate * setting.lr_scale, "weight_decay": setting.weight_decay}
+        for setting in sorted(members, reverse=True)
+    ]

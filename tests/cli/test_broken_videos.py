@@ -1,0 +1,54 @@
+"""A run goes on where some videos are broken, names them, and learns as well as without them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from hf_video.cli.main import main
+from hf_video.data.moving_digits import _encode
+
+from ..data.broken_videos import spread_broken_videos
+from .conftest import TINY_MODEL
+
+RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "learning_rate=0.01"]
+
+
+@pytest.fixture(scope="module")
+def brightness(tmp_path_factory):
+    """200 videos of two classes, dark and bright, 6 of which are broken, each in its own way."""
+    folder = tmp_path_factory.mktemp("brightness")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 97), ("test", 8)):
+        for name, level in (("dark", 60), ("bright", 160)):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                frames = generator.integers(level, level + 40, (4, 32, 32), dtype=np.uint8)
+                _encode(folder / split / name / f"{number:03d}.mp4", frames, fps=4)
+    broken = spread_broken_videos(folder / ".broken", [folder / "train" / "dark", folder / "train" / "bright"])
+    return folder, broken
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_path, capsys, on_error):
+    folder, broken = brightness
+    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN, "--on-error", on_error]
+    assert main(words) == 0
+    metrics = json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())
+    named = " ".join(metrics["broken_videos"])
+    assert len(metrics["broken_videos"]) == len(broken) == 6
+    assert all(str(path) in named for path in broken)
+    assert metrics["top1_accuracy"] == 1.0
+    out = capsys.readouterr().out
+    assert "6 videos could not be read:" in out and all(str(path) in out for path in broken)
+    assert "6" in (tmp_path / "out" / "report" / "report.md").read_text()
+
+
+def test_a_split_without_a_readable_video(digits, tmp_path, fails):
+    shutil.copytree(digits, tmp_path / "data")
+    for path in (tmp_path / "data" / "test").rglob("*.mp4"):
+        path.write_bytes(b"")
+    words = ["train", tmp_path / "data", "--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "skip"]
+    assert "No video of the test split can be read" in fails(*words)
+    assert not (tmp_path / "out").exists()

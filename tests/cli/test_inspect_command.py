@@ -1,0 +1,34 @@
+import json
+import shutil
+
+from hf_video.cli.main import main
+
+from ..data.broken_videos import spread_broken_videos
+
+
+def test_a_sound_data_set(digits, capsys):
+    assert main(["inspect", str(digits), "--num-workers", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "32 videos, 32 labelled clips" in out
+    assert "train: 24 clips of 8 classes" in out and "test: 8 clips of 8 classes" in out
+    assert "frames    8 to 8" in out and "size      32x32" in out and "0 broken videos" in out
+
+
+def test_broken_videos_are_named_and_nothing_is_changed(digits, tmp_path, capsys):
+    shutil.copytree(digits, tmp_path / "data")
+    folders = sorted((tmp_path / "data" / "train").iterdir())
+    broken = spread_broken_videos(tmp_path / "broken", folders)
+    files = sorted(path for path in (tmp_path / "data").rglob("*"))
+    assert main(["inspect", str(tmp_path / "data"), "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["broken"]) == {str(path) for path in broken}
+    assert result["num_videos"] == 38 and sum(result["splits"]["train"].values()) == 30
+    assert result["num_frames"] == {"fewest": 8, "most": 8}
+    assert sorted((tmp_path / "data").rglob("*")) == files
+    assert main(["inspect", str(tmp_path / "data")]) == 1
+    out = capsys.readouterr().out
+    assert "6 broken videos:" in out and all(str(path) in out for path in broken)
+
+
+def test_data_that_do_not_exist(tmp_path, fails):
+    assert "does not exist" in fails("inspect", tmp_path / "none")

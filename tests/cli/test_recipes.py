@@ -1,0 +1,188 @@
+"""Every recipe trains two steps of a tiny model, and each of its settings is where it takes effect."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import AutoModelForVideoClassification
+
+from hf_video.cli.main import main, parse
+from hf_video.cli.train import train
+from hf_video.cli.train_options import DEFAULTS, known_settings
+from hf_video.data import ClipAugmentation, ClipMixing
+from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
+from hf_video.training.arguments import parse_arguments
+from hf_video.training.recipes import FIELD_KINDS, read_recipe
+
+# Without -m slow one recipe a family trains, and all are read.
+QUICK = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+# A tiny model on a CPU: smaller frames, few videos a step, no half precision.
+CHANGED = {"image_size": 32, "batch_size": 2, "fp16": False}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of tiny models by the prefix of the recipes for them."""
+    folder = tmp_path_factory.mktemp("models")
+    sizes = {"image_size": 16, "patch_size": 16, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 2}
+    videovit = VideoViTConfig(**sizes, num_attention_heads=2, intermediate_size=32)
+    VideoViTForVideoClassification(videovit).save_pretrained(folder / "videomae")
+    VideoMambaForVideoClassification(VideoMambaConfig(**sizes)).save_pretrained(folder / "videomamba")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def videos(digits, tmp_path_factory):
+    """Two classes of three videos to train on and one to test with."""
+    folder = tmp_path_factory.mktemp("videos")
+    for split in ("train", "test"):
+        for name in ("left-up", "up-left"):
+            shutil.copytree(digits / split / name, folder / split / name)
+    return folder
+
+
+def place_of(name, trainer):
+    """The object that a setting takes effect on, and its name there."""
+    config, args, processor = trainer.model.config, trainer.args, trainer.processing_class
+    options = {
+        "num_frames": (config, "num_frames"),
+        "image_size": (config, "image_size"),
+        "drop_path_rate": (config, "drop_path_rate"),
+        "classifier_dropout": (config, "classifier_dropout"),
+        "classifier_init_scale": (config, "classifier_init_scale"),
+        "epochs": (args, "num_train_epochs"),
+        "batch_size": (args, "per_device_train_batch_size"),
+    }
+    if name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "num_crops"):
+        return processor, name
+    for kind, holder in ((ClipAugmentation, trainer.train_dataset.augmentation), (ClipMixing, "mixing")):
+        if name in {field.name for field in dataclasses.fields(kind)}:
+            return trainer.data_collator.mixing if holder == "mixing" else holder, name
+    return options.get(name, (args, name))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
+    words = [
+        word for word in read_recipe(recipe, known_settings()) if word.partition("=")[0] not in {*DEFAULTS, "fp16"}
+    ]
+    found = {
+        name: value
+        for read in parse_arguments(words, FIELD_KINDS, output_dir=str(tmp_path), use_cpu=True)
+        for name, value in vars(read).items()
+    }
+    for word in words:
+        name, _, value = word.partition("=")
+        expected = yaml.safe_load(value) if name == "lr_scheduler_kwargs" else value
+        if isinstance(found[name], list):
+            expected = value.split(",")
+        elif isinstance(found[name], bool | int | float):
+            expected = yaml.safe_load(value) if value in ("true", "false") else float(value)
+        assert found[name] == expected, name
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(path, marks=[] if path.stem in QUICK else pytest.mark.slow) for path in RECIPES],
+    ids=lambda path: path.stem,
+)
+def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_path):
+    model = models / recipe.stem.partition("_")[0]
+    words = [f"data={videos}", f"output_dir={tmp_path / 'out'}", f"model={model}", "max_steps=2", "device=cpu"]
+    words += [f"{name}={str(value).lower()}" for name, value in CHANGED.items()]
+    trainer, _ = train(parse(["train", str(recipe), *words, "num_crops=1", "num_clips=1"]))
+    assert trainer.state.global_step == 2
+    settings = yaml.safe_load(recipe.read_text()) | CHANGED | {"num_clips": 1, "num_crops": 1}
+    for name, value in settings.items():
+        holder, name_there = place_of(name, trainer)
+        found = getattr(holder, name_there)
+        expected = float(value) if isinstance(found, float) else value
+        assert found == expected, name
+    processor = VideoClipProcessor.from_pretrained(tmp_path / "out")
+    assert processor.num_frames == settings["num_frames"]
+    assert trainer.args.learning_rate == pytest.approx(settings["base_learning_rate"] * 2 / 256)
+    # Layer decay reaches the optimizer: the embeddings of a model with two blocks are three factors below the head.
+    rates = [group["initial_lr"] for group in trainer.optimizer.param_groups]
+    assert min(rates) == pytest.approx(max(rates) * settings["layer_decay"] ** 3)
+    has_middle = len(set(rates)) > 2
+    assert has_middle is (not settings.get("layer_decay_only"))
+
+
+def test_there_is_a_recipe_for_each_published_setting():
+    names = {path.stem for path in RECIPES}
+    sizes = ("tiny", "small", "middle", "middle_masked")
+    published = {f"videomamba_{size}_{data}" for size in sizes for data in ("kinetics400", "ssv2", "breakfast")}
+    published |= {f"videomae_{size}_kinetics400" for size in ("small", "base", "base_800e", "large", "huge")}
+    published |= {f"videomae_{size}_ssv2" for size in ("small", "base", "base_800e")} | {"videomae_base_ucf101"}
+    assert names == published
+
+
+def test_the_protocol_of_the_recipe_is_saved_with_the_model(models, videos, tmp_path):
+    recipe = write_recipe(tmp_path, "num_frames: 4", "num_clips: 2", "num_crops: 3", "max_steps: 1")
+    words = [f"data={videos}", f"output_dir={tmp_path / 'out'}", "image_size=32", "device=cpu"]
+    assert main(["train", str(recipe), *words, "--model", str(models / "videomae")]) == 0
+    processor = VideoClipProcessor.from_pretrained(tmp_path / "out")
+    assert (processor.num_clips, processor.num_crops) == (2, 3)
+    checkpoint = VideoClipProcessor.from_pretrained(tmp_path / "out" / "checkpoint-1")
+    assert (checkpoint.num_clips, checkpoint.num_crops) == (1, 1)
+
+
+def test_options_go_before_words_and_words_before_the_recipe(models, videos, tmp_path):
+    lines = ("epochs: 3", "learning_rate: 0.5", "weight_decay: 0.5", "base_learning_rate: 0.7", "max_steps: 1")
+    recipe = write_recipe(tmp_path, *lines, f"data: {videos}", f"output_dir: {tmp_path / 'out'}", "image_size: 32")
+    options = ["--epochs", "2", "--model", str(models / "videomae"), "learning_rate=0.25", "weight_decay=0.125"]
+    trainer, _ = train(parse(["train", str(recipe), *options, "device=cpu"]))
+    assert (trainer.args.num_train_epochs, trainer.args.learning_rate, trainer.args.weight_decay) == (2, 0.25, 0.125)
+
+
+def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_path):
+    lines = ("num_frames: 2", "image_size: 32", "epochs: 2", "mixup_alpha: 0.8", "ema_decay: 0.9", "batch_size: 4")
+    recipe = write_recipe(tmp_path, *lines, f"data: {videos}")
+    words = [str(recipe), "--model", str(models / "videomae"), "device=cpu"]
+    assert main(["train", *words, f"output_dir={tmp_path / 'whole'}"]) == 0
+    command = ["train", *words, f"output_dir={tmp_path / 'parts'}"]
+    trainer, _ = train(parse([*command]))
+    (tmp_path / "parts" / "model.safetensors").unlink()
+    resumed, _ = train(parse(["train", str(recipe), f"output_dir={tmp_path / 'parts'}", "--resume"]))
+    assert resumed.ema is not None and resumed.data_collator.mixing.mixup_alpha == 0.8
+    weights = [AutoModelForVideoClassification.from_pretrained(tmp_path / name) for name in ("whole", "parts")]
+    first, second = (model.state_dict() for model in weights)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["mixup_alfa: 0.8"], "'mixup_alfa' is not a setting. Did you mean mixup_alpha?"),
+        (["num_train_epochs: 3"], "'num_train_epochs' is not a setting. Did you mean"),
+        (["use_cpu: true"], "'use_cpu' is not a setting"),
+        (["epochs: many"], "argument --epochs: expected a number above 0, got 'many'"),
+        (["erasing_prob: 2"], "erasing_prob is 2.0; a number from 0 to 1 is expected"),
+        (["epochs: [3"], "cannot be read as YAML"),
+        (["- epochs"], "holds no settings"),
+        (["epochs: 3"], "fine-tunes a model: say which with --model"),
+    ],
+)
+def test_wrong_recipes_are_named_and_nothing_is_written(lines, message, digits, tmp_path, fails):
+    recipe = write_recipe(tmp_path, *lines)
+    model = [] if lines == ["epochs: 3"] else ["--model", tmp_path]
+    assert message in fails("train", recipe, *model, f"data={digits}", f"output_dir={tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_missing_is_named(tmp_path, fails):
+    recipe = write_recipe(tmp_path, "epochs: 3")
+    assert "There is no recipe" in fails("train", tmp_path / "none.yaml", "--output-dir", tmp_path / "out")
+    assert "The videos are missing: give DATA or data=" in fails("train", recipe, "--output-dir", tmp_path / "out")
+    assert "The output folder is missing: give --output-dir" in fails("train", recipe, "data=videos")
+
+
+def write_recipe(folder, *lines):
+    path = folder / "recipe.yaml"
+    path.write_text("\n".join(lines))
+    return path

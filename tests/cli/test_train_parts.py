@@ -1,0 +1,76 @@
+"""Training a part of a model, and an average of its weights, from the command line."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForVideoClassification
+
+from hf_video.cli.main import main, parse
+from hf_video.cli.train import train
+from hf_video.training import evaluate_dataset, top_k_accuracy
+
+from .conftest import TINY_RUN
+
+RUN = TINY_RUN[2:]
+
+
+def weights_in(folder):
+    return AutoModelForVideoClassification.from_pretrained(folder).state_dict()
+
+
+def changed(before, after):
+    assert set(before) == set(after)
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["linear_probe=true"], {"classifier.weight", "classifier.bias"}),
+        (["lora_rank=2"], {"classifier", "attention", "mlp"}),
+        (["freeze_layers=2"], {"fc_norm", "classifier"}),
+    ],
+)
+def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, trained, tmp_path, words, expected):
+    command = ["train", str(digits), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *RUN, *words]
+    command += ["learning_rate=0.01", "load_best_model_at_end=false"]
+    trainer, report = train(parse(command))
+    moved = changed(weights_in(trained), weights_in(tmp_path / "out"))
+    assert moved and all(any(part in name for part in expected) for name in moved)
+    assert all(any(part in name for name in moved) for part in expected)
+    # The model that is saved is the one that was measured.
+    saved = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
+    dataset = type(trainer.eval_dataset)
+    assert report["split"] == "test" and dataset.__name__ == "ClipDataset"
+    scores, labels = evaluate_dataset(saved, trainer.eval_dataset, progress=False)
+    assert top_k_accuracy(scores, labels) == trainer.predict(trainer.eval_dataset).metrics["test_top1_accuracy"]
+    assert (tmp_path / "out" / "adapter" / "adapter_config.json").exists() is ("lora_rank=2" in words)
+
+
+@pytest.mark.parametrize("word", ["lora_rank=2", "linear_probe=true"])
+def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
+    command = ["train", str(digits), "--output-dir", str(tmp_path / "whole"), "--model", str(trained), *RUN, word]
+    assert main(command) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / "checkpoint-2")
+    (tmp_path / "part" / "model.safetensors").unlink()
+    for state in (tmp_path / "part").glob("checkpoint-1/trainer_state.json"):
+        state.write_text(state.read_text().replace(str(tmp_path / "whole"), str(tmp_path / "part")))
+    assert main(["train", str(digits), "--output-dir", str(tmp_path / "part"), "--resume"]) == 0
+    assert not changed(weights_in(tmp_path / "whole"), weights_in(tmp_path / "part"))
+
+
+def test_lora_is_for_trained_models(digits, tmp_path, fails):
+    message = fails("train", digits, "--output-dir", tmp_path / "out", "lora_rank=4", *RUN)
+    assert "lora_rank adapts a trained model: say which with --model" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_video_root(digits, tmp_path):
+    rows = [f"{name}/000{number}.mp4,{name}" for name in ("left-up", "up-left") for number in range(3)]
+    (tmp_path / "train.csv").write_text("\n".join(["path,label", *rows]))
+    words = ["--video-root", str(digits / "train"), *RUN, "max_steps=1", "--image-size", "32", "--num-frames", "4"]
+    assert main(["train", str(tmp_path / "train.csv"), "--output-dir", str(tmp_path / "out"), *words]) == 0
+    assert json.loads((tmp_path / "out" / "train_options.json").read_text())["video_root"] == str(digits / "train")

@@ -1,0 +1,115 @@
+"""What `ClipAugmentation` does to frames, and that its draws follow the generator alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_video.data import ClipAugmentation
+from hf_video.data.augmentation import has_direction
+
+FRAME = torch.arange(3 * 32 * 40, dtype=torch.int64).remainder(251).to(torch.uint8).view(3, 32, 40)
+CLIP = FRAME.repeat(4, 1, 1, 1)
+FULL = ClipAugmentation(
+    crop_min_area=0.1, horizontal_flip=True, rand_augment_num_ops=3, color_jitter=0.4, erasing_prob=0.5
+)
+
+
+def augment(augmentation: ClipAugmentation, seed: int) -> torch.Tensor:
+    generator = np.random.default_rng(seed)
+    frames = augmentation.crop(CLIP, (24, 24), antialias=False, generator=generator)
+    frames = augmentation.change_pixels(frames, generator)
+    return augmentation.erase(frames.float(), generator)
+
+
+def test_all_frames_of_a_clip_change_alike():
+    for seed in range(20):
+        frames = augment(FULL, seed)
+        assert frames.shape == (4, 3, 24, 24)
+        assert torch.equal(frames, frames[:1].expand_as(frames))
+
+
+def test_draws_follow_the_generator_and_leave_the_global_one_alone():
+    state = torch.random.get_rng_state()
+    first = augment(FULL, 0)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(3)
+    assert torch.equal(augment(FULL, 0), first)
+    assert not torch.equal(augment(FULL, 1), first)
+
+
+def test_everything_is_off_by_default():
+    frames = augment(ClipAugmentation(), 0)
+    places = [
+        (top, left)
+        for top in range(9)
+        for left in range(17)
+        if torch.equal(frames[0], FRAME[:, top : top + 24, left : left + 24].float())
+    ]
+    assert places
+
+
+@pytest.mark.parametrize(
+    "options", [{"rand_augment_num_ops": 4}, {"color_jitter": 0.5}, {"horizontal_flip": True}, {"erasing_prob": 1.0}]
+)
+def test_each_option_changes_some_clips(options):
+    augmentation = ClipAugmentation(**options)
+    generator = np.random.default_rng(0)
+    changed = [
+        not torch.equal(
+            augmentation.erase(augmentation.change_pixels(CLIP, generator).float(), generator), CLIP.float()
+        )
+        for _ in range(20)
+    ]
+    assert any(changed)
+
+
+def test_the_magnitude_of_rand_augment_matters():
+    def change(magnitude: float) -> float:
+        augmentation = ClipAugmentation(
+            rand_augment_num_ops=2, rand_augment_magnitude=magnitude, rand_augment_magnitude_std=0.0
+        )
+        generator = np.random.default_rng(0)
+        return sum(
+            (augmentation.change_pixels(CLIP, generator).float() - CLIP.float()).abs().mean().item() for _ in range(40)
+        )
+
+    assert change(1.0) < change(9.0)
+
+
+def test_erasing_leaves_the_rest_of_the_frame_alone():
+    erased = ClipAugmentation(erasing_prob=1.0).erase(torch.zeros(2, 3, 32, 32), np.random.default_rng(3))
+    hit = (erased != 0).any(1)[0]
+    rows, columns = hit.any(1), hit.any(0)
+    assert torch.equal(hit, rows[:, None] & columns) and 0.02 <= hit.float().mean() <= 0.35
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("Pushing something from left to right", True),
+        ("turn_left", True),
+        ("Rotating it counter-clockwise", True),
+        ("brightening a copyright", False),
+        ("leftover food", False),
+    ],
+)
+def test_classes_with_a_direction_are_never_mirrored(label, expected):
+    assert has_direction(label) is expected
+    generator = np.random.default_rng(0)
+    augmentation = ClipAugmentation(horizontal_flip=True)
+    mirrored = [torch.equal(augmentation.change_pixels(CLIP, generator, label), CLIP.flip(-1)) for _ in range(20)]
+    assert any(mirrored) is not expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop_min_area": 0.0}, "crop_min_area is 0.0; a number above 0, up to 1 is expected"),
+        ({"rand_augment_magnitude": 11}, "rand_augment_magnitude is 11; a number from 0 to 10"),
+        ({"erasing_prob": -0.1}, "erasing_prob is -0.1"),
+        ({"num_augmentations": 0}, "num_augmentations is 0; a number 1 or more"),
+    ],
+)
+def test_values_out_of_range_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        ClipAugmentation(**options)

@@ -1,0 +1,96 @@
+"""MixUp and CutMix: the targets follow the pixels, and the draws follow the contents of the batch."""
+
+import pytest
+import torch
+
+from hf_video.data import ClipMixing, MixingCollator, collate_clips
+
+NUM_CLASSES = 3
+
+
+def items(count=4, num_views=1, epoch=0):
+    """Clip n is filled with the number n, of class n % 3."""
+    return [
+        {
+            "pixel_values": torch.full((num_views, 2, 3, 8, 8), float(number)),
+            "labels": number % NUM_CLASSES,
+            "sample_key": (0, epoch, number),
+        }
+        for number in range(count)
+    ]
+
+
+def test_mixup_blends_neighbours_and_their_targets_with_one_weight():
+    batch = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES)(items(3))
+    weight = batch["labels"].diagonal()
+    assert (weight == weight[0]).all() and 0 < weight[0] < 1
+    expected = weight[0] * torch.arange(3) + (1 - weight[0]) * torch.arange(3).roll(1)
+    torch.testing.assert_close(batch["pixel_values"], expected.view(3, 1, 1, 1, 1).expand(3, 2, 3, 8, 8))
+    torch.testing.assert_close(batch["labels"].sum(1), torch.ones(3))
+
+
+def test_cutmix_pastes_one_box_into_all_frames_and_its_area_is_the_weight():
+    for epoch in range(10):
+        batch = MixingCollator(ClipMixing(cutmix_alpha=1.0), NUM_CLASSES)(items(3, epoch=epoch))
+        clips = batch["pixel_values"]
+        own = clips == torch.arange(3).view(3, 1, 1, 1, 1)
+        assert torch.equal(own, own[:1, :1, :1].expand_as(own))
+        torch.testing.assert_close(own.float().mean((1, 2, 3, 4)), batch["labels"].diagonal())
+
+
+def test_draws_follow_the_samples_of_the_batch_and_nothing_else():
+    collate = MixingCollator(ClipMixing(mixup_alpha=0.8, cutmix_alpha=1.0), NUM_CLASSES)
+    torch.manual_seed(1)
+    first = collate(items())
+    torch.manual_seed(2)
+    again = collate(items())
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["labels"], collate(items(epoch=1))["labels"])
+
+
+def test_both_are_used_and_some_batches_stay_as_they_are():
+    collate = MixingCollator(ClipMixing(mixup_alpha=0.8, cutmix_alpha=1.0, mixing_prob=0.6), NUM_CLASSES)
+    kinds = set()
+    for epoch in range(60):
+        clips = collate(items(2, epoch=epoch))["pixel_values"]
+        if torch.equal(clips, collate_clips(items(2))["pixel_values"]):
+            kinds.add("none")
+        else:
+            kinds.add("cutmix" if torch.equal(clips, clips.round()) else "mixup")
+    assert kinds == {"none", "mixup", "cutmix"}
+
+
+def test_label_smoothing_comes_before_mixing():
+    batch = MixingCollator(ClipMixing(mixup_alpha=0.8), 4, label_smoothing=0.2)(items(1))
+    torch.testing.assert_close(batch["labels"], torch.tensor([[0.85, 0.05, 0.05, 0.05]]))
+
+
+def test_views_of_a_video_are_not_mixed_with_each_other():
+    batch = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES)(items(3, num_views=2))
+    assert batch["pixel_values"].shape == (6, 2, 3, 8, 8) and batch["labels"].shape == (6, NUM_CLASSES)
+    assert (batch["labels"] > 0).sum(1).tolist() == [2] * 6
+
+
+def test_multi_label_targets_are_mixed_as_they_are():
+    batch = [item | {"labels": [1.0, float(number), 0.0]} for number, item in enumerate(items(2))]
+    labels = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES, label_smoothing=0.1)(batch)["labels"]
+    torch.testing.assert_close(labels[:, 0], torch.ones(2))
+    torch.testing.assert_close(labels[:, 1].sum(), torch.tensor(1.0))
+
+
+def test_evaluation_is_not_mixed():
+    plain = [{name: value for name, value in item.items() if name != "sample_key"} for item in items()]
+    batch = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES)(plain)
+    assert batch["labels"].tolist() == [0, 1, 2, 0]
+
+
+def test_wrong_values_are_named():
+    with pytest.raises(ValueError, match="mixup_alpha is -1; a number of at least 0"):
+        ClipMixing(mixup_alpha=-1)
+    with pytest.raises(ValueError, match="mixing_prob is 2; a number from 0 to 1"):
+        ClipMixing(mixing_prob=2)
+    with pytest.raises(ValueError, match="are both 0"):
+        MixingCollator(ClipMixing(), NUM_CLASSES)
+    with pytest.raises(ValueError, match="Mixing needs labels"):
+        unlabelled = [{"pixel_values": torch.zeros(1, 2, 3, 8, 8), "sample_key": (0, 0, 0)}]
+        MixingCollator(ClipMixing(mixup_alpha=1), NUM_CLASSES)(unlabelled)

@@ -1,0 +1,90 @@
+"""What the tests of several processes run in each of them: `distributed_run.py TASK FOLDER NUM_PROCESSES`.
+
+The main process writes what it found to `FOLDER/result.json`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+from accelerate import DistributedType
+
+from hf_video.training import VideoTrainer
+from tests.training.tiny import RandomClips, make_arguments, make_model
+
+GLOBAL_BATCH_SIZE = 4
+NUM_STEPS = 20
+
+
+def loss_curve(folder, num_processes):
+    """The losses of 20 steps over several epochs."""
+    trainer = VideoTrainer(
+        model=make_model(),
+        args=make_arguments(
+            folder,
+            max_steps=NUM_STEPS,
+            per_device_train_batch_size=GLOBAL_BATCH_SIZE // num_processes,
+            logging_steps=1,
+            eval_strategy="no",
+            save_strategy="no",
+            load_best_model_at_end=False,
+        ),
+        train_dataset=RandomClips(16),
+    )
+    trainer.train()
+    return {"losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
+
+
+def ragged_evaluation(folder, num_processes):
+    """Predictions where neither the processes nor the batches divide the videos, which have three views each."""
+    trainer = VideoTrainer(
+        model=make_model(),
+        args=make_arguments(folder, per_device_eval_batch_size=GLOBAL_BATCH_SIZE // num_processes),
+        eval_dataset=RandomClips(7, num_views=3, num_labels=2),
+    )
+    prediction = trainer.predict(trainer.eval_dataset)
+    return {"predictions": prediction.predictions.tolist(), "labels": prediction.label_ids.tolist()}
+
+
+def sharded(folder, num_processes):
+    """Trains with FSDP2, saves, and evaluates what it saved."""
+    arguments = make_arguments(
+        folder,
+        max_steps=3,
+        per_device_train_batch_size=2,
+        layer_decay=0.5,
+        eval_strategy="no",
+        save_strategy="no",
+        load_best_model_at_end=False,
+    )
+    # Accelerate shards on accelerators alone, although FSDP2 itself runs on CPUs as well.
+    arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
+    trainer = VideoTrainer(
+        model=make_model(num_hidden_layers=2),
+        args=arguments,
+        train_dataset=RandomClips(),
+        eval_dataset=RandomClips(7),
+    )
+    trainer.train()
+    kinds = sorted({type(weight).__name__ for weight in trainer.model.parameters()})
+    trainer.save_model()
+    prediction = trainer.predict(trainer.eval_dataset)
+    return {"weights": kinds, "predictions": prediction.predictions.tolist()}
+
+
+def main(task, folder, num_processes):
+    result = {"loss_curve": loss_curve, "ragged_evaluation": ragged_evaluation, "sharded": sharded}[task](
+        Path(folder), num_processes
+    )
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    if world_size != num_processes:
+        raise RuntimeError(f"{num_processes} processes were asked for, there are {world_size}.")
+    if world_size == 1 or dist.get_rank() == 0:
+        Path(folder, "result.json").write_text(json.dumps(result | {"world_size": world_size}))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from transformers import AutoModelForVideoClassification
+
+from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video.training import VideoTrainer, add_lora, freeze_layers, make_linear_probe, to_plain_model
+
+from .tiny import RandomClips, make_arguments, make_model, weights_of
+
+
+def make_videomamba():
+    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
+    return VideoMambaForVideoClassification(VideoMambaConfig(**sizes, num_labels=2))
+
+
+def train(model, folder):
+    options = {"num_train_epochs": 4, "learning_rate": 0.02, "load_best_model_at_end": False}
+    trainer = VideoTrainer(
+        model=model,
+        args=make_arguments(folder, **options),
+        train_dataset=RandomClips(),
+        eval_dataset=RandomClips(),
+    )
+    trainer.train()
+    return trainer
+
+
+def changed(before, after):
+    return {name for name in before if name in after and not torch.equal(before[name], after[name])}
+
+
+def test_a_linear_probe_trains_the_head_alone_and_folds_into_a_plain_model(tmp_path):
+    model = make_model()
+    before = weights_of(model)
+    make_linear_probe(model)
+    trainer = train(model, tmp_path)
+    clips = torch.stack([RandomClips()[index]["pixel_values"][0] for index in range(4)])
+    with torch.no_grad():
+        expected = trainer.model.eval()(clips).logits
+    plain = to_plain_model(trainer.model)
+    assert changed(before, weights_of(plain)) == {"classifier.weight", "classifier.bias"}
+    plain.save_pretrained(tmp_path / "plain")
+    loaded = AutoModelForVideoClassification.from_pretrained(tmp_path / "plain").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(clips).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_layers_stay_as_they_are(tmp_path):
+    model = make_model(num_hidden_layers=3)
+    freeze_layers(model, 2)
+    before = weights_of(model)
+    moved = changed(before, weights_of(train(model, tmp_path).model))
+    assert moved and not any(name.startswith(("videovit.embeddings", "videovit.layers.0")) for name in moved)
+    assert any(name.startswith("videovit.layers.1") for name in moved)
+
+
+@pytest.mark.parametrize("make", [make_model, make_videomamba], ids=["videovit", "videomamba"])
+def test_lora_trains_adapters_and_head_and_merges_into_a_plain_model(make, tmp_path):
+    model = make()
+    before = weights_of(model)
+    adapted = add_lora(model, rank=2)
+    names = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
+    assert names and all("lora_" in name or "classifier" in name for name in names)
+    trainer = train(adapted, tmp_path)
+    clips = torch.stack([RandomClips()[index]["pixel_values"][0] for index in range(4)])
+    with torch.no_grad():
+        expected = trainer.model.eval()(clips).logits
+    plain = to_plain_model(trainer.model)
+    assert set(weights_of(plain)) == set(before)
+    moved = changed(before, weights_of(plain))
+    assert not any("embeddings" in name or "norm" in name for name in moved)
+    assert {"classifier.weight"} < moved
+    plain.save_pretrained(tmp_path / "plain")
+    loaded = AutoModelForVideoClassification.from_pretrained(tmp_path / "plain").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(clips).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_errors():
+    model = make_model()
+    with pytest.raises(ValueError, match="freeze_layers is 3; VideoViTForVideoClassification has 2 groups"):
+        freeze_layers(model, 3)
+    with pytest.raises(ValueError, match="has no linear layer `classifier`"):
+        make_linear_probe(model.videovit)
+    with pytest.raises(ValueError, match="Linear does not tell its layers, so lora_rank=4 is impossible"):
+        add_lora(torch.nn.Linear(2, 2), 4)

@@ -1,0 +1,70 @@
+"""One and two processes on a CPU: the same losses, the same predictions, and sharded weights that load anywhere."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from transformers import AutoModelForVideoClassification
+
+from hf_video.data import collate_clips
+
+from .distributed_run import NUM_STEPS
+from .tiny import RandomClips, weights_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(task, folder, num_processes, launcher=()):
+    folder.mkdir()
+    if not launcher and num_processes > 1:
+        launcher = ["torch.distributed.run", "--nproc_per_node", str(num_processes), "--master_port", free_port()]
+    module = ["-m", *launcher] if launcher else []
+    script = str(Path(__file__).with_name("distributed_run.py"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *module, script, task, str(folder), str(num_processes)]
+    finished = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["world_size"] == num_processes
+    return result
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_two_processes_have_the_loss_curve_of_one(tmp_path):
+    one = run("loss_curve", tmp_path / "one", 1)["losses"]
+    two = run("loss_curve", tmp_path / "two", 2)["losses"]
+    assert len(one) == len(two) == NUM_STEPS
+    assert len(set(one)) > 1
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-4)
+
+
+def test_a_ragged_last_batch_is_gathered_right(tmp_path):
+    one, two = (run("ragged_evaluation", tmp_path / str(number), number) for number in (1, 2))
+    assert two["labels"] == one["labels"] == [index % 2 for index in range(7)]
+    np.testing.assert_allclose(two["predictions"], one["predictions"], rtol=1e-5, atol=1e-6)
+
+
+def test_sharded_weights_are_saved_whole(tmp_path):
+    config = yaml.safe_load((ROOT / "recipes" / "accelerate" / "fsdp2.yaml").read_text())
+    config |= {"use_cpu": True, "num_processes": 2, "mixed_precision": "no", "main_process_port": int(free_port())}
+    (tmp_path / "cpu.yaml").write_text(yaml.safe_dump(config))
+    launcher = ["accelerate.commands.launch", "--config_file", str(tmp_path / "cpu.yaml")]
+    result = run("sharded", tmp_path / "out", 2, launcher)
+    assert result["weights"] == ["DTensor"]
+    model = AutoModelForVideoClassification.from_pretrained(tmp_path / "out").eval()
+    batch = collate_clips([RandomClips(7)[index] for index in range(7)])
+    with torch.no_grad():
+        logits = model(batch["pixel_values"]).logits
+    np.testing.assert_allclose(logits.numpy(), result["predictions"], rtol=1e-4, atol=1e-5)
+    assert all(torch.isfinite(weight).all() for weight in weights_of(model).values())

@@ -1,0 +1,46 @@
+"""A model and clips so small that a training run takes a moment."""
+
+import torch
+from torch.utils.data import Dataset
+from transformers import set_seed
+
+from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.training import VideoTrainingArguments
+
+
+class RandomClips(Dataset):
+    """Clips drawn from (epoch, index), as those of a `ClipDataset`; the class shows in their brightness."""
+
+    def __init__(self, length=8, num_views=1, num_labels=2, training=False):
+        self.length, self.num_views, self.num_labels, self.training = length, num_views, num_labels, training
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(1000 * self.epoch + index)
+        label = index % self.num_labels
+        clips = torch.randn(self.num_views, 2, 3, 16, 16, generator=generator) + 2 * label
+        item = {"pixel_values": clips, "labels": label}
+        return item | {"sample_key": (0, self.epoch, index)} if self.training else item
+
+
+def make_model(**options):
+    set_seed(0)
+    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "num_labels": 2}
+    return VideoViTForVideoClassification(VideoViTConfig(**sizes | options))
+
+
+def make_arguments(folder, **options):
+    defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    defaults |= {"use_cpu": True, "disable_tqdm": True, "learning_rate": 1e-2}
+    return VideoTrainingArguments(output_dir=str(folder), **defaults | options)
+
+
+def weights_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
