@@ -1,13 +1,18 @@
 """The command line that every source shares."""
 
 import argparse
+import hashlib
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import CommitInfo
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
+
+from hf_video.hub import PublishError, publish
 
 from .checkpoint import ConversionError
 
@@ -52,19 +57,49 @@ def run(
         convert: makes the model and its processor from the arguments, raising `ConversionError` for bad input.
     """
     arguments = parser.parse_args(argv)
-    output_dir: Path = arguments.output_dir
+    output_dir: Path = arguments.output_dir.resolve()
     try:
-        if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
-            raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
+        check_output_dir(output_dir)
         model, processor = convert(arguments)
         save(model, processor, output_dir)
-    except (ValueError, StrictDataclassError) as error:
+    except (ValueError, OSError, StrictDataclassError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
     if arguments.push_to_hub:
-        model.push_to_hub(arguments.push_to_hub)
-        processor.push_to_hub(arguments.push_to_hub)
+        try:
+            commit = publish_converted(output_dir, arguments.push_to_hub, str(arguments.checkpoint))
+        except PublishError as error:
+            parser.exit(2, f"{parser.prog}: error: {error}\n")
+        print(f"Published {commit.commit_url}.")
+
+
+def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> CommitInfo:
+    """Publish with a card that names the original: a file with its SHA-256, or the repository it came from."""
+    source: dict[str, Any] = {"how": "converted from", "name": checkpoint}
+    if Path(checkpoint).is_file():
+        with open(checkpoint, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        source |= {"name": Path(checkpoint).name, "sha256": digest}
+    return publish(output_dir, repo_id, facts={"source": source})
+
+
+def positive_int(word: str) -> int:
+    """A whole number of at least 1, as an argument's type."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {word!r}")
+    return int(word)
+
+
+def check_output_dir(output_dir: Path) -> None:
+    """Raise `ConversionError` for a folder that cannot take the result, before any work is done."""
+    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+        raise ConversionError(f"{output_dir} exists and is not an empty folder: choose another one.")
+    if output_dir == Path.cwd():
+        raise ConversionError(f"{output_dir} is the folder you are in, which cannot be replaced: choose another one.")
+    existing = next(parent for parent in output_dir.parents if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConversionError(f"{existing} is no folder that can be written to: choose another output folder.")
 
 
 def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:

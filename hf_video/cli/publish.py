@@ -1,0 +1,76 @@
+"""`hf-video publish`: a model folder onto the Hub, for anyone to load."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "publish",
+        help="put a model on the Hugging Face Hub",
+        description="Check a model folder, add the code and a model card, upload it as one commit, and load it back "
+        "as somebody would who does not have hf_video. An interrupted upload goes on where it stopped when the same "
+        "command is run again.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="a folder that `hf-video train` or save_pretrained wrote")
+    parser.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME; made if it does not exist")
+    parser.add_argument("--private", action="store_true", help="only you can see the repository")
+    parser.add_argument("--revision", metavar="BRANCH", help="commit to this branch; default main")
+    parser.add_argument("--tag", help="tag the commit, such as v1.0")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="names of the classes: one a line, or a JSON list, by class id"
+    )
+    parser.add_argument(
+        "--with-training-state", action="store_true", help="also upload the optimizer's state and the like"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check everything, show what would go up, and stop")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows what goes up, and where it then is."""
+    labels = None if args.labels is None else read_labels(args.labels)
+
+    from hf_video.hub import push, stage
+
+    with tempfile.TemporaryDirectory() as staging:
+        publication = stage(
+            args.folder, staging, args.repo_id, labels=labels, with_training_state=args.with_training_state
+        )
+        for name, size in publication.files.items():
+            print(f"{size:>14,}  {name}")
+        if publication.left_out:
+            # A checkpoint has many files, which all stay for the same reason.
+            print(f"left out: {', '.join(dict.fromkeys(_top_level(name) for name in publication.left_out))}")
+        if publication.needs_hf_video:
+            print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
+        if args.dry_run:
+            print("Nothing was uploaded: --dry-run.")
+            return 0
+        commit = push(publication, args.repo_id, private=args.private or None, revision=args.revision, tag=args.tag)
+    print(f"published  {commit.commit_url}")
+    return 0
+
+
+def _top_level(name: str) -> str:
+    folder, slash, _ = name.partition("/")
+    return folder + slash
+
+
+def read_labels(path: Path) -> list[str]:
+    """The names of the classes in a file, by class id.
+
+    Raises:
+        ValueError: the file cannot be read, is empty, or is JSON but no list of words.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        labels = json.loads(text) if path.suffix == ".json" else [line.strip() for line in text.splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--labels {path} cannot be read: {error}") from error
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) and label for label in labels):
+        raise ValueError(f"--labels {path}: expected one name a line, or a JSON list of names.")
+    return labels

@@ -1,0 +1,21 @@
+"""Publishing models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC_NAMES = {
+    "Publication": ".publishing",
+    "PublishError": ".checks",
+    "publish": ".publishing",
+    "push": ".publishing",
+    "register_custom_code": ".custom_code",
+    "stage": ".publishing",
+}
+
+__all__ = list(_PUBLIC_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_NAMES:
+        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

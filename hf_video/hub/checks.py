@@ -1,0 +1,168 @@
+"""What may be published: which files of a folder go up, and what is wrong with them."""
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from safetensors import SafetensorError, safe_open
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from hf_video.training.record import FACTS_FILE
+
+CARD = "README.md"
+PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
+TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", TRAINER_STATE_NAME)
+# Anything else in the folder may be private.
+PUBLISHED = (
+    *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "*.jinja", CARD, "LICENSE*", FACTS_FILE, "report/*.png"),
+)
+TEXT = (".json", ".md", ".txt", ".yaml", ".jinja", "LICENSE")
+
+SECRETS = {
+    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
+    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "an AWS key": r"\bAKIA[0-9A-Z]{16}\b",
+    "a GitHub token": r"\b(gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{50,})",
+    "an API key": r"\bsk-[A-Za-z0-9_-]{32,}",
+}
+ABSOLUTE_PATH = (
+    r"(?<![\w.:/])(/(?:home|Users|root|mnt|data|tmp|var|opt|srv|scratch|work|workspace)/|[A-Za-z]:\\+)[^\s\"']+"
+)
+ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
+CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
+
+
+class PublishError(ValueError):
+    """A folder that cannot be published, or a Hub that does not take it; the message says why and the way out."""
+
+
+def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:
+    """The files of a folder that go up and those that do not, as paths relative to it."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    chosen = []
+    for name in names:
+        depth_matches = [pattern for pattern in PUBLISHED if pattern.count("/") == name.count("/")]
+        if "/" not in name and _matches(name, TRAINING_STATE):
+            wanted = with_training_state
+        else:
+            wanted = _matches(name, depth_matches)
+        if wanted:
+            chosen.append(name)
+    return chosen, [name for name in names if name not in chosen]
+
+
+def find_problems(folder: Path) -> list[str]:
+    """Everything that speaks against publishing the files of a folder, each with the way out."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    problems = []
+    for name in names:
+        if name.endswith(TEXT):
+            problems += _check_text(name, (folder / name).read_text(encoding="utf-8", errors="replace"))
+    config, config_problems = read_config(folder)
+    problems += config_problems + _check_weights(folder, names)
+    if not any(name in PROCESSOR_FILES for name in names):
+        problems.append(
+            f"There is no processor ({PROCESSOR_FILES[0]}), so nobody knows which frames the model takes. Save it "
+            "beside the model: processor.save_pretrained(folder)."
+        )
+    if config and not config_problems:
+        problems += _check_labels(config)
+    if CARD in names:
+        problems += check_card((folder / CARD).read_text(encoding="utf-8", errors="replace"))
+    return problems
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The content of `config.json`, and what is wrong with it."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {}, [f"config.json is not readable as JSON: {error}"]
+    if not isinstance(config, dict):
+        return {}, [f"config.json must hold one JSON object, it holds a {type(config).__name__}."]
+    problems = [
+        f"config.json has no {name}; save the model again with save_pretrained."
+        for name in ("model_type", "architectures")
+        if not config.get(name)
+    ]
+    auto_map = config.get("auto_map") or {}
+    for reference in auto_map.values() if isinstance(auto_map, dict) else [auto_map]:
+        for part in reference if isinstance(reference, list) else [reference]:
+            if part is not None and not (isinstance(part, str) and re.fullmatch(CLASS_REFERENCE, part)):
+                problems.append(
+                    f"config.json: {part!r} in auto_map is not of the form module.Class and could name code outside "
+                    "the folder. Do not use this model unless you trust its author; remove auto_map."
+                )
+    return config, problems
+
+
+def check_card(text: str) -> list[str]:
+    """What is wrong with the text of a model card."""
+    try:
+        ModelCard(text)
+    except Exception as error:  # whatever the metadata's parser and validator raise
+        return [f"{CARD}: its metadata are invalid ({' '.join(str(error).split())})."]
+    if found := re.search(ACTIVE_CONTENT, text, re.IGNORECASE):
+        return [f"{CARD} holds active content ({found[0]!r}), which a page of others would run; remove it."]
+    return []
+
+
+def _check_text(name: str, text: str) -> list[str]:
+    problems = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for kind, pattern in SECRETS.items():
+            if re.search(pattern, line):
+                problems.append(f"{name}, line {number}: this looks like {kind}. Remove it, and revoke it.")
+        if found := re.search(ABSOLUTE_PATH, line):
+            problems.append(f"{name}, line {number}: {found[0]!r} is a path on your machine; remove it.")
+    return problems
+
+
+def _check_weights(folder: Path, names: Iterable[str]) -> list[str]:
+    index, files = folder / SAFE_WEIGHTS_INDEX_NAME, {SAFE_WEIGHTS_NAME}
+    if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
+        try:
+            files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            return [f"{SAFE_WEIGHTS_INDEX_NAME} is damaged: {error!r}"]
+    problems = []
+    for file in sorted(files):
+        if file not in names:
+            problems.append(
+                f"There is no {file} in the folder. Only safetensors are published: load the model where its file is "
+                "trusted and write it with save_pretrained."
+            )
+            continue
+        try:
+            with safe_open(folder / file, framework="pt") as weights:
+                weights.keys()
+        except SafetensorError as error:
+            problems.append(f"{file} is damaged or not what its header says: {error}")
+    return problems
+
+
+def _check_labels(config: dict[str, Any]) -> list[str]:
+    is_classifier = any("Classification" in name for name in config["architectures"])
+    labels = config.get("id2label") or {}
+    if not is_classifier or config.get("problem_type") == "regression":
+        return []
+    if labels and not all(re.fullmatch(r"LABEL_\d+", str(label)) for label in labels.values()):
+        return []
+    return [
+        "The classes have no names, so predictions would read LABEL_0, LABEL_1, ... Name them with --labels FILE, "
+        "one name a line in the order of the class ids."
+    ]
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

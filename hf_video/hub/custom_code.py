@@ -1,0 +1,87 @@
+"""What lets a repository be loaded where hf_video is not installed: its `auto_map`, and the files it points to."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import hf_video
+from hf_video.auto import CLASSES, CONFIGURATIONS, PUBLIC_NAMES
+
+
+@dataclass(frozen=True)
+class CustomCode:
+    """Code that travels with a model.
+
+    Attributes:
+        auto_map: `module.Class` by Auto class, for the configuration, the models and the processors.
+        files: the modules to put at the root of the repository, by name.
+    """
+
+    auto_map: dict[str, str]
+    files: dict[str, Path]
+
+
+def model_types() -> dict[str, str]:
+    """The name of the configuration class of every family, by `model_type`."""
+    return {getattr(hf_video, name).model_type: name for name in CONFIGURATIONS}
+
+
+def classes_of(model_type: str) -> dict[str, str]:
+    """The class names of a family by Auto class; none for a model type of Transformers, which needs no code."""
+    config_class = model_types().get(model_type)
+    if config_class is None:
+        return {}
+    rows = (row for row in CLASSES if row.config_class == config_class)
+    return {"AutoConfig": config_class} | {row.auto_class: row.class_name for row in rows}
+
+
+def collect(classes: dict[str, str]) -> CustomCode:
+    """The code of some classes.
+
+    Args:
+        classes: names of public classes by Auto class.
+
+    Raises:
+        RuntimeError: two modules have the same file name, so that one would overwrite the other in a repository.
+    """
+    auto_map: dict[str, str] = {}
+    files: dict[str, Path] = {}
+    for auto_class, class_name in classes.items():
+        source = _source_file(class_name)
+        auto_map[auto_class] = f"{source.stem}.{class_name}"
+        for file in (source, *map(Path, get_relative_import_files(source))):
+            if files.setdefault(file.name, file) != file:
+                raise RuntimeError(f"{file} and {files[file.name]} would be one file in a repository; rename one.")
+    return CustomCode(auto_map, files)
+
+
+def needs_hf_video(config: dict[str, Any]) -> bool:
+    """Whether a model is built around one of another family, which only an installed hf_video provides.
+
+    Args:
+        config: the content of `config.json`.
+    """
+    own, others = config.get("model_type"), set(model_types()) - {config.get("model_type")}
+    parts = [value for value in config.values() if isinstance(value, dict)]
+    return own in model_types() and any(part.get("model_type") in others or needs_hf_video(part) for part in parts)
+
+
+def register_custom_code() -> None:
+    """Let `save_pretrained` and `push_to_hub` of our classes write their code beside the weights.
+
+    Transformers then adds the class that is saved to `auto_map`, and only that; [`publish`] names all of them.
+    """
+    for name in CONFIGURATIONS:
+        getattr(hf_video, name).register_for_auto_class()
+    for row in CLASSES:
+        getattr(hf_video, row.class_name).register_for_auto_class(row.auto_class)
+
+
+def _source_file(class_name: str) -> Path:
+    specification = importlib.util.find_spec(PUBLIC_NAMES[class_name], "hf_video")
+    if specification is None or specification.origin is None:
+        raise RuntimeError(f"The module of {class_name} has no file; install hf_video from its wheel or a clone.")
+    return Path(specification.origin)

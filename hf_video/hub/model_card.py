@@ -1,0 +1,279 @@
+"""The model card of a fine-tune, written from what training recorded and from the files themselves."""
+
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+
+from hf_video.auto import CLASSES
+from hf_video.training.record import FACTS_FILE
+
+from .checks import CARD, PROCESSOR_FILES
+
+TEMPLATE = Path(__file__).with_name("model_card.md")
+REPORT = "report/metrics.json"
+EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
+PIPELINES = {
+    "AutoModelForVideoClassification": "video-classification",
+    "AutoModelForImageClassification": "image-classification",
+    "AutoModelForImageTextToText": "video-text-to-text",
+    "AutoModel": "feature-extraction",
+    "AutoBackbone": "feature-extraction",
+}
+METRICS = {"top1_accuracy": "top-1 accuracy", "top5_accuracy": "top-5 accuracy"}
+
+
+class Result(NamedTuple):
+    """One figure with what it was measured on and how; `value` is a share from 0 to 1."""
+
+    data: str
+    split: str
+    num_videos: int
+    views: str
+    metric: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.value:.2%}"
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What training recorded in a model folder, with the report of its last evaluation; empty without a record."""
+    facts: dict[str, Any] = {}
+    for name, key in ((FACTS_FILE, None), (REPORT, "report")):
+        if (path := folder / name).is_file():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            facts |= content if key is None else {key: content}
+    return facts
+
+
+def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
+    """Write the card of the model in a folder.
+
+    Args:
+        folder: the complete repository, whose configuration and weights the card describes.
+        repo_id: `user/name`, which the example loads.
+        facts: from [`read_facts`]; what is not in it is left out of the card.
+        needs_hf_video: whether the model only loads where hf_video is installed.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture, name = config["architectures"][0], repo_id.split("/")[-1]
+    auto_class = auto_class_of(architecture)
+    found = results(facts)
+    card = ModelCard.from_template(
+        metadata(name, config["model_type"], auto_class, facts, found),
+        template_path=str(TEMPLATE),
+        name=name,
+        summary=_summary(architecture, config, facts, needs_hf_video),
+        usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
+        results=found,
+        sections=_sections(folder, facts),
+        limits=_limits(config, facts, auto_class),
+    )
+    card.save(folder / CARD)
+
+
+def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
+    """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
+    data = facts.get("data", {}).get("validation", {})
+    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"]]
+    if "hub_id" not in data or not found:
+        return
+    value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
+    entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data["revision"], notes=notes)
+    path = folder / EVALUATION_RESULTS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False), encoding="utf-8")
+
+
+def auto_class_of(architecture: str) -> str:
+    """The Auto class that loads a class, ours or of Transformers."""
+    ours = {row.class_name: row.auto_class for row in CLASSES}
+    heads = (f"AutoModelFor{match[1]}" for match in [re.search(r"For(\w+)$", architecture)] if match)
+    return ours.get(architecture) or next(heads, "AutoModel")
+
+
+def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any], found: list[Result]) -> ModelCardData:
+    """The metadata of a card, with the results as `model-index`."""
+    pipeline, source = PIPELINES.get(auto_class), facts.get("source") or {}
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=pipeline,
+        license=source.get("license"),
+        base_model=source["name"] if is_repository(source) else None,
+        datasets=sorted({slug(result.data) for result in found}) or None,
+        metrics=["accuracy"] if found else None,
+        tags=["hf_video", "video", model_type],
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=pipeline or "video-classification",
+                dataset_type=slug(result.data),
+                dataset_name=result.data,
+                dataset_split=result.split,
+                metric_type="accuracy",
+                metric_name=f"{result.metric} ({result.views})",
+                metric_value=round(result.value, 4),
+            )
+            for result in found
+        ]
+        or None,
+    )
+
+
+def results(facts: dict[str, Any]) -> list[Result]:
+    """The figures in the record of a training: of the report's split, and of the validation split."""
+    data = facts.get("data", {})
+    name = data.get("train", {}).get("name", "own videos")
+    views = facts.get("views", {})
+    protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
+    report, validation = facts.get("report", {}), facts.get("validation", {})
+    found = [
+        Result(name, report["split"], report["num_videos"], protocol, title, report[key])
+        for key, title in METRICS.items()
+        if key in report
+    ]
+    if report.get("split") != "validation":
+        num_videos = data.get("validation", {}).get("num_videos", 0)
+        found += [
+            Result(name, "validation", num_videos, protocol, title, validation[f"eval_{key}"])
+            for key, title in METRICS.items()
+            if f"eval_{key}" in validation
+        ]
+    return found
+
+
+def usage(repo_id: str, auto_class: str, needs_hf_video: bool = False, num_frames: int | None = None) -> str:
+    """An example that runs: a fenced block of Python that loads the model, given a file `video.mp4`.
+
+    Args:
+        repo_id: `user/name`.
+        auto_class: name of the Auto class that loads the model.
+        needs_hf_video: whether hf_video has to be imported, in place of trusting the code of the repository.
+        num_frames: frames of a clip, for a classifier whose configuration does not tell the pipeline.
+    """
+    requirement = "import hf_video  # pip install hf-video-models\n" if needs_hf_video else ""
+    trust = "" if needs_hf_video else ", trust_remote_code=True"
+    frames = "" if num_frames is None else f", num_frames={num_frames}"
+    if auto_class in ("AutoModelForVideoClassification", "AutoModelForImageClassification"):
+        file = "image.png" if auto_class == "AutoModelForImageClassification" else "video.mp4"
+        code = f"""\
+{requirement}from transformers import pipeline
+
+model_id = "{repo_id}"
+classifier = pipeline("{PIPELINES[auto_class]}", model=model_id{trust})
+print(classifier("{file}"{frames}))"""
+    elif auto_class == "AutoModelForImageTextToText":
+        code = f"""\
+{requirement}from transformers import {auto_class}, AutoProcessor
+
+model_id = "{repo_id}"
+processor = AutoProcessor.from_pretrained(model_id{trust})
+model = {auto_class}.from_pretrained(model_id{trust})
+inputs = processor(videos="video.mp4", text="What happens?", return_tensors="pt")
+print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
+    else:
+        # Of a pre-trained model it is the encoder that others use.
+        auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class
+        code = f"""\
+{requirement}from transformers import {auto_class}, AutoVideoProcessor
+
+model_id = "{repo_id}"
+processor = AutoVideoProcessor.from_pretrained(model_id{trust})
+model = {auto_class}.from_pretrained(model_id{trust})
+outputs = model(**processor("video.mp4", return_tensors="pt"))
+print(outputs.keys())"""
+    return f"```python\n{code}\n```"
+
+
+def is_repository(source: dict[str, Any]) -> bool:
+    """Whether a recorded source is a repository on the Hub, not a folder or a file."""
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", source.get("name", "")))
+
+
+def slug(name: str) -> str:
+    """A name as the Hub writes identifiers of data sets: lower case, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def weight_hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every weight file of a folder, by its name."""
+    hashes = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
+    processor = folder / PROCESSOR_FILES[0]
+    if "num_frames" in config or not processor.is_file():
+        return None
+    return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
+
+
+def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], needs_hf_video: bool) -> str:
+    source = facts.get("source")
+    origin = f", {source.get('how', 'fine-tuned from')} `{source['name']}`" if source else ""
+    sentences = [f"A `{architecture}` of [hf_video](https://github.com/hf-video/hf-video){origin}."]
+    if "Classification" in architecture and config.get("id2label"):
+        names = list(config["id2label"].values())
+        listed = ", ".join(map(_cell, names[:8])) + (", ..." if len(names) > 8 else "")
+        sentences.append(f"It knows {len(names)} classes: {listed}.")
+    if needs_hf_video:
+        sentences.append(
+            "Its vision tower is another model of hf_video, so that it only loads where that is installed "
+            "(`pip install hf-video-models`)."
+        )
+    return " ".join(sentences)
+
+
+def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Titles and rows of the tables that a record fills."""
+    data = {
+        f"{split}: {key.replace('_', ' ')}": f"`{value}`" if key in ("sha256", "revision") else _cell(value)
+        for split, description in facts.get("data", {}).items()
+        for key, value in description.items()
+    }
+    training = {name.replace("_", " "): _cell(value) for name, value in facts.get("recipe", {}).items()}
+    training |= {name: facts[name] for name in ("seed", "steps", "epochs") if name in facts}
+    environment = {"hardware": facts["hardware"]} if "hardware" in facts else {}
+    source = {key: _cell(value) for key, value in (facts.get("source") or {}).items() if key != "how"}
+    tables = {
+        "Source": source,
+        "Training data": data,
+        "Clips": {name.replace("_", " "): _cell(value) for name, value in facts.get("clips", {}).items()},
+        "Recipe": training,
+        "Hardware and versions": environment | facts.get("versions", {}),
+        "Weights (SHA-256)": {name: f"`{digest}`" for name, digest in weight_hashes(folder).items()},
+    }
+    return [{"title": title, "rows": rows} for title, rows in tables.items() if rows]
+
+
+def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> list[str]:
+    limits = []
+    if "Classification" in auto_class:
+        limits.append(
+            "It answers with one of its classes whatever the video shows, and its scores are not calibrated."
+        )
+        limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
+    if "num_frames" in config:
+        limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
+    views = facts.get("views", {})
+    if views.get("num_clips", 1) * views.get("num_crops", 1) > 1:
+        limits.append("`pipeline` scores the first view alone; the figures above average all views.")
+    if "recipe" not in facts:
+        limits.append("How it was trained was not recorded.")
+    return limits
+
+
+def _cell(value: Any) -> str:
+    """A value in a table or a sentence; names that users chose must not become markup."""
+    text = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
+    return html.escape(text, quote=False).replace("|", "\\|")

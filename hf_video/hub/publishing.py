@@ -1,0 +1,325 @@
+"""From a model folder to a repository on the Hub that anyone can load: stage, check, push, verify."""
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+
+from hf_video.auto import PUBLIC_NAMES
+
+from .checks import CARD, PROCESSOR_FILES, TRAINER_STATE_NAME, PublishError, find_problems, read_config, select_files
+from .custom_code import classes_of, collect, needs_hf_video
+from .model_card import is_repository, read_facts, write_card, write_evaluation_results
+from .verification import verify
+
+logger = logging.getLogger(__name__)
+
+PROCESSOR_AUTO_CLASSES = dict(
+    zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
+)
+
+
+@dataclass
+class Publication:
+    """A complete repository in a folder, checked and ready to go up.
+
+    Attributes:
+        folder: holds exactly the files of the repository.
+        left_out: files of the model folder that stay where they are.
+        needs_hf_video: whether the model only loads where hf_video is installed.
+        card_is_generated: whether the card was written here, and so gives way to one that is on the Hub already.
+    """
+
+    folder: Path
+    left_out: list[str] = field(default_factory=list)
+    needs_hf_video: bool = False
+    card_is_generated: bool = False
+
+    @property
+    def files(self) -> dict[str, int]:
+        """The size in bytes of every file, by its path in the repository."""
+        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
+        return {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def publish(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    labels: Sequence[str] | None = None,
+    with_training_state: bool = False,
+    facts: dict[str, Any] | None = None,
+    api: HfApi | None = None,
+    **options: Any,
+) -> CommitInfo:
+    """Publish a model folder as one commit that loads with `trust_remote_code=True` and nothing of ours installed.
+
+    Args:
+        folder: what `save_pretrained` of model and processor, or `hf-video train`, wrote; it stays as it is.
+        repo_id: `user/name`; made if it does not exist.
+        labels: names of the classes in the order of their ids, in place of those in the folder.
+        with_training_state: also publish the optimizer's state and what else resumes training.
+        facts: what the card states, in place of what training recorded in the folder.
+        api: the Hub and the token to use; those of huggingface_hub by default.
+        options: passed to [`push`].
+
+    Raises:
+        PublishError: the folder has problems, which are all listed, or the Hub refused; see [`stage`] and [`push`].
+    """
+    with tempfile.TemporaryDirectory() as staging:
+        publication = stage(
+            folder, staging, repo_id, labels=labels, with_training_state=with_training_state, facts=facts, api=api
+        )
+        return push(publication, repo_id, api=api, **options)
+
+
+def stage(
+    folder: str | os.PathLike,
+    staging: str | os.PathLike,
+    repo_id: str,
+    *,
+    labels: Sequence[str] | None = None,
+    with_training_state: bool = False,
+    facts: dict[str, Any] | None = None,
+    api: HfApi | None = None,
+) -> Publication:
+    """Build the repository in an empty folder and check it: text, weights, labels, card, and that it loads.
+
+    The code of the family is put beside the weights, every class goes into `auto_map`, and a model card is written
+    from the facts that training recorded, unless the folder has a card. Weights are linked, not copied.
+
+    Args:
+        folder: the model folder; it stays as it is.
+        staging: an empty folder, to be kept until the push.
+        repo_id: the name that the card's example loads; without a user, it is that of the token's owner.
+        labels, with_training_state, facts: see [`publish`].
+        api: where the owner, and the licence of a model that the folder was fine-tuned from, are looked up.
+
+    Raises:
+        PublishError: there is no such folder, or something speaks against publishing it. Nothing was sent anywhere.
+    """
+    folder, staging = Path(folder), Path(staging)
+    if not folder.is_dir():
+        raise PublishError(f"There is no folder {folder}.")
+    api = api or HfApi()
+    with _explained(repo_id):
+        validate_repo_id(repo_id)
+        if "/" not in repo_id:
+            repo_id = f"{api.whoami()['name']}/{repo_id}"
+    chosen, left_out = select_files(folder, with_training_state)
+    for name in chosen:
+        (staging / name).parent.mkdir(exist_ok=True)
+        _link(folder / name, staging / name)
+    if (state := staging / TRAINER_STATE_NAME).is_file():
+        content = json.loads(state.read_text(encoding="utf-8"))
+        # A path on this machine, which a resumed run elsewhere could not use.
+        _write_json(state, content | {"best_model_checkpoint": None})
+    config, problems = read_config(staging)
+    if problems:
+        _refuse(folder, problems)
+    if labels is not None:
+        _set_labels(config, labels)
+    _add_code(staging, config)
+    publication = Publication(staging, left_out, needs_hf_video(config), card_is_generated=CARD not in chosen)
+    facts = read_facts(folder) if facts is None else facts
+    _complete_license(facts.get("source") or {}, api)
+    if publication.card_is_generated:
+        write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
+    write_evaluation_results(staging, facts)
+    if problems := find_problems(staging):
+        _refuse(folder, problems)
+    verify(str(staging), with_hf_video=publication.needs_hf_video)
+    return publication
+
+
+def push(
+    publication: Publication,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    tag: str | None = None,
+    commit_message: str = "Upload model",
+    check_download: bool = True,
+    api: HfApi | None = None,
+) -> CommitInfo:
+    """Upload a publication as one commit, load it back in a fresh process, then tag it.
+
+    A card on the Hub is kept where the publication's was generated. Weight files of an earlier upload that are not in
+    this one are deleted, since Transformers might prefer them; the history keeps them. What an interrupted upload has
+    already sent is not sent again.
+
+    Args:
+        publication: from [`stage`].
+        repo_id: `user/name`; made if it does not exist.
+        private: whether a repository that is made is private; True also refuses one that exists and is public.
+        revision: the branch to commit to, made if it does not exist; `main` by default.
+        tag: set on the commit once it has been loaded.
+        commit_message: first line of the commit.
+        check_download: load the result from the Hub in a process without hf_video and with an empty cache.
+        api: the Hub and the token to use; those of huggingface_hub by default.
+
+    Raises:
+        PublishError: the Hub refused, the connection broke, somebody else committed meanwhile, the tag exists, or
+            what was uploaded does not load.
+    """
+    api = api or HfApi()
+    with _explained(repo_id):
+        validate_repo_id(repo_id)
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        head = _prepare_branch(api, repo_id, private, revision, tag)
+        commit = api.create_commit(
+            repo_id,
+            operations=_operations(publication, {file.rfilename for file in head.siblings or []}),
+            commit_message=commit_message,
+            revision=revision,
+            parent_commit=head.sha,
+        )
+    if check_download:
+        token = api.token if isinstance(api.token, str) else get_token()
+        try:
+            verify(
+                repo_id,
+                revision=commit.oid,
+                with_hf_video=publication.needs_hf_video,
+                endpoint=api.endpoint,
+                token=token,
+            )
+        except PublishError as error:
+            raise PublishError(f"{repo_id} was uploaded as commit {commit.oid}, but: {error}") from error
+    if tag is not None:
+        with _explained(repo_id):
+            api.create_tag(repo_id, tag=tag, revision=commit.oid)
+    return commit
+
+
+def _prepare_branch(
+    api: HfApi, repo_id: str, private: bool | None, revision: str | None, tag: str | None
+) -> ModelInfo:
+    """The state of the branch to commit to."""
+    info = api.model_info(repo_id)
+    if private and not info.private:
+        raise PublishError(f"{repo_id} exists and is public. Make it private in its settings, or choose another name.")
+    references = api.list_repo_refs(repo_id)
+    if tag in {reference.name for reference in references.tags}:
+        raise PublishError(f"{repo_id} already has a tag {tag!r}; choose another one.")
+    if revision is None:
+        return info
+    if revision in {reference.name for reference in references.tags}:
+        raise PublishError(f"{revision!r} is a tag of {repo_id}; only a branch can be committed to.")
+    api.create_branch(repo_id, branch=revision, exist_ok=True)
+    return api.model_info(repo_id, revision=revision)
+
+
+def _operations(publication: Publication, remote: set[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+    files = publication.files
+    if publication.card_is_generated and CARD in remote:
+        files.pop(CARD)
+    stale = {name for name in remote if "/" not in name and name.endswith((".safetensors", SAFE_WEIGHTS_INDEX_NAME))}
+    return [
+        *(CommitOperationAdd(name, publication.folder / name) for name in files),
+        *(CommitOperationDelete(name) for name in sorted(stale - files.keys())),
+    ]
+
+
+@contextmanager
+def _explained(repo_id: str) -> Iterator[None]:
+    """Turns what the Hub's client raises into a message with the way out."""
+    try:
+        yield
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError) as error:
+        raise PublishError(_explain(repo_id, error)) from error
+    except (RuntimeError, OSError) as error:  # a connection that broke, in the words of whichever layer noticed
+        raise PublishError(
+            f"The upload to {repo_id} was interrupted ({error.__cause__ or error}). Nothing was published; run the "
+            "same command again: what has been sent is not sent twice."
+        ) from error
+
+
+def _explain(repo_id: str, error: Exception) -> str:
+    if isinstance(error, HFValidationError):
+        return f"{repo_id!r} is no name of a repository: {error}"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token."
+    if status == 403:
+        return f"Your token may not write to {repo_id}. Use a write token of its owner, or a name of your own."
+    if status == 412:
+        return (
+            f"Somebody else committed to {repo_id} meanwhile; nothing of yours was committed. Look at what changed "
+            "and publish again."
+        )
+    message = getattr(error, "server_message", None) or str(error).strip().splitlines()[0]
+    return f"The Hub refused to publish {repo_id}: {message}"
+
+
+def _add_code(staging: Path, config: dict[str, Any]) -> None:
+    """Puts code beside the model and names it in `auto_map`, for what Transformers does not have itself."""
+    classes = classes_of(config["model_type"])
+    processors = {name: path for name in PROCESSOR_AUTO_CLASSES if (path := staging / name).is_file()}
+    contents = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in processors.items()}
+    if not classes and config.get("auto_map"):
+        raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
+    # A model of Transformers may have been trained with our processor.
+    video_processor = contents.get(PROCESSOR_FILES[0], {}).get("video_processor_type")
+    needed = classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {})
+    code = collect(needed)
+    for name, source in code.files.items():
+        shutil.copyfile(source, staging / name)
+    if classes:
+        config["auto_map"] = code.auto_map
+    _write_json(staging / "config.json", config)
+    for name, content in contents.items():
+        auto_class = PROCESSOR_AUTO_CLASSES[name]
+        if auto_class in code.auto_map:
+            _write_json(staging / name, content | {"auto_map": {auto_class: code.auto_map[auto_class]}})
+
+
+def _complete_license(source: dict[str, Any], api: HfApi) -> None:
+    if not is_repository(source) or "license" in source:
+        return
+    try:
+        card = api.model_info(source["name"]).card_data
+    except (HfHubHTTPError, OSError) as error:
+        logger.warning(f"The card states no licence: that of {source['name']} cannot be looked up ({error}).")
+        return
+    if card is not None and card.license:
+        source["license"] = card.license
+
+
+def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
+    known = config.get("id2label")
+    if known is not None and len(known) != len(labels):
+        raise PublishError(f"There are {len(labels)} labels, but the model has {len(known)} classes.")
+    if len(set(labels)) != len(labels):
+        raise PublishError("Two labels are the same; every class needs a name of its own.")
+    config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    config["label2id"] = {label: index for index, label in enumerate(labels)}
+
+
+def _refuse(folder: Path, problems: Sequence[str]) -> None:
+    listed = "\n".join(f"  - {problem}" for problem in problems)
+    raise PublishError(f"{folder} cannot be published as it is:\n{listed}")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.unlink()  # it may be a link into the user's folder
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source.resolve())
+    except OSError:  # a file system, or a Windows account, without symbolic links
+        shutil.copyfile(source, target)

@@ -1,0 +1,113 @@
+"""Writes the model card of every released original checkpoint: `python model_cards/generate.py`.
+
+The facts are in `facts/`, and no card is edited by hand.
+"""
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from released import SOURCES, Released, read_released
+
+from hf_video.hub.model_card import PIPELINES, slug, usage
+
+FOLDER = Path(__file__).parent
+TEMPLATE = FOLDER / "template.md.jinja"
+NAMESPACE = "hf-video"
+TITLES = {
+    "videomae": "VideoMAE",
+    "videomae_v2": "VideoMAE V2",
+    "stmixer": "STMixer",
+    "videomamba": "VideoMamba",
+    "malmm": "MA-LMM",
+}
+
+
+def render(card: Released) -> str:
+    """The text of a card."""
+    source = SOURCES[card.source]
+    license = source["license"] or "not stated in the original repository's README"
+    if source["license_from"]:
+        license += f" ({source['license_from']})"
+    rows = {
+        "original code": source["repository"],
+        "paper": source["paper"],
+        "licence of the original": license,
+        **card.facts,
+    }
+    link = f"[here]({card.link})" if card.link else f"from the model zoo of {source['repository']}"
+    content = ModelCard.from_template(
+        _metadata(card),
+        template_path=str(TEMPLATE),
+        card=card,
+        usage=usage(f"{NAMESPACE}/{card.name}", card.auto_class),
+        origin=f"Get the original file {link}, then:",
+        rows=rows,
+    )
+    return f"{content}\n"
+
+
+def _metadata(card: Released) -> ModelCardData:
+    pipeline = PIPELINES.get(card.auto_class)
+    return ModelCardData(
+        library_name="transformers",
+        license=SOURCES[card.source]["license"],
+        pipeline_tag=pipeline,
+        tags=["hf_video", "video", card.family],
+        datasets=sorted({slug(result.data) for result in card.results}) or None,
+        metrics=sorted({_metric_type(result.metric) for result in card.results}) or None,
+        model_name=card.name,
+        eval_results=[
+            EvalResult(
+                task_type=pipeline or "video-classification",
+                dataset_type=slug(result.data),
+                dataset_name=result.data,
+                metric_type=_metric_type(result.metric),
+                metric_name=result.metric + (f" ({result.views})" if result.views else ""),
+                metric_value=result.value,
+                source_name=f"{TITLES[card.source]}, as reported by its authors",
+                source_url=SOURCES[card.source]["paper"],
+            )
+            for result in card.results
+        ]
+        or None,
+    )
+
+
+def _metric_type(metric: str) -> str:
+    return "accuracy" if "accuracy" in metric else metric.lower()
+
+
+def index(cards: list[Released]) -> str:
+    """The table of contents, by source."""
+    lines = [
+        "# Model cards of the released original checkpoints",
+        "",
+        "Written by `python model_cards/generate.py` from the facts in [facts/](facts/); edit those, not the cards.",
+        "Each card has the command that makes its weights from the original file. To publish them with it, put the",
+        "card into the folder as README.md before `hf-video publish`.",
+    ]
+    for source, title in TITLES.items():
+        lines += ["", f"## {title}", ""]
+        lines += [
+            f"- [{card.name}]({source}/{card.name}.md): {card.summary}" for card in cards if card.source == source
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def render_all() -> dict[str, str]:
+    """The text of every generated file, by its path in this folder."""
+    cards = read_released()
+    return {"README.md": index(cards)} | {f"{card.source}/{card.name}.md": render(card) for card in cards}
+
+
+def main() -> None:
+    files = render_all()
+    for name, text in files.items():
+        path = FOLDER / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    print(f"Wrote {len(files)} files to {FOLDER}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""The released original checkpoints, as the facts of the original model zoos list them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_video.hub.model_card import slug
+
+FACTS = Path(__file__).with_name("facts")
+SOURCES = json.loads((FACTS / "sources.json").read_text(encoding="utf-8"))
+VIDEO, IMAGE = "AutoModelForVideoClassification", "AutoModelForImageClassification"
+PRE_TRAINING, BACKBONE, MODEL = "AutoModelForPreTraining", "AutoBackbone", "AutoModel"
+VIDEOMAMBA_DATA = {
+    "k400": "Kinetics-400",
+    "K400": "Kinetics-400",
+    "ssv2": "Something-Something V2",
+    "SthSthV2": "Something-Something V2",
+    "breakfast": "Breakfast",
+    "coin": "COIN",
+    "in1k": "ImageNet-1K",
+}
+MALMM_DATA = {
+    "activitynet_qa": "ActivityNet-QA",
+    "msrvtt_qa": "MSRVTT-QA",
+    "msvd_qa": "MSVD-QA",
+    "msrvtt_caption": "MSRVTT",
+    "msvd_caption": "MSVD",
+    "youcook2_caption": "YouCook2",
+    "breakfast": "Breakfast",
+    "coin": "COIN",
+    "lvu": "LVU",
+}
+CLASSIFIER_LIMITS = (
+    "It answers with one of its classes whatever the video shows, and its scores are not calibrated.",
+    "The checkpoint has no names of classes: predictions read LABEL_0, LABEL_1, ... until `hf-video publish --labels "
+    "FILE` names them.",
+)
+FEATURE_LIMITS = ("It gives features, not classes; fine-tune it for a task of your own.",)
+
+
+@dataclass
+class Result:
+    """A figure of the original authors, in percent unless the metric says otherwise."""
+
+    data: str
+    metric: str
+    value: float
+    views: str | None = None
+
+
+@dataclass
+class Released:
+    """One released checkpoint.
+
+    Attributes:
+        name: the last part of the repository's name, and the folder that the conversion writes.
+        source: key of `SOURCES`.
+        family: `model_type` of the converted model.
+        auto_class: the Auto class that loads it.
+        summary: one sentence.
+        command: the shell command that converts it.
+        link: where the original file is; None where the zoo has no link.
+        results: what the original authors report.
+        facts: what else the zoo says, by name.
+        limits: what a user has to know.
+    """
+
+    name: str
+    source: str
+    family: str
+    auto_class: str
+    summary: str
+    command: str
+    link: str | None = None
+    results: list[Result] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
+
+
+def read_released() -> list[Released]:
+    """All released checkpoints that a converter reads."""
+    videovit = _read("videovit")
+    return [
+        *(card for row in videovit["videomae"]["checkpoints"] for card in _videomae(row)),
+        *(_videomae_v2(row) for row in videovit["videomae_v2"]["checkpoints"]),
+        *(_stmixer(row) for row in videovit["stmixer"]["checkpoints"] if row["backbone"].startswith("ViT")),
+        *_videomamba(_read("videomamba")),
+        *_malmm(_read("memory_bank_qformer")),
+    ]
+
+
+def _videomae(row: dict[str, Any]) -> Iterator[Released]:
+    """The fine-tuned and the pre-trained file of a row, where there are links to them."""
+    name, data, backbone = slug(row["name"]), row["dataset"], row["backbone"]
+    facts = _pick(
+        row, "dataset", "backbone", "pretrain_epochs", "frames", "resolution", "tubelet", "extra_data", "note"
+    )
+    if row["finetune_checkpoint"]:
+        yield Released(
+            name,
+            "videomae",
+            "videovit",
+            VIDEO,
+            f"VideoMAE {backbone}, pre-trained for {row['pretrain_epochs']} epochs and fine-tuned on {data}.",
+            f"hf-video convert videomae checkpoint.pth {name}",
+            row["finetune_checkpoint"],
+            _accuracies(row),
+            facts | _pick(row, "finetune_script"),
+            (*CLASSIFIER_LIMITS, *_sampling_limits(data)),
+        )
+    if row["pretrain_checkpoint"]:
+        yield Released(
+            f"{name}-pretrained",
+            "videomae",
+            "videovit",
+            PRE_TRAINING,
+            f"VideoMAE {backbone}, a masked autoencoder pre-trained on {data} for {row['pretrain_epochs']} epochs.",
+            f"hf-video convert videomae checkpoint.pth {name}-pretrained",
+            row["pretrain_checkpoint"],
+            facts=facts | _pick(row, "pretrain_script"),
+            limits=FEATURE_LIMITS,
+        )
+
+
+def _videomae_v2(row: dict[str, Any]) -> Released:
+    name, data, backbone = f"videomae-v2-{slug(Path(row['file']).stem)}", row["dataset"], row["backbone"]
+    is_pretrained = row["kind"] == "pre-train"
+    link = row["pretrain_checkpoint"] if is_pretrained else row["finetune_checkpoint"]
+    results = _accuracies(row)
+    results += [
+        Result(other, "top-1 accuracy", value, _views(row))
+        for other, value in row.get("top1_by_dataset", {}).items()
+        if other != data
+    ]
+    origin = {
+        "pre-train": f"a masked autoencoder pre-trained on {data} for {row['pretrain_epochs']} epochs",
+        "fine-tune": f"fine-tuned on {data}",
+        "distilled": f"distilled on {data} from `{row.get('teacher')}`",
+    }
+    return Released(
+        name,
+        "videomae_v2",
+        "videovit",
+        PRE_TRAINING if is_pretrained else VIDEO,
+        f"VideoMAE V2 {backbone}, {origin[row['kind']]}.",
+        f"hf-video convert videomae {row['file']} {name}",
+        link if link and link.startswith("http") else None,
+        results,
+        _pick(
+            row,
+            *("dataset", "backbone", "pretrain_data", "post_pretrain_data", "pretrain_epochs", "teacher"),
+            *("frames", "resolution", "patch", "tubelet", "num_classes", "parameters", "note"),
+        ),
+        FEATURE_LIMITS if is_pretrained else (*CLASSIFIER_LIMITS, *_sampling_limits(data)),
+    )
+
+
+def _stmixer(row: dict[str, Any]) -> Released:
+    name = f"stmixer-{slug(row['backbone'])}"
+    return Released(
+        name,
+        "stmixer",
+        "videovit",
+        BACKBONE,
+        f"The {row['backbone']} backbone of STMixer, an action detector trained on AVA v2.2.",
+        f"hf-video convert stmixer checkpoint.pth {name}",
+        row["model"],
+        facts=_pick(row, "backbone", "config", "frames", "sampling_rate")
+        | {"started from": f"{row['start_weights']['dataset']} weights"},
+        limits=("It gives feature maps; the heads that find people and their actions are not part of it.",),
+    )
+
+
+def _videomamba(content: dict[str, Any]) -> Iterator[Released]:
+    """One card a file: two rows of the zoo link to the file of another row, whose figures are not theirs."""
+    seen = set()
+    (doubt,) = (note for note in content["notes"] if note.startswith("ssv2 rows"))
+    tasks = {
+        "video classification": (VIDEO, "fine-tuned on"),
+        "image classification": (IMAGE, "trained on"),
+        "masked pretraining": (PRE_TRAINING, "pre-trained by masked feature alignment on"),
+        "multimodal pretraining": (PRE_TRAINING, "the video encoder of multimodal pre-training on"),
+    }
+    for row in content["models"]:
+        if row["file"] in seen:
+            continue
+        seen.add(row["file"])
+        name, (auto_class, verb) = Path(row["file"]).stem, tasks[row["task"]]
+        data = VIDEOMAMBA_DATA.get(row["dataset"], row.get("dataset_parts", row["dataset"]))
+        yield Released(
+            name,
+            "videomamba",
+            "videomamba",
+            auto_class,
+            f"{row['model']}, {verb} {data}{_clip(row)}.",
+            f"hf-video convert videomamba {row['file']} {name} --variant {name}",
+            results=_accuracies(row | {"dataset": data}),
+            facts={"dataset": data, "original file": row["file"]}
+            | _pick(row, *("model", "pretraining", "epochs", "num_frames", "resolution", "num_classes"))
+            | _pick(row, *("params_computed", "params_reported", "flops_reported", "script"))
+            | ({"note": doubt} if row["dataset"] == "ssv2" else {}),
+            limits=CLASSIFIER_LIMITS if auto_class in (VIDEO, IMAGE) else FEATURE_LIMITS,
+        )
+
+
+def _malmm(content: dict[str, Any]) -> Iterator[Released]:
+    reported = content["reported_results"]["confirmed_on_paperswithcode_page"]
+    common = content["common"]
+    for key, row in content["datasets"].items():
+        name, data = f"malmm-{key.replace('_', '-')}", MALMM_DATA[key]
+        figures = reported.get(key, {})
+        results = [Result(data, metric, value) for metric, value in figures.items()]
+        if f"{key}.top1" in reported:
+            results.append(Result(data, "top-1 accuracy", reported[f"{key}.top1"]))
+        sizes = {"memory_bank_length": row["memory_bank_length"], "num_frames": row["num_frames"]}
+        command = (
+            f"echo '{json.dumps({'model_kwargs': sizes})}' > original.json\n"
+            f"hf-video convert malmm checkpoint.pth {name} --original-config original.json "
+            "--vision Salesforce/instructblip-vicuna-7b"
+        )
+        yield Released(
+            name,
+            "malmm",
+            "memory_bank_qformer",
+            MODEL,
+            f"The Q-Former with memory banks of MA-LMM, fine-tuned for {row['task']} on {data}.",
+            command,
+            SOURCES["malmm"]["weights"],
+            results,
+            {"dataset": data}
+            | _pick(row, "task", "num_frames", "memory_bank_length", "prompt", "metric", "init_lr", "epochs", "note")
+            | {"vision tower": common["vit"], "language model": common["llm"]},
+            (
+                "It ends before the language model: what it gives are the tokens that the language model reads.",
+                "Figures are those of the whole system with the language model.",
+            ),
+        )
+
+
+def _accuracies(row: dict[str, Any]) -> list[Result]:
+    titles = {"top1": "top-1 accuracy", "top5": "top-5 accuracy"}
+    return [
+        Result(row["dataset"], title, row[key], _views(row))
+        for key, title in titles.items()
+        if row.get(key) is not None
+    ]
+
+
+def _views(row: dict[str, Any]) -> str | None:
+    clips, crops = row.get("test_clips", row.get("clips")), row.get("test_crops", row.get("crops"))
+    return f"{clips} clips x {crops} crops" if clips else None
+
+
+def _clip(row: dict[str, Any]) -> str:
+    frames = f"{row['num_frames']} frames of " if row.get("num_frames") else ""
+    return f", {frames}{row['resolution']} pixels"
+
+
+def _sampling_limits(data: str) -> tuple[str, ...]:
+    if data != "Something-Something V2":
+        return ()
+    return (
+        "The figures were measured on clips spread over the whole video: load the processor with "
+        '`sampling_strategy="uniform"`, since the conversion cannot tell the data from the weights.',
+    )
+
+
+def _pick(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The named facts that the zoo states."""
+    return {name.replace("_", " "): row[name] for name in names if row.get(name) not in (None, "")}
+
+
+def _read(family: str) -> dict[str, Any]:
+    return json.loads((FACTS / f"{family}.json").read_text(encoding="utf-8"))

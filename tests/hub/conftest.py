@@ -1,0 +1,74 @@
+"""A model of every family, trained for a moment on a few videos."""
+
+import pytest
+
+import hf_video
+from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.training import VideoTrainer, VideoTrainingArguments
+from hf_video.training.record import RecordFactsCallback
+from tests.hub_server.fixtures import hub  # noqa: F401
+
+SIZES = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 1}
+TINY_CLASSIFIERS = {
+    "VideoViT": {**SIZES, "patch_size": 16, "num_attention_heads": 2, "intermediate_size": 32},
+    "VideoMamba": {**SIZES, "patch_size": 16},
+    "MemoryBankQFormer": {
+        "vision_config": {
+            **{"model_type": "instructblip_vision_model", "image_size": 32, "patch_size": 16, "hidden_size": 16},
+            **{"intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        },
+        "qformer_config": {
+            **{"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+            **{"intermediate_size": 16, "max_position_embeddings": 4},
+        },
+        "num_query_tokens": 2,
+        "memory_bank_length": 2,
+        "max_num_frames": 4,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    return write_moving_digits(folder, train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
+
+
+def make_model(family, names):
+    """An untrained tiny classifier of some classes, and its processor."""
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **labels)
+    return getattr(hf_video, f"{family}ForVideoClassification")(config), make_processor()
+
+
+def make_processor():
+    size = {"shortest_edge": 32}
+    crop_size = {"height": 32, "width": 32}
+    return hf_video.VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=size, crop_size=crop_size)
+
+
+def train(family, digits, folder):
+    data = load_video_dataset(digits)
+    model, processor = make_model(family, data["train"].features["label"].names)
+    trainer = VideoTrainer(
+        model,
+        VideoTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, num_train_epochs=1),
+        train_dataset=ClipDataset(data["train"], processor, training=True),
+        eval_dataset=ClipDataset(data["test"], processor, training=False),
+        processing_class=processor,
+        callbacks=[RecordFactsCallback()],
+    )
+    trainer.train()
+    trainer.save_model()
+    return folder
+
+
+@pytest.fixture(scope="session", params=TINY_CLASSIFIERS)
+def trained(request, digits, tmp_path_factory):
+    """The folder of a tiny classifier of each family, as `VideoTrainer` leaves it."""
+    return train(request.param, digits, tmp_path_factory.mktemp("trained") / request.param)
+
+
+@pytest.fixture(scope="session")
+def trained_videovit(digits, tmp_path_factory):
+    return train("VideoViT", digits, tmp_path_factory.mktemp("trained") / "VideoViT")

@@ -1,0 +1,115 @@
+"""The card that writes itself: true to the facts, valid, and with an example that runs."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
+
+from hf_video.hub import publish, publishing, stage
+from hf_video.hub.model_card import write_card, write_evaluation_results
+from tests.hub_server.fixtures import run_in_fresh_process
+
+REPO = "alice/model"
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
+
+
+@pytest.fixture
+def card(trained_videovit, tmp_path, hub, unverified):
+    (tmp_path / "staging").mkdir()
+    return ModelCard.load(stage(trained_videovit, tmp_path / "staging", REPO).folder / "README.md")
+
+
+def test_it_states_what_training_recorded(card, trained_videovit):
+    facts = json.loads((trained_videovit / "training_facts.json").read_text())
+    weights = hashlib.sha256((trained_videovit / "model.safetensors").read_bytes()).hexdigest()
+    accuracy = facts["validation"]["eval_top1_accuracy"]
+    for cell in (
+        f"| train: sha256 | `{facts['data']['train']['sha256']}` |",
+        f"| digits | validation | 8 | 1 clips x 1 crops | top-1 accuracy | {accuracy:.2%} |",
+        f"| learning rate | {facts['recipe']['learning_rate']} |",
+        f"| seed | {facts['seed']} |",
+        f"| torch | {facts['versions']['torch']} |",
+        f"| hardware | {facts['hardware']} |",
+        f"| model.safetensors | `{weights}` |",
+    ):
+        assert cell in card.text
+
+
+def test_its_metadata_are_valid_and_complete(card, trained_videovit):
+    card.validate()
+    data = card.data
+    assert (data.pipeline_tag, data.library_name) == ("video-classification", "transformers")
+    assert (data.datasets, data.metrics) == (["digits"], ["accuracy"])
+    facts = json.loads((trained_videovit / "training_facts.json").read_text())
+    values = {result.metric_name: result.metric_value for result in data.eval_results}
+    assert values["top-1 accuracy (1 clips x 1 crops)"] == round(facts["validation"]["eval_top1_accuracy"], 4)
+
+
+def test_its_example_runs_for_a_stranger(trained, hub, digits, tmp_path):
+    publish(trained, REPO, check_download=False)
+    shutil.copy(digits / "test" / "left-up" / "0000.mp4", tmp_path / "video.mp4")
+    (example,) = re.findall(r"```python\n(.*?)```", ModelCard.load(REPO).text, re.DOTALL)
+    process = run_in_fresh_process(hub, example, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "'score':" in process.stdout and "'label': '" in process.stdout
+
+
+def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unverified):
+    folder = shutil.copytree(trained_videovit, tmp_path / "model")
+    (folder / "report").mkdir()
+    report = {"split": "test", "num_videos": 40, "top1_accuracy": 0.925}
+    (folder / "report" / "metrics.json").write_text(json.dumps(report))
+    (tmp_path / "staging").mkdir()
+    text = ModelCard.load(stage(folder, tmp_path / "staging", REPO).folder / "README.md").text
+    assert text.index("| digits | test | 40 | 1 clips x 1 crops | top-1 accuracy | 92.50% |") < text.index(
+        "| validation |"
+    )
+
+
+def test_a_source_is_named_with_the_licence_that_the_hub_knows(tmp_path, trained_videovit, hub, unverified):
+    api = HfApi()
+    api.create_repo("alice/base")
+    content = b"---\nlicense: cc-by-nc-4.0\n---\n"
+    api.upload_file(path_or_fileobj=content, path_in_repo="README.md", repo_id="alice/base")
+    facts = {"source": {"name": "alice/base"}}
+    card = ModelCard.load(stage(trained_videovit, tmp_path, REPO, facts=facts).folder / "README.md")
+    assert (card.data.base_model, card.data.license) == ("alice/base", "cc-by-nc-4.0")
+    assert "fine-tuned from `alice/base`" in card.text
+
+
+def test_what_was_not_recorded_is_not_claimed(trained_videovit, tmp_path, unverified):
+    card = ModelCard.load(stage(trained_videovit, tmp_path, REPO, facts={}).folder / "README.md")
+    assert card.data.eval_results is None and card.data.license is None
+    assert "How it was trained was not recorded." in card.text and "## Recipe" not in card.text
+
+
+def test_names_that_users_chose_do_not_become_markup(trained_videovit, tmp_path):
+    shutil.copy(trained_videovit / "config.json", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["id2label"]["0"] = "<script>alert(1)</script>"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_card(tmp_path, REPO, {"data": {"train": {"name": "a|b<i>"}}})
+    text = (tmp_path / "README.md").read_text()
+    assert "<script>" not in text and "a\\|b&lt;i&gt;" in text
+
+
+def test_results_on_a_data_set_of_the_hub_go_into_the_evaluation_file(tmp_path):
+    origin = {"hub_id": "org/videos", "revision": "a" * 40, "num_videos": 5, "name": "videos"}
+    facts = {"data": {"train": origin, "validation": origin}, "validation": {"eval_top1_accuracy": 0.75}}
+    write_evaluation_results(tmp_path, facts)
+    (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / ".eval_results" / "hf_video.yaml").read_text()))
+    assert (entry.dataset_id, entry.dataset_revision, entry.value) == ("org/videos", "a" * 40, 75.0)
+    assert entry.notes == "validation split, 1 clips x 1 crops"
+
+
+def test_own_videos_make_no_evaluation_file(tmp_path, trained_videovit):
+    write_evaluation_results(tmp_path, json.loads((trained_videovit / "training_facts.json").read_text()))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""The cards of the released original checkpoints: in step with the facts, valid, and with code that runs."""
+
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import HfApi, ModelCard
+from PIL import Image
+from transformers import CLIPImageProcessor
+
+import hf_video
+from hf_video.auto import CLASSES
+from hf_video.hub import publish, publishing
+from hf_video.hub.checks import check_card
+from tests.hub_server.fixtures import run_in_fresh_process
+
+from .conftest import TINY_CLASSIFIERS, make_processor
+
+FOLDER = Path(__file__).parents[2] / "model_cards"
+FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba", "memory_bank_qformer": "MemoryBankQFormer"}
+
+
+@pytest.fixture(scope="module")
+def generator():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield importlib.import_module("generate")
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def cards(generator):
+    return generator.read_released()
+
+
+def test_every_card_is_what_the_facts_give(generator):
+    on_disk = {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*.md")}
+    assert on_disk == generator.render_all(), "run python model_cards/generate.py"
+
+
+def test_every_released_file_has_one_card(cards):
+    assert len({card.name for card in cards}) == len(cards)
+    counts = {source: sum(card.source == source for card in cards) for source in {card.source for card in cards}}
+    assert counts == {"videomae": 18, "videomae_v2": 10, "stmixer": 2, "videomamba": 61, "malmm": 9}
+
+
+def test_every_card_is_valid_for_the_hub(hub, cards):
+    for card in cards:
+        path = FOLDER / card.source / f"{card.name}.md"
+        ModelCard.load(path).validate()
+        assert check_card(path.read_text()) == []
+
+
+def test_every_conversion_command_is_one(cards, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "original.json").write_text('{"model_kwargs": {"memory_bank_length": 10}}')
+    for card in cards:
+        words = shlex.split(card.command.splitlines()[-1])
+        assert words[:2] == ["hf-video", "convert"] and words[4] == card.name
+        source = importlib.import_module(f"conversion.{words[2]}")
+        with pytest.raises(SystemExit):
+            source.main(words[3:])
+        assert f"There is no file {words[3]}" in capsys.readouterr().err
+
+
+def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monkeypatch):
+    """Tiny models stand in for the weights; cards of a kind differ by name alone."""
+    monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
+    kinds = {}
+    for card in cards:
+        kinds.setdefault((card.family, card.auto_class), card)
+    programs = []
+    for (family, auto_class), card in kinds.items():
+        names = {row.auto_class: row.class_name for row in CLASSES if row.config_class == f"{FAMILIES[family]}Config"}
+        config = getattr(hf_video, f"{FAMILIES[family]}Config")(
+            **TINY_CLASSIFIERS[FAMILIES[family]], id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1}
+        )
+        folder = tmp_path / card.name
+        torch.manual_seed(0)
+        getattr(hf_video, names[auto_class])(config).save_pretrained(folder)
+        is_image = auto_class == "AutoModelForImageClassification"
+        size = {"height": 32, "width": 32}
+        processor = CLIPImageProcessor(size=size, crop_size=size) if is_image else make_processor()
+        processor.save_pretrained(folder)
+        text = (FOLDER / card.source / f"{card.name}.md").read_text()
+        (folder / "README.md").write_text(text)
+        publish(folder, f"hf-video/{card.name}", check_download=False)
+        programs += re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        assert ModelCard.load(HfApi().hf_hub_download(f"hf-video/{card.name}", "README.md")).text
+    assert len(programs) == len(kinds) == 7
+
+    (tmp_path / "video.mp4").write_bytes((digits / "test" / "left-up" / "0000.mp4").read_bytes())
+    Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
+    process = run_in_fresh_process(hub, "\n".join(programs), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert len(process.stdout.strip().splitlines()) == 7

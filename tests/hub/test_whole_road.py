@@ -1,0 +1,64 @@
+"""From training to a stranger's prediction, over HTTP, for every family."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import pipeline
+
+from hf_video.auto import CLASSES
+from hf_video.hub import publish
+from tests.hub_server.fixtures import run_in_fresh_process
+
+STRANGER = """
+    import json, transformers
+    from safetensors.torch import save_file
+    {setup}
+    def load(name, trust):
+        return getattr(transformers, name).from_pretrained("alice/model", trust_remote_code=trust)
+    model = load("AutoModelForVideoClassification", {trusts}[0])
+    save_file(model.state_dict(), {output!r})
+    pipeline = transformers.pipeline("video-classification", model="alice/model", trust_remote_code={trusts}[0])
+    classes = [[name, type(load(name, trust))] for name in {auto_classes} for trust in {trusts}]
+    named = [[auto_class, found.__module__, found.__name__] for auto_class, found in classes]
+    print(json.dumps([named, pipeline({video!r}, num_frames=4, top_k=8)]))
+"""
+# What is imported beside transformers, and the values of trust_remote_code that the model loads with.
+WAYS = {"without hf_video": ("", [True]), "with hf_video": ("import hf_video", [None, True])}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tmp_path, way):
+    setup, trusts = WAYS[way]
+    family = trained.name
+    auto_classes = ("AutoModel", "AutoModelForVideoClassification", "AutoBackbone", "AutoVideoProcessor")
+    classes = {
+        row.auto_class: row.class_name
+        for row in CLASSES
+        if row.config_class == f"{family}Config" and row.auto_class in auto_classes
+    }
+    video = str(digits / "test" / "left-up" / "0000.mp4")
+    publish(trained, "alice/model", check_download=False)
+    program = STRANGER.format(
+        setup=setup,
+        trusts=trusts,
+        output=str(tmp_path / "state.safetensors"),
+        auto_classes=list(classes),
+        video=video,
+    )
+    process = run_in_fresh_process(hub, program, with_hf_video=bool(setup))
+    assert process.returncode == 0, process.stderr
+    loaded, scores = json.loads(process.stdout.splitlines()[-1])
+
+    expected = {
+        entry["label"]: entry["score"]
+        for entry in pipeline("video-classification", trained)(video, num_frames=4, top_k=8)
+    }
+    assert {entry["label"]: entry["score"] for entry in scores} == pytest.approx(expected, abs=1e-6)
+    weights, received = load_file(trained / "model.safetensors"), load_file(tmp_path / "state.safetensors")
+    assert weights.keys() == received.keys() and all(torch.equal(weights[name], received[name]) for name in weights)
+    origin = "hf_video." if setup else "transformers_modules.alice.model."
+    assert {auto_class for auto_class, _, _ in loaded} == classes.keys()
+    for auto_class, module, name in loaded:
+        assert module.startswith(origin) and name == classes[auto_class]

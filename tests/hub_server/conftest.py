@@ -1,0 +1,1 @@
+from .fixtures import hub  # noqa: F401

@@ -1,0 +1,69 @@
+"""The fixture `hub`, and processes that know nothing but it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from .server import HubServer, User
+
+WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
+TOKENS = {WRITE: User("alice", namespaces=("hf-video",)), READ: User("alice", role="read"), STRANGER: User("mallory")}
+REPOSITORY_ROOT = Path(__file__).parents[2]
+WITHOUT_HF_VIDEO = "import sys; sys.modules['hf_video'] = None\n"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A server that the clients in this process use, with the token of a user who may write."""
+    with HubServer(tmp_path / "hub_server", TOKENS) as server:
+        for name, value in client_environment(server, WRITE).items():
+            monkeypatch.setenv(name, value)
+        # Read from the environment when huggingface_hub was imported.
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.endpoint)
+        address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield server
+        assert not server.errors, "\n".join(server.errors)
+
+
+def client_environment(server: HubServer, token: str | None) -> dict[str, str]:
+    return {
+        "HF_ENDPOINT": server.endpoint,
+        "HF_TOKEN": token or "",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        # Otherwise a repository without safetensors makes Transformers call a service outside.
+        "DISABLE_SAFETENSORS_CONVERSION": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def run_in_fresh_process(
+    server: HubServer, program: str, *, token: str | None = None, with_hf_video: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program with an empty cache, and unless asked otherwise where hf_video cannot be imported."""
+    program = textwrap.dedent(program)
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, **client_environment(server, token), "HF_HOME": home, "OMP_NUM_THREADS": "1"}
+        for name in ("HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONPATH"):
+            environment.pop(name, None)
+        if with_hf_video:
+            environment["PYTHONPATH"] = str(REPOSITORY_ROOT)
+        return subprocess.run(
+            [sys.executable, "-c", program if with_hf_video else WITHOUT_HF_VIDEO + program],
+            env=environment,
+            cwd=cwd or home,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
