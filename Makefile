@@ -29,7 +29,10 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
+	$(BIN)/python model_cards/generate.py
+
 bench: $(INSTALLED)  ## run every benchmark and print its figures
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
-.PHONY: help demo test lint format bench
+.PHONY: help demo test lint format cards bench

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import last_checkpoint, move_aside, require_fresh
 from .train_inputs import load_data, load_model, readable_videos, training_splits
-from .train_options import DEFAULTS, OPTIONS_FILE, SCRATCH_DEFAULTS, merge_options, read_settings
+from .train_options import DEFAULTS, FACTS_FILE, OPTIONS_FILE, SCRATCH_DEFAULTS, merge_options, read_settings
 from .trained_model import choose_device
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         raise ValueError(f"DATA ({args.data}) lies inside --output-dir ({output_dir}), which would be renamed.")
     checkpoint = last_checkpoint(output_dir) if resume else None
     if not resume and not overwrite:
-        require_fresh(output_dir, expected=(OPTIONS_FILE,))
+        require_fresh(output_dir, expected=(OPTIONS_FILE, FACTS_FILE))
     options, words = merge_options(given, output_dir / OPTIONS_FILE if resume else None)
 
     from transformers import ProgressCallback, set_seed

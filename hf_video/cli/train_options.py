@@ -12,6 +12,8 @@ from typing import Any
 from .trained_model import locate_model
 
 OPTIONS_FILE = "train_options.json"
+# That of hf_video.training.record, spelled out because options must not wait for its imports.
+FACTS_FILE = "training_facts.json"
 
 DEFAULTS: dict[str, Any] = {
     "model": None,

@@ -10,6 +10,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
+from hf_video.hub.trainer import PublishingMixin
 
 from .arguments import NO_WEIGHT_DECAY, VideoTrainingArguments
 from .callbacks import SetEpochCallback
@@ -18,11 +19,13 @@ from .evaluation import average_views
 from .losses import classification_loss
 from .metrics import compute_metrics as video_metrics
 from .optimization import parameter_groups, parameter_settings
+from .record import RecordFactsCallback
 
 
-class VideoTrainer(Trainer):
+class VideoTrainer(PublishingMixin, Trainer):
     """`transformers.Trainer` for video classification: its collator, loss and metrics, layer decay, and an average of
-    the weights, as `VideoTrainingArguments` say.
+    the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model card, and its
+    `push_to_hub` publishes with [`hf_video.hub.publish`].
 
     Data sets may have several views a video: in training each is a clip of its own, in evaluation the loss is the mean
     over views and predictions are `average_views`. Float labels of a single-label model are soft targets, such as
@@ -54,6 +57,7 @@ class VideoTrainer(Trainer):
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         super().__init__(*args, data_collator=data_collator, compute_metrics=compute_metrics, **kwargs)
         self.add_callback(SetEpochCallback())
+        self.add_callback(RecordFactsCallback())
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:

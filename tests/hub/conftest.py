@@ -5,7 +5,6 @@ import pytest
 import hf_video
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from hf_video.training.record import RecordFactsCallback
 from tests.hub_server.fixtures import hub  # noqa: F401
 
 SIZES = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 1}
@@ -56,7 +55,6 @@ def train(family, digits, folder):
         train_dataset=ClipDataset(data["train"], processor, training=True),
         eval_dataset=ClipDataset(data["test"], processor, training=False),
         processing_class=processor,
-        callbacks=[RecordFactsCallback()],
     )
     trainer.train()
     trainer.save_model()

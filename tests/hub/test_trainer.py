@@ -8,15 +8,10 @@ from huggingface_hub import HfApi, ModelCard
 
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.hub import publishing
-from hf_video.hub.trainer import PublishingMixin
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from hf_video.training.record import RecordFactsCallback, describe_data, describe_source
+from hf_video.training.record import describe_data, describe_source
 
 from .conftest import make_model
-
-
-class Trainer(PublishingMixin, VideoTrainer):
-    pass
 
 
 @pytest.fixture
@@ -27,13 +22,12 @@ def make_trainer(digits, tmp_path, monkeypatch):
     def make(model=None, **options):
         data = load_video_dataset(digits)
         default_model, processor = make_model("VideoViT", data["train"].features["label"].names)
-        return Trainer(
+        return VideoTrainer(
             model or default_model,
             VideoTrainingArguments(str(tmp_path / "model"), use_cpu=True, disable_tqdm=True, **options),
             train_dataset=ClipDataset(data["train"], processor, training=True),
             eval_dataset=ClipDataset(data["test"], processor, training=False),
             processing_class=processor,
-            callbacks=[RecordFactsCallback()],
         )
 
     return make
