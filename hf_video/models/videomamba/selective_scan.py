@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import torch
 from transformers.utils import logging
 
+from .selective_scan_cpu import selective_scan_cpu, why_cpu_cannot
 from .selective_scan_mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
 from .selective_scan_reference import selective_scan_reference
 
@@ -58,6 +59,7 @@ BACKENDS = {
         functools.partial(why_mamba_ssm_cannot, source=KERNELS_REPOSITORY),
         automatic=False,
     ),
+    "cpu": Backend(selective_scan_cpu, why_cpu_cannot),
     "reference": Backend(selective_scan_reference, lambda situation: None),
 }
 
@@ -111,9 +113,9 @@ def selective_scan(
         initial_state (`torch.Tensor` of shape `(batch_size, dim, state_size)`, *optional*):
             State before the first step; zero when not given.
         backend (`str`, *optional*):
-            `"reference"`, `"mamba_ssm"` (CUDA, with the package of that name), or `"kernels-community/mamba-ssm"` (the
-            same, built, from the Hub by the package `kernels`). When not given, the environment variable
-            `HF_VIDEO_SELECTIVE_SCAN` decides, or else the fastest one that can is taken.
+            `"reference"`, `"cpu"` (with the package numba), `"mamba_ssm"` (CUDA, with the package of that name), or
+            `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`). When not given,
+            the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or else the fastest one that can is taken.
 
     Returns:
         The output, `(batch_size, dim, length)` in the dtype of `u`; with `return_last_state` also the last state,

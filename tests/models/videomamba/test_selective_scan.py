@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hf_video import selective_scan
 from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, _announce, choose_backend, logger
 
+BACKENDS = ("reference", "cpu")
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
 # Length, state size, batch size, channels, groups.
 GRID = [
@@ -68,7 +69,7 @@ def run_with_gradients(function, inputs, weights):
     return outputs.detach(), last_state.detach(), dict(zip(NAMES, gradients, strict=True))
 
 
-def compare(inputs, reverse, tolerance):
+def compare(inputs, reverse, backend, tolerance):
     """Values and gradients within a tolerance relative to the largest entry of each."""
     doubles = {name: value.double() for name, value in inputs.items()}
     generator = torch.Generator().manual_seed(0)
@@ -78,9 +79,7 @@ def compare(inputs, reverse, tolerance):
     )
 
     def ours(**leaves):
-        return selective_scan(
-            **leaves, delta_softplus=True, return_last_state=True, reverse=reverse, backend="reference"
-        )
+        return selective_scan(**leaves, delta_softplus=True, return_last_state=True, reverse=reverse, backend=backend)
 
     expected = run_with_gradients(lambda **leaves: specification(**leaves, reverse=reverse), doubles, weights)
     actual = run_with_gradients(ours, inputs, weights)
@@ -102,17 +101,19 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("sizes", GRID, ids=str)
-def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, poisoned_memory):
-    compare(random_inputs(*sizes), reverse, tolerance=2e-5)
+def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, backend, poisoned_memory):
+    compare(random_inputs(*sizes), reverse, backend, tolerance=2e-5)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 16, 2, 4, 1), (65, 16, 2, 4, 2), (300, 4, 1, 3, 1)], ids=str)
-def test_bfloat16_inputs_keep_a_float32_state(sizes, reverse, poisoned_memory):
+def test_bfloat16_inputs_keep_a_float32_state(sizes, reverse, backend, poisoned_memory):
     """Only the rounding of outputs and gradients to bfloat16 remains."""
-    compare(random_inputs(*sizes, dtype=torch.bfloat16), reverse, tolerance=2**-7)
+    compare(random_inputs(*sizes, dtype=torch.bfloat16), reverse, backend, tolerance=2**-7)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -162,7 +163,8 @@ def test_optional_arguments_default_to_doing_nothing():
     torch.testing.assert_close(selective_scan(**inputs), selective_scan(**inputs, **zeros))
 
 
-def test_memory_for_the_backward_does_not_hold_every_state():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_for_the_backward_does_not_hold_every_state(backend):
     """Counted as the bytes that autograd saves: less than the states of all steps would take."""
     inputs = random_inputs(1024, 16, 1, 8, 1)
     saved = {}
@@ -172,9 +174,7 @@ def test_memory_for_the_backward_does_not_hold_every_state():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        outputs = selective_scan(
-            **{name: value.requires_grad_() for name, value in inputs.items()}, backend="reference"
-        )
+        outputs = selective_scan(**{name: value.requires_grad_() for name, value in inputs.items()}, backend=backend)
     assert outputs.requires_grad
     assert sum(saved.values()) < 1024 * 16 * 8 * 4
 
@@ -219,7 +219,7 @@ def test_the_choice_is_automatic_logged_once_and_forceable(monkeypatch, caplog):
         for _ in range(2):
             selective_scan(**inputs)
     assert len(caplog.records) == 1
-    assert "'reference' (not 'mamba_ssm': it runs on CUDA, not on cpu)" in caplog.text
+    assert "'cpu' (not 'mamba_ssm': it runs on CUDA, not on cpu)" in caplog.text
     with pytest.raises(ValueError, match="'mamba_ssm' was asked for, but it runs on CUDA, not on cpu"):
         selective_scan(**inputs, backend="mamba_ssm")
     monkeypatch.setenv(BACKEND_VARIABLE, "fastest")

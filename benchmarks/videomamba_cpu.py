@@ -1,0 +1,232 @@
+"""
+VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix products timed alone, against the same
+model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer.
+
+A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
+process of their own.
+
+    python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png]
+"""
+
+import argparse
+import datetime
+import importlib.util
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from transformers.models.mamba.modeling_mamba import mamba_selective_scan
+
+from hf_video import (
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+    VideoViTConfig,
+    VideoViTForVideoClassification,
+    selective_scan,
+)
+from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, BACKENDS, Backend
+
+TOLERANCE = 1e-3
+PASSES = {False: "forward", True: "forward+backward"}
+
+
+def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, **options):
+    """Mamba's scan in Transformers as a backend; it has one direction, no groups and no initial state."""
+    sequences = (u, delta, B[:, 0], C[:, 0])
+    u, delta, B, C = (tensor.flip(-1) for tensor in sequences) if reverse else sequences
+    output = mamba_selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, **options)
+    return (output.flip(-1) if reverse else output), None
+
+
+def make_model(family: str, num_frames: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if family == "videomamba":
+        return VideoMambaForVideoClassification(
+            VideoMambaConfig.preset("middle", num_frames=num_frames, num_labels=400, time_step_init_scheme="random")
+        )
+    return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400))
+
+
+def make_clip(num_frames: int) -> torch.Tensor:
+    return torch.randn(1, num_frames, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+
+
+def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
+    def run(backward: bool) -> None:
+        loss = model(clip, labels=torch.zeros(1, dtype=torch.long)).loss
+        if backward:
+            loss.backward()
+
+    return run
+
+
+def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
+    """The matrix products of one pass, the patch embedding among them, on tensors of the shapes that the model has."""
+    shapes = []
+
+    def record(module, inputs, output):
+        rows = output.shape[1:-1].numel() if isinstance(module, torch.nn.Linear) else output.shape[2:].numel()
+        shapes.append((rows, module.weight[0].numel(), module.weight.shape[0]))
+
+    kinds = torch.nn.Linear | torch.nn.Conv3d
+    handles = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, kinds)]
+    with torch.no_grad():
+        model(clip)
+    for handle in handles:
+        handle.remove()
+    pairs = {
+        (rows, width, size): (torch.randn(rows, width), torch.randn(size, width, requires_grad=True))
+        for rows, width, size in shapes
+    }
+    # Pixels need no gradient.
+    for x, _ in [pairs[shape] for shape in shapes[1:]]:
+        x.requires_grad_()
+
+    def run(backward: bool) -> None:
+        for shape in shapes:
+            output = F.linear(*pairs[shape])
+            if backward:
+                output.backward(output.detach())
+
+    return run
+
+
+def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:
+    """Least seconds of each, taken in turn: whatever else the machine does only adds to them."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    with torch.set_grad_enabled(backward):
+        for round_number in range(rounds + 1):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run(backward)
+                if round_number or not rounds:
+                    seconds[name].append(time.perf_counter() - start)
+    return {name: min(values) for name, values in seconds.items()}
+
+
+def compare_model(rounds: int) -> None:
+    model, clip = make_model("videomamba", 8).eval(), make_clip(8)
+    seconds, logits = {}, {}
+    for backend in ("transformers", "cpu"):
+        os.environ[BACKEND_VARIABLE] = backend
+        with torch.no_grad():
+            start = time.perf_counter()
+            logits[backend] = model(clip).logits
+            seconds[backend] = time.perf_counter() - start
+    error = (logits["cpu"] - logits["transformers"]).abs().max() / logits["transformers"].abs().max()
+    if error > TOLERANCE:
+        sys.exit(f"The outputs on both scans differ by {error:.1e}, so no figure means anything.")
+    runs = {"model": run_model(model, clip), "products": make_products(model, clip)}
+    for backward, name in PASSES.items():
+        fastest = measure(runs, backward, rounds)
+        ratio = fastest["model"] / fastest["products"]
+        print(f"{name:16}  model {fastest['model']:6.2f} s  products {fastest['products']:6.2f} s  {ratio:5.2f}x")
+        if not backward:
+            slow = seconds["transformers"]
+            print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / fastest['model']:.1f} times as long")
+
+
+def compare_scans(rounds: int) -> None:
+    """One direction of one layer: 1,152 channels x 1,569 tokens x 16 states."""
+    u, delta = torch.randn(1, 1569, 1152).mT, torch.randn(1, 1569, 1152).mT - 3
+    A, D, bias = -torch.rand(1152, 16) - 0.1, torch.ones(1152), torch.zeros(1152)
+    B, C = torch.randn(1, 16, 1569), torch.randn(1, 16, 1569)
+    settings = {"eager": {}, "compiled use_associative_scan": {"use_associative_scan": True}}
+    if importlib.util.find_spec("mambapy"):
+        settings["mambapy"] = {"use_mambapy": True}
+    else:
+        print("mambapy is not installed: `pip install mambapy` to have it measured.")
+    expected = selective_scan(u, delta, A, B, C, D, delta_bias=bias, delta_softplus=True, backend="cpu")
+    runs = {"ours": lambda: selective_scan(u, delta, A, B, C, D, None, bias, True, backend="cpu")}
+    for name, options in settings.items():
+        function = torch.compile(mamba_selective_scan) if "compiled" in name else mamba_selective_scan
+        runs[f"Transformers, {name}"] = lambda function=function, options=options: function(
+            u, delta, A, B, C, D, None, bias, True, **options
+        )
+    for name, run in runs.items():
+        with torch.no_grad():
+            error = (run() - expected).abs().max() / expected.abs().max()
+        if error > TOLERANCE:
+            sys.exit(f"{name} differs by {error:.1e}, so no figure means anything.")
+        milliseconds = 1e3 * measure({name: lambda _, run=run: run()}, False, rounds)[name]
+        print(f"one scan, {name:44}  {milliseconds:7.1f} ms")
+
+
+def compare_lengths(lengths: list[int], arguments: argparse.Namespace) -> dict[tuple[str, bool], list[tuple]]:
+    results = {}
+    for family in ("videomamba", "videovit"):
+        for backward in PASSES:
+            figures = []
+            for num_frames in lengths:
+                command = [sys.executable, __file__, "--threads", str(arguments.threads)]
+                command += ["--rounds", str(arguments.rounds), "--child", family, str(num_frames), str(int(backward))]
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                seconds, memory = (float(word) for word in output.split()[-2:])
+                figures.append((num_frames, seconds, memory))
+                print(
+                    f"{family:10}  {PASSES[backward]:16}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB"
+                )
+            growth = [figures[-1][i] / figures[0][i] for i in (1, 2)]
+            print(f"{'':28}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
+            results[family, backward] = figures
+    return results
+
+
+def child(family: str, num_frames: str, backward: str, rounds: int) -> None:
+    model, clip = make_model(family, int(num_frames)), make_clip(int(num_frames))
+    seconds = measure({family: run_model(model, clip)}, backward == "1", rounds)[family]
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+
+
+def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) -> None:
+    import matplotlib.pyplot as plt
+
+    labels = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B, SDPA"}
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5))
+    for axis, index, title in zip(axes, (1, 2), ("seconds", "peak memory in GiB"), strict=True):
+        for (family, backward), figures in results.items():
+            axis.plot(
+                [row[0] for row in figures],
+                [row[index] for row in figures],
+                marker="o",
+                color="C0" if family == "videomamba" else "C1",
+                linestyle="--" if backward else "-",
+                label=f"{labels[family]}, {PASSES[backward]}",
+            )
+        axis.set(xlabel="frames of 224 x 224", title=title, xscale="log", yscale="log")
+        axis.set_xticks([row[0] for row in figures], [str(row[0]) for row in figures])
+    axes[0].legend(fontsize=7)
+    figure.suptitle(f"One clip on {threads} CPU cores, float32")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
+    parser.add_argument("--plot", metavar="FILE")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.child:
+        return child(*arguments.child, arguments.rounds)
+    BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
+    load = os.getloadavg()[0]
+    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, load {load:.1f} before")
+    compare_scans(arguments.rounds)
+    compare_model(arguments.rounds)
+    if arguments.lengths:
+        results = compare_lengths(arguments.lengths, arguments)
+        if arguments.plot:
+            plot(results, arguments.plot, arguments.threads)
+
+
+if __name__ == "__main__":
+    main()

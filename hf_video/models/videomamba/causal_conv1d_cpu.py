@@ -1,0 +1,103 @@
+"""
+Mamba's depthwise causal convolution with SiLU on the CPU, by kernels that numba compiles on the user's machine.
+
+PyTorch's convolution wants channels first, where linear layers give them last, and takes longer than the scan.
+"""
+
+import re
+from collections.abc import Iterator
+
+import torch
+
+from .numba_threads import from_lanes, run_units, split_work, to_lanes
+
+# Operators are named after their module: a copy of it, from a repository on the Hub, may live in the same process.
+NAMESPACE = re.sub(r"\W", "_", __name__)
+
+
+def causal_conv1d_silu_cpu(
+    hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
+) -> torch.Tensor:
+    """
+    Depthwise convolution over each token and those before it, then SiLU; computed in float32.
+
+    Args:
+        hidden_states: `(batch_size, dim, length)`; quickest where channels are last in memory.
+        weight: `(dim, 1, taps)`, the tap of the token itself last.
+        bias: `(dim,)`.
+        reverse: over each token and those behind it.
+
+    Returns:
+        `(batch_size, dim, length)`, channels last in memory, in the dtype of the input.
+    """
+    biases = None if bias is None else bias.float()
+    convolved = conv_forward(hidden_states.float().mT, weight.float()[:, 0], biases, reverse)
+    return convolved.mT.to(hidden_states.dtype)
+
+
+def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
+    from .numba_vectors import LANES
+
+    bias = x.new_zeros(x.shape[-1]) if bias is None else bias
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    return [to_lanes(x, 1, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
+
+
+def _units(x: torch.Tensor) -> Iterator[tuple[int, int, int]]:
+    from .numba_vectors import LANES
+
+    for batch, _, _, first, end in split_work(x.shape[0], 1, x.shape[-1] // LANES):
+        yield batch, first, end
+
+
+@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
+    """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
+    from .causal_conv1d_cpu_kernels import conv_forward_unit
+
+    arrays = _pack(x, weight, bias)
+    y = x.new_empty(arrays[0].shape)
+    run_units(conv_forward_unit, (*arrays, y, reverse), _units(y))
+    return from_lanes(y, 1, x.shape[-1])
+
+
+@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+def conv_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, weight and bias, of a bias that is not there, too."""
+    from .causal_conv1d_cpu_kernels import conv_backward_unit
+    from .numba_vectors import LANES
+
+    arrays = _pack(x, weight, bias)
+    dx = x.new_empty(arrays[0].shape)
+    dweight = x.new_empty(x.shape[0], *arrays[1].shape)
+    dbias = x.new_empty(x.shape[0], dx.shape[-1])
+    dy = to_lanes(dy, 1, LANES).contiguous()
+    run_units(conv_backward_unit, (*arrays, dy, dx, dweight, dbias, reverse), _units(dx))
+    dx, dweight, dbias = (from_lanes(grad, 1, x.shape[-1]) for grad in (dx, dweight.sum(dim=0), dbias.sum(dim=0)))
+    return dx, dweight.mT.contiguous(), dbias
+
+
+@conv_forward.register_fake
+def _(x, weight, bias, reverse):
+    return x.new_empty(x.shape)
+
+
+@conv_backward.register_fake
+def _(dy, x, weight, bias, reverse):
+    return x.new_empty(x.shape), x.new_empty(weight.shape), x.new_empty(x.shape[-1])
+
+
+def _save_inputs(ctx, inputs, output):
+    *tensors, ctx.reverse = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx, dy):
+    x, weight, bias = ctx.saved_tensors
+    dx, dweight, dbias = conv_backward(dy, x, weight, bias, ctx.reverse)
+    return dx, dweight, None if bias is None else dbias, None
+
+
+conv_forward.register_autograd(_differentiate, setup_context=_save_inputs)

@@ -1,0 +1,194 @@
+"""
+Vectors of 16 float32 for kernels that numba compiles: one AVX-512 register, or several smaller ones.
+
+Left to itself, the compiler vectorises a loop only behind checks that its arrays do not overlap, which cost more than
+the few steps that most loops have here. `load`, `store`, `+`, `-`, `*`, `/` and the functions below have no such
+doubts. Numbers that meet a vector must be float32.
+"""
+
+import operator
+
+import numpy as np
+
+try:
+    import numba
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic, models, overload, register_model
+except ImportError as error:
+    raise ImportError("The kernels for the CPU need numba: `pip install numba`.") from error
+
+LANES = 16
+ZERO = np.float32(0.0)
+ONE = np.float32(1.0)
+LOG2_E = np.float32(1.4426950408889634)
+LN_2 = np.float32(0.6931471805599453)
+# Bounds of the exponents of normal numbers.
+SMALLEST, LARGEST = np.float32(-126.0), np.float32(127.0)
+# 1.5 * 2^23: a float32 that this was added to is rounded to a whole number, which stands in its lowest bits.
+ROUNDER = np.float32(12582912.0)
+# Minimax polynomials in rising order: (2^f - 1) / f for |f| <= 1/2, relative to 2^f, and log(1 + e) / e for
+# 0 <= e <= 1.
+E0, E1, E2, E3, E4 = (np.float32(c) for c in (0.6931469776, 0.2402224208, 0.05550733747, 0.009671512723, 0.0013264726))
+L0, L1, L2, L3, L4 = (np.float32(c) for c in (0.9999999699, -0.4999949311, 0.3331909622, -0.2484297755, 0.1910598849))
+L5, L6, L7, L8 = (np.float32(c) for c in (-0.1366320693, 0.07822549374, -0.02950495745, 0.005232624063))
+
+BITS = ir.VectorType(ir.IntType(32), LANES)
+REGISTER = ir.VectorType(ir.FloatType(), LANES)
+# Sums keep their order, but a product may be fused with the sum that it goes into.
+FLAGS = ("contract",)
+
+
+class VectorType(types.Type):
+    def __init__(self):
+        super().__init__(name=f"{__name__}.float32x{LANES}")
+
+
+vector = VectorType()
+
+
+@register_model(VectorType)
+class VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, vector_type):
+        super().__init__(manager, vector_type, REGISTER)
+
+
+def compiled(function):
+    """Compile a kernel at its first call, to run without the GIL; the result is cached where numba may write."""
+    try:
+        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # numba found no folder that it may write to
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def _spread(builder, value, value_type):
+    """The vector of a number, or a vector as it is."""
+    if value_type is vector:
+        return value
+    single = builder.insert_element(ir.Constant(REGISTER, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(single, ir.Constant(REGISTER, ir.Undefined), ir.Constant(BITS, [0] * LANES))
+
+
+def _define(emit):
+    """Intrinsic of two vectors, or of a vector and a number, with one instruction or a few."""
+
+    @intrinsic
+    def function(typing_context, a, b):
+        def codegen(context, builder, signature, arguments):
+            left, right = (_spread(builder, *pair) for pair in zip(arguments, signature.args, strict=True))
+            return emit(builder, left, right)
+
+        return vector(a, b), codegen
+
+    return function
+
+
+def _overload(functions, instruction):
+    def implementation(a, b):
+        if vector in (a, b) and {a, b} <= {vector, types.float32}:
+            return lambda a, b: instruction(a, b)
+
+    for function in functions:
+        overload(function)(implementation)
+
+
+def _maximum(builder, a, b):
+    return builder.select(builder.fcmp_unordered(">", a, b), a, b)
+
+
+def _minimum(builder, a, b):
+    return builder.select(builder.fcmp_unordered("<", a, b), a, b)
+
+
+def _scale(builder, value, rounded):
+    exponent = builder.shl(builder.bitcast(rounded, BITS), ir.Constant(BITS, [23] * LANES))
+    return builder.bitcast(builder.add(builder.bitcast(value, BITS), exponent), REGISTER)
+
+
+_overload((operator.add, operator.iadd), _define(lambda builder, a, b: builder.fadd(a, b, flags=FLAGS)))
+_overload((operator.sub,), _define(lambda builder, a, b: builder.fsub(a, b, flags=FLAGS)))
+_overload((operator.mul, operator.imul), _define(lambda builder, a, b: builder.fmul(a, b, flags=FLAGS)))
+_overload((operator.truediv,), _define(lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS)))
+# Both are NaN where the first argument is.
+maximum, minimum = _define(_maximum), _define(_minimum)
+# A value times 2 to a whole number, which stands in the lowest bits of the second vector.
+scale = _define(_scale)
+
+
+@intrinsic
+def splat(typing_context, number):
+    """The vector of one float32."""
+
+    def codegen(context, builder, signature, arguments):
+        return _spread(builder, arguments[0], signature.args[0])
+
+    return vector(types.float32), codegen
+
+
+def _pointer(context, builder, signature, arguments):
+    array_type, indices_type = signature.args[:2]
+    array = context.make_array(array_type)(context, builder, arguments[0])
+    indices = cgutils.unpack_tuple(builder, arguments[1], len(indices_type))
+    indices = [context.cast(builder, i, t, types.intp) for i, t in zip(indices, indices_type, strict=True)]
+    pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices)
+    return builder.bitcast(pointer, REGISTER.as_pointer())
+
+
+@intrinsic
+def load(typing_context, array, indices):
+    """The 16 numbers of a contiguous float32 array from an element on."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.load(_pointer(context, builder, signature, arguments), align=4)
+
+    return vector(array, indices), codegen
+
+
+@intrinsic
+def store(typing_context, array, indices, value):
+    """Write a vector over the 16 numbers from an element on."""
+
+    def codegen(context, builder, signature, arguments):
+        builder.store(arguments[2], _pointer(context, builder, signature, arguments), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, indices, value), codegen
+
+
+@intrinsic
+def total(typing_context, value):
+    """Sum over the lanes, a float32."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), REGISTER])
+        name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, [ir.Constant(ir.FloatType(), 0.0), arguments[0]], fastmath=("reassoc",))
+
+    return types.float32(value), codegen
+
+
+@compiled
+def exp2(x):
+    """
+    2^x with a relative error below 2e-7, and exactly 1 at 0, so that a state that does not fade does not drift.
+    Beyond float32 it stays at 2^-126 or 2^127.
+    """
+    x = minimum(maximum(x, SMALLEST), LARGEST)
+    rounded = x + ROUNDER
+    f = x - (rounded - ROUNDER)
+    return scale(f * (f * (f * (f * (f * E4 + E3) + E2) + E1) + E0) + ONE, rounded)
+
+
+@compiled
+def sigmoid(x):
+    return ONE / (exp2(x * -LOG2_E) + ONE)
+
+
+@compiled
+def softplus(x):
+    """log(1 + e^x), to the last digits also where it is small."""
+    e = exp2(minimum(x, ZERO - x) * LOG2_E)
+    tail = e * (e * (e * (e * (e * (e * (e * (e * L8 + L7) + L6) + L5) + L4) + L3) + L2) + L1) + L0
+    return maximum(x, ZERO) + e * tail

@@ -1,0 +1,212 @@
+"""
+`selective_scan` on the CPU, by kernels that numba compiles on the user's machine.
+
+The operators have channels last, as linear layers give and take them. The backward keeps the states at the borders of
+chunks of time and computes the others once more, so that memory grows with length / chunk.
+"""
+
+import math
+import re
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
+
+# Operators are named after their module: a copy of it, from a repository on the Hub, may live in the same process.
+NAMESPACE = re.sub(r"\W", "_", __name__)
+LOG2_E = 1.4426950408889634
+
+
+def selective_scan_cpu(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    initial_state: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must agree."""
+    groups = math.lcm(B.shape[1], C.shape[1])
+    tensors = (
+        u.float().mT,
+        delta.float().mT,
+        A.float(),
+        *(x.float().repeat_interleave(groups // x.shape[1], dim=1).movedim(-1, 1) for x in (B, C)),
+        *(None if x is None else x.float() for x in (D, delta_bias, initial_state)),
+    )
+    keeps_borders = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, keeps_borders)
+    outputs = y.mT
+    if z is not None:
+        outputs = outputs * F.silu(z.float())
+    return outputs.to(u.dtype), last_state
+
+
+def why_cpu_cannot(situation: Any) -> str | None:
+    """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
+    if situation.device_type != "cpu":
+        return f"it runs on the CPU, not on {situation.device_type}"
+    if situation.dtype == torch.float64:
+        return "it computes in float32, not in float64"
+    if torch.compiler.is_exporting():
+        return "an exported program has to run without it"
+    return why_numba_cannot()
+
+
+def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
+    """`(batch, dim, state)` as kernels take it, `(batch, blocks, state, lanes)`; a copy."""
+    from .numba_vectors import LANES
+
+    return (
+        to_lanes(states.mT, groups, LANES)
+        .unflatten(-1, (-1, LANES))
+        .transpose(1, 2)
+        .clone(memory_format=torch.contiguous_format)
+    )
+
+
+def from_blocks(states: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
+    """What `to_blocks` was given; `channels` are those of one group."""
+    return from_lanes(states.transpose(1, 2).flatten(-2), groups, channels).mT.contiguous()
+
+
+def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
+    """The arrays that both kernels take, as their module describes them."""
+    from .numba_vectors import LANES
+
+    groups = B.shape[2]
+    D, delta_bias = (u.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
+    u, delta, D, delta_bias = (to_lanes(x, groups, LANES).contiguous() for x in (u, delta, D, delta_bias))
+    return [u, delta, to_blocks(A[None] * LOG2_E, groups)[0], B.contiguous(), C.contiguous(), D, delta_bias]
+
+
+@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+def scan_forward(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    initial_state: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    keeps_borders: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    Args:
+        u, delta: `(batch, length, dim)`, float32 like all others.
+        A: `(dim, state)`.
+        B, C: `(batch, length, groups, state)`.
+        D, delta_bias: `(dim,)`.
+        initial_state: `(batch, dim, state)`.
+        keeps_borders: whether to return what the backward needs.
+
+    Returns:
+        The output like `u`, the last state, and the states before each chunk, of no chunks unless they are kept.
+    """
+    from .selective_scan_cpu_kernels import CHUNK_LENGTH, scan_forward_unit
+
+    (batch_size, length, dim), groups = u.shape, B.shape[2]
+    arrays = _pack(u, delta, A, B, C, D, delta_bias)
+    state = to_blocks(u.new_zeros(batch_size, *A.shape) if initial_state is None else initial_state, groups)
+    y = torch.empty_like(arrays[0])
+    borders = state.new_empty(batch_size, math.ceil(length / CHUNK_LENGTH) if keeps_borders else 0, *state.shape[1:])
+    units = [
+        (batch, group, first, end)
+        for batch, group, _, first, end in split_work(batch_size, groups, state.shape[1] // groups)
+    ]
+    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, reverse), units)
+    channels = dim // groups
+    return from_lanes(y, groups, channels), from_blocks(state, groups, channels), borders
+
+
+@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+def scan_backward(
+    dy: torch.Tensor,
+    dlast_state: torch.Tensor | None,
+    borders: torch.Tensor,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> list[torch.Tensor]:
+    """Gradients of u, delta, A, B, C, D, delta_bias and the initial state, of those that are not there, too."""
+    from .numba_vectors import LANES
+    from .selective_scan_cpu_kernels import scan_backward_unit
+
+    (batch_size, _, dim), groups = u.shape, B.shape[2]
+    arrays = _pack(u, delta, A, B, C, D, delta_bias)
+    dstate = to_blocks(u.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
+    du, ddelta, drates = (torch.empty_like(x) for x in (arrays[0], arrays[0], dstate))
+    units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
+    parts = 1 + max(part for _, _, part, _, _ in units)
+    dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
+    dD, ddelta_bias = (du.new_empty(batch_size, du.shape[-1]) for _ in range(2))
+    run_units(
+        scan_backward_unit,
+        (
+            *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, delta_softplus, reverse),
+        ),
+        units,
+    )
+    channels = dim // groups
+    du, ddelta, dD, ddelta_bias = (
+        from_lanes(x, groups, channels) for x in (du, ddelta, dD.sum(dim=0), ddelta_bias.sum(dim=0))
+    )
+    dA, dstate = (from_blocks(x, groups, channels) for x in (drates.sum(dim=0, keepdim=True), dstate))
+    return [du, ddelta, dA[0], dB.sum(dim=0), dC.sum(dim=0), dD, ddelta_bias, dstate]
+
+
+@scan_forward.register_fake
+def _(u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse, keeps_borders):
+    from .selective_scan_cpu_kernels import CHUNK_LENGTH, LANES
+
+    (batch_size, length, dim), groups = u.shape, B.shape[2]
+    blocks = groups * -(-(dim // groups) // LANES)
+    chunks = -(-length // CHUNK_LENGTH) if keeps_borders else 0
+    return (
+        u.new_empty(u.shape),
+        u.new_empty(batch_size, *A.shape),
+        u.new_empty(batch_size, chunks, blocks, A.shape[1], LANES),
+    )
+
+
+@scan_backward.register_fake
+def _(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse):
+    batch_size, _, dim = u.shape
+    weight = u.new_empty(dim)
+    state = u.new_empty(batch_size, *A.shape)
+    return [x.new_empty(x.shape) for x in (u, delta, A, B, C, weight, weight, state)]
+
+
+def _save_inputs(ctx, inputs, output):
+    *tensors, delta_softplus, reverse, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.options = (delta_softplus, reverse)
+    ctx.save_for_backward(output[2], *tensors)
+
+
+def _differentiate(ctx, dy, dlast_state, _):
+    borders, *tensors = ctx.saved_tensors
+    dy = torch.zeros_like(tensors[0]) if dy is None else dy
+    gradients = scan_backward(dy, dlast_state, borders, *tensors[:-1], *ctx.options)
+    present = (None if x is None else gradient for x, gradient in zip(tensors, gradients, strict=True))
+    return (*present, None, None, None)
+
+
+scan_forward.register_autograd(_differentiate, setup_context=_save_inputs)
