@@ -16,11 +16,12 @@ from .train import train
 if TYPE_CHECKING:
     from hf_video.training import VideoTrainer
 
-TRAIN_OPTIONS = ["--validation-fraction", "0.05", "--batch-size", "16", "--device", "cpu", "--num-workers", "1"]
+TRAIN_OPTIONS = ["--validation-fraction", "0.05", "--device", "cpu", "--num-workers", "1"]
 VIDEOVIT_OPTIONS = ["--num-frames", "8", "--image-size", "48", "--patch-size", "8", "--hidden-size", "128"]
-VIDEOVIT_OPTIONS += ["--num-hidden-layers", "4", "--num-attention-heads", "4", "--learning-rate", "1e-3"]
-VIDEOMAMBA_OPTIONS = ["--learning-rate", "2e-3"]
-VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 48, "patch_size": 8, "tubelet_size": 2, "hidden_size": 96}
+VIDEOVIT_OPTIONS += ["--num-hidden-layers", "4", "--num-attention-heads", "4", "--batch-size", "16"]
+VIDEOVIT_OPTIONS += ["--learning-rate", "1e-3"]
+VIDEOMAMBA_OPTIONS = ["--batch-size", "32", "--learning-rate", "4e-3"]
+VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 24, "patch_size": 8, "tubelet_size": 2, "hidden_size": 64}
 VIDEOMAMBA_SIZES |= {"num_hidden_layers": 4, "state_size": 8}
 HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
@@ -102,8 +103,6 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
     names = load_video_dataset(digits)["train"].features["label"].names
     config = VideoMambaConfig(
         **VIDEOMAMBA_SIZES,
-        use_mean_pooling=True,
-        time_step_init_scheme="random",
         id2label=dict(enumerate(names)),
         label2id={name: index for index, name in enumerate(names)},
     )
