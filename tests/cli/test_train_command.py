@@ -8,7 +8,7 @@ from transformers import AutoModelForVideoClassification
 from hf_video.cli import train
 from hf_video.cli.main import main
 from hf_video.cli.output_folder import require_fresh
-from hf_video.cli.train_options import OPTIONS_FILE
+from hf_video.cli.train_options import FACTS_FILE, OPTIONS_FILE
 from hf_video.data.moving_digits import MOTIONS
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES
@@ -61,7 +61,7 @@ def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(d
         patch.setattr(EpochLineCallback, "on_train_begin", interrupt)
         assert main(command) == 130
     assert "nothing of the training is kept" in capsys.readouterr().err
-    require_fresh(tmp_path / "model", expected=(OPTIONS_FILE,))  # the same command may start again
+    require_fresh(tmp_path / "model", expected=(OPTIONS_FILE, FACTS_FILE))  # the same command may start again
 
 
 def test_overwriting_renames_the_earlier_run(digits, tmp_path, capsys):
