@@ -21,7 +21,8 @@ POLICIES = ["merge", "fifo", "uniform"]
 
 
 def assert_close(actual, expected, atol=1e-5):
-    torch.testing.assert_close(actual, expected, atol=atol, rtol=0)
+    """To rounding: the order of sums differs with shapes and threads."""
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-5)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -104,6 +104,8 @@ def test_both_directions_are_summed_and_none_is_dropped():
 
 def test_one_direction_ignores_the_pixels_unless_pooled(caplog, monkeypatch):
     monkeypatch.setattr(modeling_videomamba.logger, "propagate", True)
+    # Another test may have made the same warning, which is given once a process.
+    type(modeling_videomamba.logger).warning_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger=modeling_videomamba.logger.name):
         pooled = make(VideoMambaForVideoClassification, bidirectional=False, use_mean_pooling=True)
         assert not caplog.records
