@@ -6,6 +6,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, InstructBlipQFormerConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
+
 
 @strict
 class MemoryBankQFormerConfig(PreTrainedConfig):
@@ -19,7 +21,8 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             encoder with `tubelet_size=1`. Its `hidden_size` sets `qformer_config.encoder_hidden_size`. Without one the
             model takes `vision_embeds`.
         qformer_config (`InstructBlipQFormerConfig` or `dict`, *optional*):
-            The Q-Former; that of InstructBLIP by default.
+            The Q-Former; that of InstructBLIP by default. Without a query bank its `position_embedding_type` may be
+            `"relative_key"` or `"relative_key_query"` instead of `"absolute"`.
         text_config (`PreTrainedConfig` or `dict`, *optional*):
             Language model that the Q-Former's output is projected for. Its `hidden_size` sets `projection_dim`.
         projection_dim (`int`, *optional*):
@@ -119,12 +122,17 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
                 f"The vision tower reads one frame at a time, but its `tubelet_size` is {tubelet_size}: choose one "
                 "with `tubelet_size=1`."
             )
-        # Relative positions are a table over the distances within one sequence, which a bank of sequences is not.
         positions = getattr(qformer, "position_embedding_type", "absolute")
-        if positions != "absolute":
+        if positions not in POSITION_EMBEDDING_TYPES:
             raise ValueError(
-                f'`qformer_config.position_embedding_type` must be "absolute", got {positions!r}: relative positions '
-                "have no meaning between the frames of a memory bank."
+                f"`qformer_config.position_embedding_type` must be one of {', '.join(POSITION_EMBEDDING_TYPES)}, got "
+                f"{positions!r}."
+            )
+        if positions != "absolute" and self.query_memory and self.memory_bank_length > 0:
+            # They are a table over the distances within one sequence, which a bank of sequences is not.
+            raise ValueError(
+                f"`qformer_config.position_embedding_type` must be 'absolute' with a query bank, got {positions!r}: "
+                "distances have no meaning between frames. Set `query_memory=False` or `memory_bank_length=0`."
             )
 
 

@@ -12,6 +12,17 @@ TensorMap = Callable[[torch.Tensor], torch.Tensor]
 Projection = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
+def read(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows `(num_rows, num_channels)` of a tensor whose last dimension is channels."""
+    return tensor.view(-1, tensor.shape[-1]).index_select(0, rows)
+
+
+def write(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Writes what `read` reads, from values `(..., num_channels)` in the order of the rows."""
+    values = values.detach().reshape(-1, tensor.shape[-1])
+    tensor.view(-1, tensor.shape[-1]).index_copy_(0, rows, values.to(tensor))
+
+
 class Bank:
     """
     Up to `length` entries, oldest first, at each of a number of token positions.
@@ -99,16 +110,8 @@ class Bank:
             )
         return first
 
-    def read(self, tensor: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """What a tensor laid out like `slots` holds in one slot a position, `(batch_size, num_positions, ...)`."""
-        return tensor.view(-1, tensor.shape[-1]).index_select(0, self._rows_of(slots)).view(*slots.shape, -1)
-
-    def write(self, tensor: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None:
-        """Writes what [`~Bank.read`] reads."""
-        rows = tensor.view(-1, tensor.shape[-1])
-        rows.index_copy_(0, self._rows_of(slots), values.detach().flatten(0, 1).to(tensor))
-
-    def _rows_of(self, slots: torch.Tensor) -> torch.Tensor:
+    def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
+        """Where one slot a position `(batch_size, num_positions)` lies in a tensor like `slots` flattened to rows."""
         batch_size, num_positions = slots.shape
         video = torch.arange(batch_size, device=slots.device)[:, None]
         position = torch.arange(num_positions, device=slots.device)
@@ -137,8 +140,9 @@ class Bank:
                 key, value = (self.slots.new_zeros(shape) for _ in current)
             self.projections[layer] = key, value
         buffers = self.projections[layer]
+        rows = self.rows_of(self.order[:, num_entries])
         for buffer, new in zip(buffers, current, strict=True):
-            self.write(buffer, self.order[:, num_entries], new)
+            write(buffer, rows, new)
         # The entries and the next to be filled are the first slots: there are no others until all have been in use.
         return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
 
@@ -149,11 +153,12 @@ class Bank:
         must have been made by [`~Bank.keys_and_values`], or there be none.
         """
         num_entries = self.entries_of_each
-        self.write(self.slots, self.order[:, num_entries], states)
+        write(self.slots, self.rows_of(self.order[:, num_entries]), states)
         self.slot_counts[:, num_entries] = 1
         if num_entries and POLICIES[self.policy].uses_similarities:
-            last = self.read(self.slots, self.order[:, num_entries - 1])
-            self.similarities[:, num_entries - 1] = F.cosine_similarity(last, states.to(last), dim=-1)
+            last = read(self.slots, self.rows_of(self.order[:, num_entries - 1]))
+            cosine = F.cosine_similarity(last, states.to(last).flatten(0, 1), dim=-1)
+            self.similarities[:, num_entries - 1] = cosine.view(states.shape[:2])
         self.num_entries = [num_entries + 1] * len(self.num_entries)
         if num_entries == self.length:
             self.compress()
@@ -167,9 +172,10 @@ class Bank:
         index, weight = replacement.index[:, None], replacement.weight[..., None]
         older = self.order.gather(1, index)[:, 0]
         newer = self.order.gather(1, index + 1)[:, 0]
+        older_rows, newer_rows = self.rows_of(older), self.rows_of(newer)
         for tensor in (self.slots, *(tensor for pair in self.projections.values() for tensor in pair)):
-            pair = self.read(tensor, newer), self.read(tensor, older)
-            self.write(tensor, older, torch.lerp(*pair, weight.to(tensor)))
+            merged = torch.lerp(read(tensor, newer_rows), read(tensor, older_rows), weight.view(-1, 1).to(tensor))
+            write(tensor, older_rows, merged)
 
         remaining = num_entries - 1
         time = torch.arange(remaining, device=index.device)[None, :, None]
@@ -182,14 +188,14 @@ class Bank:
         self.num_entries = [remaining] * len(self.num_entries)
         if policy.uses_similarities and remaining > 1:
             self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
-            merged = self.read(self.slots, older)
+            merged = read(self.slots, older_rows)
             # A pair that does not exist, before the first entry or after the last, goes to the scratch column.
             before = torch.where(index > 0, index - 1, self.length)
             after = torch.where(index < remaining - 1, index, self.length)
             for pair_index, neighbour in ((before, index - 1), (after, index + 1)):
                 slots = self.order.gather(1, neighbour.clamp(0, remaining - 1))[:, 0]
-                cosine = F.cosine_similarity(merged, self.read(self.slots, slots), dim=-1)
-                self.similarities.scatter_(1, pair_index, cosine[:, None])
+                cosine = F.cosine_similarity(merged, read(self.slots, self.rows_of(slots)), dim=-1)
+                self.similarities.scatter_(1, pair_index, cosine.view(pair_index.shape))
 
     def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "Bank":
         """A bank of every tensor of this one after a function."""

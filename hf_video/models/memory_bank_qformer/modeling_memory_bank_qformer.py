@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -26,9 +25,9 @@ from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .frame_bank import Bank
 from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans
 from .memory_bank import MemoryBank
-
-# Frames that the vision tower takes at once, so that its memory does not grow with the video.
-FRAMES_PER_TOWER_PASS = 32
+from .relative_positions_memory_bank_qformer import add_relative_scores, uses_relative_positions
+from .views_memory_bank_qformer import average_views, flatten_views
+from .vision_memory_bank_qformer import encode_frames, make_vision_model
 
 
 @dataclass
@@ -110,15 +109,17 @@ class MemoryBankQFormerEmbeddings(nn.Module):
             self.word_embeddings = nn.Embedding(
                 qformer.vocab_size, qformer.hidden_size, padding_idx=qformer.pad_token_id
             )
-            self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
+            if getattr(qformer, "position_embedding_type", "absolute") == "absolute":
+                self.position_embeddings = nn.Embedding(qformer.max_position_embeddings, qformer.hidden_size)
         self.layernorm = nn.LayerNorm(qformer.hidden_size, eps=qformer.layer_norm_eps)
         self.dropout = nn.Dropout(qformer.hidden_dropout_prob)
 
     def forward(self, query_embeds: torch.Tensor, input_ids: torch.Tensor | None = None) -> torch.Tensor:
         embeddings = query_embeds
         if input_ids is not None:
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-            text = self.word_embeddings(input_ids) + self.position_embeddings(positions)
+            text = self.word_embeddings(input_ids)
+            if self.position_embeddings is not None:
+                text = text + self.position_embeddings(torch.arange(input_ids.shape[1], device=input_ids.device))
             embeddings = torch.cat([query_embeds, text.to(query_embeds)], dim=1)
         return self.dropout(self.layernorm(embeddings.to(self.layernorm.weight.dtype)))
 
@@ -161,6 +162,10 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size)
         self.key = nn.Linear(states_size, hidden_size)
         self.value = nn.Linear(states_size, hidden_size)
+        self.distance_embedding = None
+        if uses_relative_positions(config, is_cross_attention):
+            num_distances = 2 * config.qformer_config.max_position_embeddings - 1
+            self.distance_embedding = nn.Embedding(num_distances, self.head_dim)
 
     def project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.key(states), self.value(states)
@@ -180,6 +185,9 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         query, key, value = (
             tensor.to(query.dtype).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for tensor in (query, key, value)
         )
+        if self.distance_embedding is not None:
+            table = self.distance_embedding.weight
+            attention_mask = add_relative_scores(self.config, table, query, key, self.scaling, attention_mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -253,6 +261,7 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("video", "text")
     supports_gradient_checkpointing = True
+    _supports_views = True
     _no_split_modules = ["MemoryBankQFormerEmbeddings", "MemoryBankQFormerLayer", "InstructBlipEncoderLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -340,15 +349,6 @@ class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
         return MemoryBankQFormerEncoderOutput(last_hidden_state=hidden_states, layer_inputs=tuple(layer_inputs))
 
 
-def make_vision_model(config: MemoryBankQFormerConfig) -> PreTrainedModel | None:
-    """The vision tower; of EVA-ViT the states before its last norm, whose place our own norm takes."""
-    if isinstance(config.vision_config, InstructBlipVisionConfig):
-        vision_model = InstructBlipVisionModel._from_config(config.vision_config)
-        vision_model.post_layernorm = nn.Identity()
-        return vision_model
-    return None if config.vision_config is None else AutoModel.from_config(config.vision_config)
-
-
 class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
     """
     Vision tower, Q-Former with memory banks, and the projection to a language model where there is one.
@@ -392,18 +392,8 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 "This model has no vision tower, its `vision_config` is null: pass `vision_embeds`, or set a "
                 "`vision_config`."
             )
-        if pixel_values.ndim != 5:
-            raise ValueError(
-                "`pixel_values` must be (batch_size, num_frames, num_channels, height, width), got "
-                f"{tuple(pixel_values.shape)}."
-            )
-        options = {"return_dict": True} | ({"interpolate_pos_encoding": True} if interpolate_pos_encoding else {})
-        is_video_encoder = hasattr(self.config.vision_config, "tubelet_size")
-        states = [
-            self.vision_model(chunk[:, None] if is_video_encoder else chunk, **options).last_hidden_state
-            for chunk in pixel_values.flatten(0, 1).split(FRAMES_PER_TOWER_PASS)
-        ]
-        return self.vision_layernorm(torch.cat(states)).unflatten(0, pixel_values.shape[:2])
+        states = encode_frames(self.vision_model, self.config, pixel_values, interpolate_pos_encoding)
+        return self.vision_layernorm(states)
 
     @can_return_tuple
     def get_video_features(
@@ -662,7 +652,9 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. These and all other arguments of [`MemoryBankQFormerModel`] are understood.
+                Normalised frames. These and all other arguments of [`MemoryBankQFormerModel`] are understood. Or
+                `(batch_size, num_views, ...)`, clips and crops whose logits `average_views` merges; other inputs and
+                the memory then have a row for each view.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
@@ -671,9 +663,12 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         Returns:
             [`MemoryBankQFormerForVideoClassificationOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
-        outputs: MemoryBankQFormerModelOutput = self.memory_bank_qformer(pixel_values, return_dict=True, **kwargs)
+        clips = None if pixel_values is None else flatten_views(pixel_values)
+        outputs: MemoryBankQFormerModelOutput = self.memory_bank_qformer(clips, return_dict=True, **kwargs)
         pooled = cast(torch.Tensor, outputs.last_hidden_state).mean(dim=1)
         logits = self.classifier(self.dropout(pooled))
+        if pixel_values is not None:
+            logits = average_views(logits, pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return MemoryBankQFormerForVideoClassificationOutput(
             loss=loss,

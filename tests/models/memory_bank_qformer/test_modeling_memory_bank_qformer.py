@@ -453,7 +453,8 @@ def test_wrong_pixels_and_missing_parts_are_named():
         ({"classifier_dropout": 1.0}, r"must be in \[0, 1\)"),
         ({"vision_config": VideoViTConfig(tubelet_size=2)}, "its `tubelet_size` is 2"),
         ({"qformer_config": {**QFORMER, "num_attention_heads": 5}}, "must be a multiple of"),
-        ({"qformer_config": {**QFORMER, "position_embedding_type": "relative_key"}}, 'must be "absolute"'),
+        ({"qformer_config": {**QFORMER, "position_embedding_type": "relative_key"}}, "must be 'absolute' with a query bank"),
+        ({"qformer_config": {**QFORMER, "position_embedding_type": "rotary"}}, "must be one of absolute, relative_key"),
     ],
 )
 def test_impossible_configurations_are_refused(settings, message):
