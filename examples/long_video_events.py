@@ -159,7 +159,7 @@ def train_and_test(
 
 
 def draw(results: dict[str, dict[str, Any]], path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
     for name, result in results.items():
         places = [(10 * i + 5, value * 100) for i, value in enumerate(result["by_place"]) if value is not None]
         label = f"{name}: {result['accuracy']:.0%}"
@@ -171,7 +171,7 @@ def draw(results: dict[str, dict[str, Any]], path: Path) -> None:
         ylim=(0, 103),
         title=f"An event of {EVENT_FRAMES} in {NUM_FRAMES} frames, asked for at the end; a memory of {BANK_LENGTH}",
     )
-    axes.legend()
+    figure.legend(loc="outside right center")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
