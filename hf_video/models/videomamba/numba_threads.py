@@ -1,16 +1,20 @@
 """
 Runs kernels that numba compiles on threads.
 
-The threads live for one call. Nothing is left behind that a forked child would wait for, or that two callers would
-share, as with numba's own parallel layers.
+These are PyTorch's own where they can be had: for milliseconds after an operation they wait busily for the next one,
+and any other thread would have to share its core with one of them. Otherwise, as after a fork, which they do not
+survive, threads live for one call. Nothing is left behind that a forked child would wait for, or that two callers
+would share, as with numba's own parallel layers.
 """
 
+import ctypes
 import functools
 import math
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +28,9 @@ logger = logging.get_logger(__name__)
 # For each thread, so that one which has to wait for a core leaves its next units to the others.
 UNITS_PER_THREAD = 2
 COMPILING = threading.RLock()
+TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# A forked child would wait forever for threads that only its parent has.
+OWNER_OF_TEAM = os.getpid()
 
 
 @functools.cache
@@ -75,14 +82,48 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
                 return
             kernel(*arrays, *unit)
 
-    helpers = min(torch.get_num_threads(), len(waiting)) - 1
-    if helpers < 1:
-        return work()
-    with ThreadPoolExecutor(helpers) as threads:
-        others = [threads.submit(work) for _ in range(helpers)]
+    num_threads = min(torch.get_num_threads(), len(waiting))
+    if num_threads < 2:
         work()
-        for other in others:
-            other.result()
+    elif os.getpid() == OWNER_OF_TEAM and (run_in_team := openmp_team()) is not None:
+        _on_team(run_in_team, work)
+    else:
+        with ThreadPoolExecutor(num_threads - 1) as threads:
+            others = [threads.submit(work) for _ in range(num_threads - 1)]
+            work()
+            for other in others:
+                other.result()
+
+
+@functools.cache
+def openmp_team() -> Callable[..., None] | None:
+    """
+    GNU OpenMP's entry into a parallel region, in the library that PyTorch has loaded, or `None` if it has another one.
+    A team belongs to the thread that calls, so callers in several threads do not meet.
+    """
+    try:
+        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (TEAM_TASK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    function.restype = None
+    return function
+
+
+def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None:
+    """Call a function once on every thread of the team, and raise what one of them raised, Ctrl-C included."""
+    errors: list[BaseException] = []
+
+    def task(_: Any) -> None:
+        try:
+            work()
+        except BaseException as error:  # nothing can be raised through a frame of C
+            errors.append(error)
+
+    # Always as many threads as PyTorch's operations have: to change their number takes longer than the work.
+    run_in_team(TEAM_TASK(task), None, torch.get_num_threads(), 0)
+    if errors:
+        raise errors[0]
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

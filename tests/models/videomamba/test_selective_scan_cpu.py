@@ -4,6 +4,8 @@ import builtins
 import logging
 import multiprocessing
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -159,24 +161,69 @@ def test_eight_threads_at_once():
             torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
 
 
-def scan_in_child(connection, inputs):
-    torch.set_num_threads(1)
+@pytest.fixture
+def two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def scan_in_child(connection, inputs, num_threads):
+    torch.set_num_threads(num_threads)
     connection.send(scan_on("cpu")(**inputs)[0].numpy())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_scans_as_well():
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_forked_child_scans_as_well(num_threads, two_threads):
     expected, inputs = expected_and_inputs()
     scan_on("cpu")(**inputs)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=scan_in_child, args=(sender, inputs))
+    child = context.Process(target=scan_in_child, args=(sender, inputs, num_threads))
     child.start()
     assert receiver.poll(60), "the child hangs"
     torch.testing.assert_close(torch.from_numpy(receiver.recv()), expected, atol=1e-4, rtol=1e-4)
     child.join()
     assert child.exitcode == 0
+
+
+class RecordedKernel:
+    """A kernel without a compiler: tells which threads called it, and fails where it is told to."""
+
+    __name__ = "kernel"
+
+    def __init__(self, failing_unit=None):
+        self.signatures, self.threads, self.failing_unit = ["types"], {}, failing_unit
+
+    def __call__(self, unit):
+        if unit == self.failing_unit:
+            raise KeyboardInterrupt("in a unit")
+        self.threads[unit] = threading.get_ident()
+        # Long enough for the other threads to come.
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("has_team", [True, False])
+def test_units_run_on_all_threads_with_and_without_those_of_pytorch(has_team, two_threads, monkeypatch):
+    if not has_team:
+        monkeypatch.setattr(numba_threads, "openmp_team", lambda: None)
+    elif numba_threads.openmp_team() is None:
+        pytest.skip("PyTorch has another OpenMP than GNU's")
+    kernel = RecordedKernel()
+    numba_threads.run_units(kernel, (), [(unit,) for unit in range(6)])
+    assert sorted(kernel.threads) == list(range(6))
+    assert len(set(kernel.threads.values())) == 2 and threading.get_ident() in kernel.threads.values()
+
+
+@pytest.mark.parametrize("has_team", [True, False])
+def test_what_a_unit_raises_reaches_the_caller(has_team, two_threads, monkeypatch):
+    if not has_team:
+        monkeypatch.setattr(numba_threads, "openmp_team", lambda: None)
+    with pytest.raises(KeyboardInterrupt, match="in a unit"):
+        numba_threads.run_units(RecordedKernel(failing_unit=2), (), [(unit,) for unit in range(4)])
 
 
 def test_compilation_is_shown_once(monkeypatch, caplog):
