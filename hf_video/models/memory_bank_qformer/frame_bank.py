@@ -40,6 +40,9 @@ class Bank:
         dtype, device: of the states; half precisions are widened to float32.
     """
 
+    # Rows of the first slot, made when they are needed.
+    first_rows: torch.Tensor | None = None
+
     def __init__(
         self,
         batch_size: int,
@@ -112,10 +115,11 @@ class Bank:
 
     def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
         """Where one slot a position `(batch_size, num_positions)` lies in a tensor like `slots` flattened to rows."""
-        batch_size, num_positions = slots.shape
-        video = torch.arange(batch_size, device=slots.device)[:, None]
-        position = torch.arange(num_positions, device=slots.device)
-        return ((video * (self.length + 1) + slots) * num_positions + position).flatten()
+        if self.first_rows is None:
+            batch_size, num_slots, num_positions = self.order.shape
+            first_rows = torch.arange(batch_size)[:, None] * num_slots * num_positions + torch.arange(num_positions)
+            self.first_rows = first_rows.to(slots.device)
+        return torch.add(self.first_rows, slots, alpha=self.order.shape[2]).flatten()
 
     @torch.no_grad()
     def keys_and_values(self, layer: int, project: Projection, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -188,14 +192,14 @@ class Bank:
         self.num_entries = [remaining] * len(self.num_entries)
         if policy.uses_similarities and remaining > 1:
             self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
-            merged = read(self.slots, older_rows)
             # A pair that does not exist, before the first entry or after the last, goes to the scratch column.
             before = torch.where(index > 0, index - 1, self.length)
             after = torch.where(index < remaining - 1, index, self.length)
-            for pair_index, neighbour in ((before, index - 1), (after, index + 1)):
-                slots = self.order.gather(1, neighbour.clamp(0, remaining - 1))[:, 0]
-                cosine = F.cosine_similarity(merged, read(self.slots, self.rows_of(slots)), dim=-1)
-                self.similarities.scatter_(1, pair_index, cosine.view(pair_index.shape))
+            neighbours = torch.cat([index - 1, index + 1], dim=1).clamp(0, remaining - 1)
+            rows = [self.rows_of(slots) for slots in self.order.gather(1, neighbours).unbind(1)]
+            beside = torch.stack([read(self.slots, row) for row in rows]).unflatten(1, older.shape)
+            cosine = F.cosine_similarity(read(self.slots, older_rows).view_as(beside[0]), beside, dim=-1)
+            self.similarities.scatter_(1, torch.cat([before, after], dim=1), cosine.transpose(0, 1))
 
     def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "Bank":
         """A bank of every tensor of this one after a function."""
