@@ -2,7 +2,8 @@
 MA-LMM: the Q-Former with memory banks, its frame positions and projection.
 
 Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. Its trainer saves what it trained; the frozen vision tower comes
-from `--frozen-weights` or `--vision`, and without either the model takes precomputed `vision_embeds`.
+from `--frozen-weights` or `--vision`, and without either the model takes precomputed `vision_embeds`. The frozen
+language model comes from `--llm`, and without it the model ends with the projection to it.
 """
 
 import argparse
@@ -13,7 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel, LlamaConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    GenerationConfig,
+    InstructBlipVisionConfig,
+    InstructBlipVisionModel,
+    LlamaConfig,
+)
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
@@ -21,6 +29,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, agree, find_weights, preview, read_checkpoint, read_json
 from .command import Converted, make_parser, run
+from .language_model import load_language_model, load_tokenizer, make_processor, with_language_model
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
@@ -69,6 +78,7 @@ QFORMER_FIELDS = {
     "attention_probs_dropout_prob": 0.1,
     "pad_token_id": 0,
     "initializer_range": 0.02,
+    "position_embedding_type": "absolute",
 }
 
 
@@ -100,11 +110,18 @@ def convert(arguments: argparse.Namespace) -> Converted:
     if model.frame_position_embeddings is None:
         # The original keeps the table, and adds it only where there is a visual bank.
         converted.pop("frame_position_embeddings.weight", None)
+    if model.qformer.embeddings.position_embeddings is None:
+        # The original keeps this one too, and adds it only without relative positions.
+        converted.pop("qformer.embeddings.position_embeddings.weight", None)
     if tower is None:
         # What `vision_embeds` are comes after this norm.
         converted = {name: tensor for name, tensor in converted.items() if not name.startswith("vision_layernorm.")}
     load_converted(model, converted)
-    return model, make_processor(config, original.model)
+    image_size = getattr(config.vision_config, "image_size", original.model.get("img_size", 224))
+    processor = make_video_processor(image_size, original.model.get("num_frames") or 20)
+    if arguments.qformer_tokenizer and not arguments.llm:
+        raise ConversionError("`--qformer-tokenizer` prepares texts, which need a language model: pass `--llm`, too.")
+    return add_language_model(model, processor, arguments, original) if arguments.llm else (model, processor)
 
 
 def read_original(path: Path | None) -> Original:
@@ -145,11 +162,6 @@ def memory_bank_qformer_config(
         raise ConversionError(
             f"No published Q-Former has width {bert['hidden_size']}, so the number of attention heads is unknown: "
             "pass `--original-config FILE.json` with bert_config.num_attention_heads."
-        )
-    if bert.get("position_embedding_type", "absolute") != "absolute":
-        raise ConversionError(
-            f"bert_config.position_embedding_type must be 'absolute', got {bert['position_embedding_type']!r}: the "
-            "original cannot run another one with memory banks."
         )
     qformer_config: dict[str, Any] = {
         **{name: bert.get(name, default) for name, default in QFORMER_FIELDS.items()},
@@ -273,19 +285,56 @@ def load_tower(source: str) -> Tower:
     return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
 
 
-def make_processor(config: MemoryBankQFormerConfig, model: dict[str, Any]) -> VideoClipProcessor:
-    """The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP."""
-    image_size = getattr(config.vision_config, "image_size", model.get("img_size", 224))
+def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
+    """
+    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
+
+    Args:
+        image_size: of the frames, one number or height and width.
+        num_frames: to take of a video.
+        settings: what is different.
+    """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    return VideoClipProcessor(
-        num_frames=model.get("num_frames") or 20,
-        sampling_strategy="linspace",
-        size={"height": height, "width": width},
-        resample=PILImageResampling.BICUBIC,
-        do_center_crop=False,
-        image_mean=list(OPENAI_CLIP_MEAN),
-        image_std=list(OPENAI_CLIP_STD),
+    recipe = {
+        "sampling_strategy": "linspace",
+        "size": {"height": height, "width": width},
+        "resample": PILImageResampling.BICUBIC,
+        "do_center_crop": False,
+        "image_mean": list(OPENAI_CLIP_MEAN),
+        "image_std": list(OPENAI_CLIP_STD),
+    }
+    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
+
+
+def add_language_model(
+    base: MemoryBankQFormerModel, processor: VideoClipProcessor, arguments: argparse.Namespace, original: Original
+) -> Converted:
+    """The whole of the original: the language model that the command line names goes behind the Q-Former."""
+    language_model = load_language_model(arguments.llm)
+    llama, sizes = language_model.config, ("num_hidden_layers", "num_attention_heads", "intermediate_size")
+    is_original = (
+        llama.model_type == "llama"
+        and llama.hidden_size == base.config.projection_dim
+        and all(original.llm.get(name, getattr(llama, name)) == getattr(llama, name) for name in sizes)
     )
+    model = with_language_model(base, language_model, is_original)
+    tokenizer = load_tokenizer(arguments.llm)
+    if tokenizer is not None and is_original:
+        # The original begins and ends texts with one and the same token, and adds one for padding.
+        end = tokenizer.eos_token
+        tokenizer.add_special_tokens({"bos_token": end, "unk_token": end, "pad_token": "[PAD]"})
+        tokenizer.add_bos_token = True
+    # The settings of the original's `generate`, whatever those of the language model alone are.
+    model.generation_config = GenerationConfig(
+        bos_token_id=llama.bos_token_id if tokenizer is None else tokenizer.bos_token_id,
+        eos_token_id=llama.eos_token_id if tokenizer is None else tokenizer.eos_token_id,
+        pad_token_id=llama.pad_token_id if tokenizer is None else tokenizer.pad_token_id,
+        num_beams=5,
+        repetition_penalty=1.5,
+        max_new_tokens=255,
+    )
+    qformer_tokenizer = load_tokenizer(arguments.qformer_tokenizer) if arguments.qformer_tokenizer else None
+    return model, make_processor(model, processor, tokenizer, qformer_tokenizer)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -295,6 +344,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--vision", metavar="HUB_ID_OR_DIR", help="a Transformers image encoder, or InstructBLIP for its EVA-ViT"
+    )
+    parser.add_argument("--llm", metavar="HUB_ID_OR_DIR", help="the language model, Vicuna-7B v1.1 for the published")
+    parser.add_argument(
+        "--qformer-tokenizer",
+        metavar="HUB_ID_OR_DIR",
+        help="tokenizer of the Q-Former's text, google-bert/bert-base-uncased for the published",
     )
     run(parser, argv, convert)
 

@@ -23,6 +23,7 @@ class Registration(NamedTuple):
 _VIDEOVIT = ".models.videovit.modeling_videovit"
 _VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
 _MEMORY_BANK_QFORMER = ".models.memory_bank_qformer.modeling_memory_bank_qformer"
+_MEMORY_BANK_QFORMER_GENERATION = _MEMORY_BANK_QFORMER + "_generation"
 
 CONFIGURATIONS = {
     "VideoViTConfig": ".models.videovit.configuration_videovit",
@@ -31,6 +32,9 @@ CONFIGURATIONS = {
 }
 PARTS = {
     "MemoryBank": ".models.memory_bank_qformer.memory_bank",
+    "VideoWatcher": ".models.memory_bank_qformer.video_watcher",
+    "draw_memory": ".models.memory_bank_qformer.memory_picture",
+    "replay_memory": ".models.memory_bank_qformer.memory_replay",
     "selective_scan": ".models.videomamba.selective_scan",
 }
 
@@ -59,7 +63,26 @@ CLASSES = (
         "MemoryBankQFormerConfig",
     ),
     Registration(
+        _MEMORY_BANK_QFORMER_GENERATION,
+        "MemoryBankQFormerForConditionalGeneration",
+        "AutoModelForMultimodalLM",
+        "MemoryBankQFormerConfig",
+    ),
+    # Of several Auto classes, examples on model cards use the last.
+    Registration(
+        _MEMORY_BANK_QFORMER_GENERATION,
+        "MemoryBankQFormerForConditionalGeneration",
+        "AutoModelForImageTextToText",
+        "MemoryBankQFormerConfig",
+    ),
+    Registration(
         ".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "MemoryBankQFormerConfig"
+    ),
+    Registration(
+        ".models.memory_bank_qformer.processing_memory_bank_qformer",
+        "MemoryBankQFormerProcessor",
+        "AutoProcessor",
+        "MemoryBankQFormerConfig",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import transformers
@@ -56,3 +57,20 @@ def test_importing_the_package_loads_neither_torch_nor_transformers():
     program = "import sys, hf_video; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_the_wheel_holds_every_module_and_recipe(monkeypatch):
+    setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
+    root = Path(hf_video.__file__).parents[1]
+    monkeypatch.chdir(root)
+    distribution = setuptools.Distribution({"script_name": "setup.py"})
+    distribution.parse_config_files()
+    build = distribution.get_command_obj("build_py")
+    build.build_lib, build.manifest_files = "build", {}
+    build.finalize_options()
+    packed = {Path(file) for _, _, file in build.find_all_modules()}
+    for package in build.packages:
+        packed |= {Path(file) for file in build.find_data_files(package, build.get_package_dir(package))}
+    for folder, kind in (("hf_video", "*.py"), ("conversion", "*.py"), ("recipes", "*.yaml"), ("hf_video", "*.md")):
+        files = {file.relative_to(root) for file in (root / folder).rglob(kind)}
+        assert files and files <= packed, f"not in the wheel: {sorted(map(str, files - packed))}"

@@ -11,7 +11,8 @@ SOURCES = {
     "stmixer": "the VideoMAE backbone of STMixer",
     "image_vit": "image ViTs, inflated to videos",
     "videomamba": "VideoMamba",
-    "malmm": "the Q-Former of MA-LMM",
+    "malmm": "the Q-Former of MA-LMM, and its language model",
+    "instructblip": "InstructBLIP and BLIP-2 of Transformers, as models of long videos",
 }
 
 

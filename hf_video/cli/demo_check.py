@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str 
 
     from hf_video.data import ClipDataset, collate_clips, load_video_dataset
     from hf_video.training import evaluate_dataset, top_k_accuracy
+    from hf_video.training.features import weights_digest
     from hf_video.training.loading import class_names_of
 
     split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
@@ -39,16 +39,12 @@ def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str 
     clips = collate_clips([dataset[index] for index in range(NUM_COMPARED_VIDEOS)])["pixel_values"]
     with torch.inference_mode():
         logits = model(clips).logits
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().cpu().numpy().tobytes())
     return {
         "top1_accuracy": top_k_accuracy(scores, labels),
         "logits": logits.tolist(),
         "scores": scores[0].tolist(),
         "video": split[0]["video"],
-        "weights": digest.hexdigest(),
+        "weights": weights_digest(model.state_dict()),
     }
 
 

@@ -1,11 +1,19 @@
 """`hf-video evaluate`: accuracy of a trained model on labelled videos."""
 
+from __future__ import annotations
+
 import argparse
 import json
+import math
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .option_types import VIDEO_ROOT_HELP, non_negative_int
 from .trained_model import add_model_options, load_trained_model
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -13,9 +21,10 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "evaluate",
         help="measure a trained model on labelled videos",
-        description="Measure top-1 and top-5 accuracy. Probabilities are averaged over the views of a video.",
+        description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
+        "classes. Probabilities are averaged over the views of a video.",
     )
-    parser.add_argument("data", metavar="DATA", help="folder or CSV file of labelled videos, as for `hf-video train`")
+    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
     parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
     add_model_options(parser)
     parser.add_argument("--split", help="default: test if DATA has it, else validation, else train")
@@ -36,18 +45,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints the metrics; writes nothing unless asked to."""
     output, table = (_check_output(name, getattr(args, name)) for name in ("output", "predictions"))
 
-    import numpy as np
     from transformers import EvalPrediction
 
-    from hf_video.data import ClipDataset, load_video_dataset
-    from hf_video.training import (
-        calibration_error,
-        compute_metrics,
-        confusion_matrix,
-        evaluate_dataset,
-        per_class_accuracy,
-        write_predictions,
-    )
+    from hf_video.data import ClipDataset, is_multi_label, label_names, load_video_dataset
+    from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
     from hf_video.training.loading import class_names_of
     from hf_video.training.predictions import check_table_name
 
@@ -61,23 +62,20 @@ def run(args: argparse.Namespace) -> int:
         args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
     )
     names = class_names_of(model.config)
-    data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
+    if label_names(data[split]) != names:
+        data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
+    _check_problem_type(model, args.data, is_multi_label(data[split]))
 
     dataset = ClipDataset(data[split], processor, training=False)
     scores, labels = evaluate_dataset(model, dataset, batch_size=args.batch_size, num_workers=args.num_workers)
-    metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
-    counts = confusion_matrix(scores, labels)
     result = {
         "model": args.model,
         "data": args.data,
         "split": split,
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
-        **metrics,
-        "mean_class_accuracy": float(np.nanmean(per_class_accuracy(scores, labels))),
-        "calibration_error": calibration_error(scores, labels),
-        "class_names": names,
-        "confusion_matrix": counts.tolist(),
+        **compute_metrics(EvalPrediction(predictions=scores, label_ids=labels)),
+        **_by_class(scores, labels, names),
     }
     if output is not None:
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -101,15 +99,60 @@ def _check_output(name: str, file: str | None) -> Path | None:
     return path
 
 
-def _print_table(result: dict) -> None:
+def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:
+    if multi_label != (model.config.problem_type == "multi_label_classification"):
+        of_data, of_model = ("any number of classes", "one") if multi_label else ("one class", "any number")
+        raise ValueError(
+            f"The videos of {data} have {of_data} each, the model was trained for {of_model}: evaluate it on data of "
+            "its own kind."
+        )
+
+
+def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """Measures of single classes, and those of all together that are no metric of training."""
+    import numpy as np
+
+    from hf_video.training import average_precision, calibration_error, confusion_matrix, per_class_accuracy
+
+    if labels.ndim == 2:
+        return {
+            "class_names": names,
+            "class_videos": labels.sum(axis=0).astype(int).tolist(),
+            "class_average_precision": [_number(value) for value in average_precision(scores, labels)],
+        }
+    accuracies = per_class_accuracy(scores, labels)
+    counts = confusion_matrix(scores, labels)
+    return {
+        "mean_class_accuracy": float(np.nanmean(accuracies)),
+        "calibration_error": calibration_error(scores, labels),
+        "class_names": names,
+        "class_videos": counts.sum(axis=1).tolist(),
+        "class_accuracy": [_number(value) for value in accuracies],
+        "confusion_matrix": counts.tolist(),
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN, which stands for a class without videos."""
+    return None if math.isnan(value) else float(value)
+
+
+def _print_table(result: dict[str, Any]) -> None:
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
-    titles = {"top1_accuracy": "top-1 accuracy", "top5_accuracy": "top-5 accuracy"}
-    titles |= {"mean_class_accuracy": "mean of classes", "calibration_error": "calibration error"}
+    titles = {
+        "top1_accuracy": "top-1 accuracy",
+        "top5_accuracy": "top-5 accuracy",
+        "mean_average_precision": "mean average precision",
+        "mean_class_accuracy": "mean of classes",
+        "calibration_error": "calibration error",
+    }
     for key, title in titles.items():
         if key in result:
             print(f"{title}  {result[key]:.2%}")
+    measure = "class_accuracy" if "class_accuracy" in result else "class_average_precision"
+    title = {"class_accuracy": "recognised", "class_average_precision": "average precision"}[measure]
     width = max(map(len, result["class_names"]))
-    print(f"\n{'class':{width}}  videos  recognised")
-    for index, (name, row) in enumerate(zip(result["class_names"], result["confusion_matrix"], strict=True)):
-        if total := sum(row):
-            print(f"{name:{width}}  {total:6d}  {row[index] / total:10.1%}")
+    print(f"\n{'class':{width}}  videos  {title}")
+    for name, count, value in zip(result["class_names"], result["class_videos"], result[measure], strict=True):
+        if count:
+            print(f"{name:{width}}  {count:6d}  {value:{len(title)}.1%}")

@@ -32,10 +32,12 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; changes nothing."""
+    from datasets import concatenate_datasets
+
     from hf_video.data import inspect_videos, load_video_dataset
 
     splits = load_video_dataset(args.data, video_root=args.video_root)
-    rows = [row for split in splits.values() for row in split]
+    rows = concatenate_datasets([*splits.values()])
     videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
@@ -62,10 +64,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _count_classes(split: Any) -> dict[str, int]:
-    names = split.features["label"].names
+    from hf_video.data import label_names
+    from hf_video.data.labels import label_ids
+
+    names = label_names(split)
     counts = dict.fromkeys(names, 0)
-    for label in split["label"]:
-        counts[names[label]] += 1
+    for labels in label_ids(split):
+        for label in labels:
+            counts[names[label]] += 1
     return counts
 
 

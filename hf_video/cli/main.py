@@ -5,7 +5,7 @@ import sys
 
 import hf_video
 
-from . import convert, demo, env, evaluate, inspect, predict, publish, train
+from . import convert, demo, env, evaluate, inspect, predict, probe, publish, train, train_answers, watch
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -54,7 +54,7 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (inspect, train, evaluate, predict, publish, demo, convert, env):
+    for command in (inspect, train, train_answers, probe, evaluate, predict, watch, publish, demo, convert, env):
         command_parser = command.add_parser(commands)
         command_parser.add_argument(
             "--debug", action="store_true", default=False, help="show the traceback of an error"

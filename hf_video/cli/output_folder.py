@@ -4,9 +4,14 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+_WAYS_OUT = (
+    "Continue the run in it with --resume, choose another folder, or let --overwrite-output-dir rename it out of the "
+    "way."
+)
 
-def require_fresh(folder: Path, expected: Collection[str] = ()) -> None:
-    """Refuses a folder with files other than those named in `expected`.
+
+def require_fresh(folder: Path, expected: Collection[str] = (), ways_out: str = _WAYS_OUT) -> None:
+    """Refuses a folder with files other than those named in `expected`, and says what can be done.
 
     Raises:
         ValueError: the folder is a file or has other files.
@@ -16,10 +21,7 @@ def require_fresh(folder: Path, expected: Collection[str] = ()) -> None:
     found = sorted(path.name for path in folder.iterdir() if path.name not in expected) if folder.exists() else []
     if found:
         listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(
-            f"--output-dir {folder} is not empty ({listed}). Continue the run in it with --resume, choose another "
-            "folder, or let --overwrite-output-dir rename it out of the way."
-        )
+        raise ValueError(f"--output-dir {folder} is not empty ({listed}). {ways_out}")
 
 
 def move_aside(folder: Path) -> None:

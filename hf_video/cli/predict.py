@@ -59,7 +59,6 @@ def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Itera
     from hf_video.processing import VideoReadError
     from hf_video.training import predict_scores
 
-    num_views = processor.num_clips * processor.num_crops
     for first in range(0, len(videos), batch_size):
         clips, errors = {}, {}
         for video in dict.fromkeys(videos[first : first + batch_size]):
@@ -69,6 +68,6 @@ def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Itera
                 errors[video] = str(error)
         scores = {}
         if clips:
-            scores = dict(zip(clips, predict_scores(model, torch.cat([*clips.values()]), num_views), strict=True))
+            scores = dict(zip(clips, predict_scores(model, torch.cat([*clips.values()])), strict=True))
         for video in videos[first : first + batch_size]:
             yield video, scores.get(video), errors.get(video)

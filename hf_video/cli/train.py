@@ -28,15 +28,18 @@ DESCRIPTION = """\
 Fine-tune a video classifier, or train a small VideoViT from scratch, on your own labelled videos.
 
 DATA is a folder of class folders (DATA/<class>/<video>), such folders inside train/, validation/ and test/, or CSV
-files with the columns path,label[,start,end]; or a recipe, a YAML file of settings, which says where the data are or
-leaves it to data=... Checkpoints are chosen on the validation split; without one, videos are
-held out from the training split. A test split is used once, at the end, for the report.
+files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump); or a data
+set of the `datasets` library with a column of videos, by its folder or its name on the Hub (USER/NAME); or a recipe, a
+YAML file of settings or the name of a published one, which says where the data are or leaves it to data=...
+Checkpoints are chosen on the validation split; without one, videos are held out from the training split. A test split
+is used once, at the end, for the report.
 """
 EPILOG = """\
 Any setting can be given by a word `name=value`: the options above, the fields of transformers.TrainingArguments, of
-VideoTrainingArguments (layer_decay, ema_decay, lora_rank, linear_probe, freeze_layers ...), of ClipAugmentation
-(rand_augment_num_ops, horizontal_flip ...) and of ClipMixing (mixup_alpha, cutmix_alpha ...). A recipe has the same
-names, one line `name: value` each; words and options change its settings.
+VideoTrainingArguments (layer_decay, ema_decay, lora_rank, linear_probe, freeze_layers, distillation_teacher ...), of
+ClipAugmentation (rand_augment_num_ops, horizontal_flip ...) and of ClipMixing (mixup_alpha, cutmix_alpha ...), such
+as report_to=tensorboard. A recipe has the same names, one line `name: value` each; words and options change its
+settings.
 
 examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
           hf-video train recipes/videomae_base_kinetics400.yaml data=my_videos output_dir=my_model model=converted
@@ -55,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(takes_words=True)
-    parser.add_argument("data", metavar="DATA", help="folder or CSV file of labelled videos, or a recipe")
+    parser.add_argument("data", metavar="DATA", help="labelled videos, or a recipe")
     parser.add_argument("--output-dir", metavar="DIR", help="for the model, checkpoints and report")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run, with the options it had")
     parser.add_argument(
@@ -140,7 +143,9 @@ def run(args: argparse.Namespace) -> int:
     trainer, metrics = train(args)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
-        print(f"top-1 accuracy {metrics['top1_accuracy']:.1%} on {metrics['num_videos']} {metrics['split']} videos")
+        titles = {"top1_accuracy": "top-1 accuracy", "mean_average_precision": "mean average precision"}
+        (score,) = (f"{title} {metrics[name]:.1%}" for name, title in titles.items() if name in metrics)
+        print(f"{score} on {metrics['num_videos']} {metrics['split']} videos")
         print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'report.md')}")
         if broken := metrics.get("broken_videos"):
             print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
@@ -177,9 +182,10 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     from transformers import ProgressCallback, set_seed
     from transformers.utils.logging import disable_progress_bar
 
-    from hf_video.data import ClipDataset, MixingCollator, collate_clips
+    from hf_video.data import ClipDataset, MixingCollator, collate_clips, is_multi_label
     from hf_video.training import VideoTrainer
     from hf_video.training.callbacks import EpochLineCallback
+    from hf_video.training.distillation import make_distillation
     from hf_video.training.report import replace_file
 
     device = choose_device(options["device"])
@@ -190,8 +196,11 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     # Checkpoints of adapters have no model in them; the trainer loads them into the one that they began with.
     saved_model = None if arguments.lora_rank else checkpoint
     data, class_names = load_data(args.data, saved_model or options["model"], options["video_root"])
-    model, processor = load_model(options, class_names, saved_model)
+    problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
+    arguments.check_problem_type(problem_type)
+    model, processor = load_model(options, class_names, problem_type, saved_model)
     model = _choose_weights(model, arguments)
+    distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, options["on_error"])
     train_split, validation_split = training_splits(data, options)
     if arguments.process_index == 0:
@@ -213,6 +222,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         if mixing.is_on
         else collate_clips,
         processing_class=processor,
+        distillation=distillation,
     )
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
@@ -266,9 +276,13 @@ def _finish_model(trainer: VideoTrainer, options: dict[str, Any]) -> None:
     if trainer.args.lora_rank and trainer.is_world_process_zero():
         trainer.model.save_pretrained(Path(trainer.args.output_dir, "adapter"))
     trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
+    processor = trainer.processing_class
     for name in ("num_clips", "num_crops"):
         if options[name] is not None:
-            setattr(trainer.processing_class, name, options[name])
+            setattr(processor, name, options[name])
+    # No more clips at a time than in training, which needs more memory for each.
+    views = processor.num_clips * processor.num_crops
+    trainer.args.per_device_eval_batch_size = max(1, options["batch_size"] // views)
 
 
 def _without_replacement(on_error: str) -> str:
@@ -283,6 +297,7 @@ def _report(
     from hf_video.data import ClipDataset
     from hf_video.training import write_report
     from hf_video.training.loading import class_names_of
+    from hf_video.training.report import clip_reader
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
     if test_split is not None:
@@ -302,6 +317,7 @@ def _report(
         class_names=class_names_of(trainer.model.config),
         log_history=trainer.state.log_history,
         split=split,
+        clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
         details={
             "model": options["model"] or "VideoViT from scratch",
             "training_videos": len(trainer.train_dataset),

@@ -20,12 +20,12 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
     Raises:
         ValueError, OSError: there is no such data, or no training split in it.
     """
-    from hf_video.data import load_video_dataset
+    from hf_video.data import label_names, load_video_dataset
 
     splits = load_video_dataset(data, video_root=video_root)
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
-    names = splits["train"].features["label"].names
+    names = label_names(splits["train"])
     if model is not None:
         from transformers import AutoConfig
 
@@ -47,7 +47,7 @@ def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset
 
 
 def load_model(
-    options: dict[str, Any], class_names: list[str], checkpoint: Path | None
+    options: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """The classifier to train and its processor: of a checkpoint, of `options["model"]`, or from scratch.
 
@@ -55,10 +55,16 @@ def load_model(
         ValueError, OSError: there is no such model, or an option does not go with it.
     """
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import input_size, load_classifier, load_processor, set_input_size
+    from hf_video.training.loading import (
+        check_views,
+        input_size,
+        load_classifier,
+        load_processor,
+        set_input_size,
+    )
 
     if checkpoint is not None:
-        model = load_classifier(checkpoint, class_names, dtype="float32")
+        model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
         return model, load_processor(checkpoint, model.config)
 
     sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
@@ -70,10 +76,12 @@ def load_model(
 
         if unknown := [name for name in rates if not hasattr(AutoConfig.from_pretrained(options["model"]), name)]:
             raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
-        model = load_classifier(options["model"], class_names, dtype="float32", **rates)
+        model = load_classifier(options["model"], class_names, problem_type, dtype="float32", **rates)
         set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
         size = {} if options["image_size"] is None else input_size(options["image_size"])
-        return model, load_processor(options["model"], model.config, **sampling, **size)
+        processor = load_processor(options["model"], model.config, **sampling, **size)
+        check_views(model, *(options[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
+        return model, processor
 
     from huggingface_hub.errors import StrictDataclassError
 
@@ -84,6 +92,7 @@ def load_model(
             **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
             **rates,
             intermediate_size=4 * options["hidden_size"],
+            problem_type=problem_type,
             id2label=dict(enumerate(class_names)),
             label2id={name: index for index, name in enumerate(class_names)},
         )
@@ -99,11 +108,13 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     Raises:
         ValueError: there are such videos and `on_error` is "error", or a split has no other.
     """
+    from datasets import concatenate_datasets
+
     from hf_video.data import inspect_videos
 
     broken = {
         video.path: video.error
-        for video in inspect_videos((row for split in data.values() for row in split), decode=False)
+        for video in inspect_videos(concatenate_datasets([*data.values()]), decode=False)
         if video.error is not None
     }
     if not broken:

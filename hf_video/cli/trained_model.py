@@ -89,13 +89,15 @@ def load_trained_model(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the model is no video classifier, or the device does not exist.
+        ValueError: the model is no video classifier or does not take the views, or the device does not exist.
     """
     target, model = choose_device(device), locate_model(model)
 
     from transformers import AutoModelForVideoClassification
 
-    from hf_video.training.loading import load_processor
+    from hf_video.training.loading import check_views, load_processor
 
     network = AutoModelForVideoClassification.from_pretrained(model, dtype=dtype)
-    return network.to(target).eval(), load_processor(model, network.config, **processor_options)
+    processor = load_processor(model, network.config, **processor_options)
+    check_views(network, processor.num_clips, processor.num_crops)
+    return network.to(target).eval(), processor

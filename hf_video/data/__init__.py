@@ -11,6 +11,8 @@ _PUBLIC_NAMES = {
     "collate_clips": ".collation",
     "hold_out": ".datasets",
     "inspect_videos": ".inspection",
+    "is_multi_label": ".labels",
+    "label_names": ".labels",
     "load_video_dataset": ".datasets",
     "write_moving_digits": ".moving_digits",
 }

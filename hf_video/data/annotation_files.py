@@ -1,4 +1,4 @@
-"""Files that list labelled videos: CSV, the lists of Kinetics, and the JSON files of Something-Something."""
+"""Files that list labelled videos: CSV, JSON, the lists of Kinetics, and the files of Something-Something."""
 
 import csv
 import io
@@ -7,12 +7,18 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hf_video.processing.video_reading import FRAME_EXTENSIONS
 
 ANNOTATION_SUFFIXES = (".csv", ".txt", ".json")
 _COLUMNS = ("path", "label", "start", "end")
+# Between the labels of a clip in a CSV file.
+_LABEL_SEPARATOR = ";"
+
+# The name of a clip's class, or the names of all that it has where clips may have several.
+Label = str | tuple[str, ...]
+_Row = dict[str | None, Any]
 _JSON_VIDEO_SUFFIXES = (".webm", ".mp4", "")
 
 
@@ -20,7 +26,7 @@ class Clip(NamedTuple):
     """A labelled video, or its segment from `start` to `end` in seconds."""
 
     video: str
-    label: str
+    label: Label
     start: float | None = None
     end: float | None = None
 
@@ -40,6 +46,8 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
     rows = list(_json_rows(path, root) if path.suffix.lower() == ".json" else _text_rows(path, root))
     if not rows:
         raise ValueError(f"{path} has no rows. Add one line a video: path,label[,start,end].")
+    if len({"labels" in row for _, row in rows}) > 1:
+        raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
     clips = {where: _clip_of_row(where, row, root) for where, row in rows}
     missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
     if missing:
@@ -59,14 +67,16 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
     return list(clips.values())
 
 
-def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, dict[str | None, str]]]:
+def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
     """Rows of a CSV file or of a list without a first line of names, with their places in the file."""
     try:
         # utf-8-sig: spreadsheet programs begin the file with a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
         reader = csv.DictReader(io.StringIO(text), restval="")
         columns = reader.fieldnames or []
-        if {"path", "label"} <= set(columns):
+        if {"path", "label", "labels"} <= set(columns):
+            raise ValueError(f"{path} has the columns label and labels; keep one of them.")
+        if {"path", "label"} <= set(columns) or {"path", "labels"} <= set(columns):
             yield from ((f"{path}, line {reader.line_num}", row) for row in reader)
             return
     except (UnicodeDecodeError, csv.Error) as error:
@@ -77,9 +87,9 @@ def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, dict[str | None, s
     cells = [(where, _cells(line, root)) for where, line in lines]
     if not cells or len(cells[0][1]) < 2 or not (path.suffix.lower() == ".txt" or _exists(root, cells[0][1][0])):
         raise ValueError(
-            f"The first line of {path} is {','.join(columns)!r}; the columns path,label[,start,end] are expected, "
-            "separated by commas, or lines of `path label` without names of columns, the first with a video that "
-            f"exists in {root}."
+            f"The first line of {path} is {','.join(columns)!r}; the columns path,label[,start,end] are expected, or "
+            "path,labels[,start,end], separated by commas, or lines of `path label` without names of columns, the "
+            f"first with a video that exists in {root}."
         )
     for where, row in cells:
         if not 2 <= len(row) <= len(_COLUMNS):
@@ -99,21 +109,29 @@ def _cells(line: str, root: Path) -> list[str]:
     return words
 
 
-def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, dict[str | None, str]]]:
+def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(entries, list):
         raise ValueError(
-            f"{path} holds a {type(entries).__name__}; a list of entries with id and template is expected."
+            f"{path} holds a {type(entries).__name__}; a list of entries with path and label, path and "
+            "labels, or id and template is expected."
         )
     for number, entry in enumerate(entries, start=1):
         where = f"{path}, entry {number}"
-        if not isinstance(entry, dict) or not {"id", "template"} <= set(entry):
+        names = set(entry) if isinstance(entry, dict) else set()
+        if "path" in names and len(names & {"label", "labels"}) == 1:
+            row: _Row = {name: entry[name] for name in ("path", "label", "labels") if name in names}
+            row |= {name: str(entry[name]) for name in ("start", "end") if entry.get(name) is not None}
+            yield where, row
+            continue
+        if not {"id", "template"} <= names:
             raise ValueError(
-                f"{where} is {entry!r}; an object with id and template is expected. A split without labels, such as "
-                "the test split of Something-Something, cannot be used: move its file elsewhere."
+                f"{where} is {entry!r}; an object with path and either label or labels, or with id and template is "
+                "expected. A split without labels, such as the test split of Something-Something, cannot be used: "
+                "move its file elsewhere."
             )
         name = str(entry["id"])
         video = next((name + suffix for suffix in _JSON_VIDEO_SUFFIXES if _exists(root, name + suffix)), name)
@@ -124,11 +142,12 @@ def _exists(root: Path, path: str) -> bool:
     return (root / Path(path).expanduser()).exists()
 
 
-def _clip_of_row(where: str, row: dict[str | None, str], folder: Path) -> Clip:
+def _clip_of_row(where: str, row: _Row, folder: Path) -> Clip:
     if None in row:
         raise ValueError(f'{where} has more cells than the first line. Put values with a comma into quotes: "a,b".')
-    path, label = row["path"].strip(), row["label"].strip()
-    if not path or not label:
+    path = str(row["path"]).strip()
+    label = _labels(where, row["labels"]) if "labels" in row else str(row["label"]).strip()
+    if not path or label == "":
         raise ValueError(f"{where}: path is {path!r} and label is {label!r}; both must be given.")
     start = _seconds(where, "start", row.get("start", ""))
     end = _seconds(where, "end", row.get("end", ""))
@@ -137,6 +156,18 @@ def _clip_of_row(where: str, row: dict[str | None, str], folder: Path) -> Clip:
             f"{where}: end is {end} s, but the segment starts at {start or 0.0} s; a later end is expected."
         )
     return Clip(str(folder / Path(path).expanduser()), label, start, end)
+
+
+def _labels(where: str, labels: Any) -> tuple[str, ...]:
+    """The classes in a cell of a CSV file, or in a list of a JSON file; there may be none."""
+    if isinstance(labels, str):
+        labels = labels.split(_LABEL_SEPARATOR) if labels.strip() else []
+    if not isinstance(labels, list):
+        raise ValueError(f"{where}: labels is {labels!r}; a list of names is expected.")
+    names = tuple(str(label).strip() for label in labels)
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"{where}: labels is {labels!r}; different names, none of them empty, are expected.")
+    return names
 
 
 def _seconds(where: str, column: str, text: str) -> float | None:

@@ -8,12 +8,14 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from transformers import BaseVideoProcessor
+from transformers import BaseVideoProcessor, BatchFeature
 
 from hf_video.processing import VideoReadError, read_video
 
 from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
+from .labels import label_names
+from .video_column import open_video
 
 # What becomes of a video that cannot be read.
 ON_ERROR = ("error", "skip", "replace")
@@ -24,17 +26,19 @@ Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 class ClipDataset(Dataset):
     """Reads and prepares the clips of a data set of `load_video_dataset`.
 
-    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels`, an int or a list of
-    floats, where the data set has labels. With `training=False` the views are those of the processor, num_clips *
-    num_crops of them, clips first. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn
-    anew every epoch: a random clip, resized as the processor does and cropped at a random place, the same for all its
-    frames; and a `sample_key`, (seed, epoch, index), for a collator that draws as well.
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` where the data set has
+    them: an int, or float32 (num_classes,) of zeros and ones where a clip may have several classes. With
+    `training=False` the views are those of the processor, num_clips * num_crops of them, clips first. With
+    `training=True` there is one view, or `augmentation.num_augmentations`, drawn anew every epoch: a random clip,
+    resized as the processor does and cropped at a random place, the same for all its frames; and a `sample_key`,
+    (seed, epoch, index), for a collator that draws as well.
 
     Every draw depends on (seed, epoch, index) alone, so it does not matter which worker or machine makes it, nor
     whether the run was interrupted.
 
     Args:
-        dataset: Rows with `video` (a path) and, optionally, `label`, `start` and `end` (seconds, or None).
+        dataset: Rows of `load_video_dataset`: `video` (a path, or a name where there are `bytes`) and, optionally,
+            `label` or `labels`, `start` and `end` (seconds, or None).
         processor: A `VideoClipProcessor`; its options decide everything that is not random.
         training: Whether to draw clips and crops at random.
         seed: Seed of all draws.
@@ -62,10 +66,10 @@ class ClipDataset(Dataset):
         transform: Transform | None = None,
         on_error: str = "error",
     ):
-        if "video" not in dataset.column_names:
+        if "video" not in dataset.column_names or isinstance(dataset.features["video"], datasets.Video):
             raise ValueError(
-                f"The data set has the columns {dataset.column_names}, but not 'video', the paths of videos. "
-                "Make it with load_video_dataset, or rename a column: dataset.rename_column(name, 'video')."
+                f"The data set has the columns {dataset.column_names}, but not 'video' with the paths of videos: make "
+                "it with load_video_dataset, which also takes data sets with a column of the feature Video."
             )
         if not training and (augmentation is not None or transform is not None or on_error == "replace"):
             raise ValueError(
@@ -93,12 +97,12 @@ class ClipDataset(Dataset):
 
     def broken_videos(self) -> list[str]:
         """Paths of the videos that this process and its DataLoader workers could not read so far."""
-        return sorted({self.dataset[index]["video"] for index in self._is_broken.nonzero().flatten().tolist()})
+        return sorted(set(self.dataset.select(self._is_broken.nonzero().flatten())["video"]))
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> dict[str, Any] | None:
+    def __getitem__(self, index: int) -> BatchFeature | None:
         index = range(len(self))[index]
         key = (self.seed, int(self._epoch), index)
         try:
@@ -109,9 +113,8 @@ class ClipDataset(Dataset):
                 raise
         return self._replacement(key) if self.on_error == "replace" else None
 
-    def _item(self, index: int, key: tuple[int, int, int]) -> dict[str, Any]:
+    def _item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
         row = self.dataset[index]
-        item: dict[str, Any]
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
             clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
@@ -119,15 +122,19 @@ class ClipDataset(Dataset):
                 self._draw_view(clips[0], generator, self._class_name(row))
                 for _ in range(self.augmentation.num_augmentations)
             ]
-            item = {"pixel_values": torch.cat(views), SAMPLE_KEY: key}
+            # No dict: `Trainer` would take the key from it, as no argument of the model has its name.
+            item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
         else:
             clips = self._read_clips(row, self.processor.sample_frames)
-            item = {"pixel_values": self._process(list(clips))}
-        if "label" in row:
+            item = BatchFeature({"pixel_values": self._process(list(clips)).flatten(0, -5)})
+        if "labels" in row:
+            item["labels"] = torch.zeros(len(label_names(self.dataset)))
+            item["labels"][row["labels"]] = 1
+        elif "label" in row:
             item["labels"] = row["label"]
         return item
 
-    def _replacement(self, key: tuple[int, int, int]) -> dict[str, Any]:
+    def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
             if self._is_broken[index]:
@@ -139,12 +146,15 @@ class ClipDataset(Dataset):
         raise VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
 
     def _class_name(self, row: dict[str, Any]) -> str | None:
+        """The name of the class, or those of all classes."""
+        if "labels" in row:
+            return ", ".join(label_names(self.dataset)[label] for label in row["labels"])
         feature = self.dataset.features.get("label")
         return feature.int2str(row["label"]) if isinstance(feature, datasets.ClassLabel) else None
 
     def _read_clips(self, row: dict[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
         """(num_clips, T, H, W, 3) uint8."""
-        clips, _ = read_video(row["video"], sample_indices_fn, start=row.get("start"), end=row.get("end"))
+        clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
         return clips
 
     def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, label: str | None) -> torch.Tensor:

@@ -19,8 +19,9 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
             read and is left out.
 
     Returns:
-        `pixel_values` (B * V, T, C, H, W), the views of one video next to each other, and `labels` (B,) int64 where
-        the items have them.
+        `pixel_values` (B, T, C, H, W), or (B, V, T, C, H, W) with several views, which a classifier averages; and
+        `labels`, (B,) int64 or (B, num_classes) float32, where the items have them. In training, where items have a
+        sample key, each view is a clip of its own: (B * V, T, C, H, W) and as many labels, views of a video adjacent.
 
     Raises:
         ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.
@@ -43,5 +44,9 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
     batch = default_data_collator(
         [{name: value for name, value in item.items() if name != SAMPLE_KEY} for item in readable]
     )
-    batch["pixel_values"] = batch["pixel_values"].flatten(0, 1)
+    num_views = batch["pixel_values"].shape[1]
+    if num_views == 1 or SAMPLE_KEY in readable[0]:
+        batch["pixel_values"] = batch["pixel_values"].flatten(0, 1)
+        if "labels" in batch:
+            batch["labels"] = batch["labels"].repeat_interleave(num_views, dim=0)
     return batch

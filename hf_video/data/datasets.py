@@ -1,32 +1,39 @@
-"""Labelled videos on disk as a `datasets.DatasetDict`: class folders, split folders or CSV files.
+"""Labelled videos as a `datasets.DatasetDict`: class folders, annotation files, data sets with a column of videos.
 
 A row holds the path of a video, never its frames, and lives in memory: nothing is copied and no cache is written, so
-a data set is always what the folder holds at the moment of the call.
+a folder is always read as it is at the moment of the call. Only files stored inside a data set stay there.
 """
 
 import mimetypes
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets.data_files import SPLIT_KEYWORDS
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
+from .labels import class_names, has_several, label_feature, label_ids
+from .video_column import VideoColumn, find_dataset, read_video_column
 
 _LAYOUTS = (
     "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
     "and test/, a CSV file with the columns path,label[,start,end], a list of `path label` lines as of Kinetics, a "
-    "JSON file of Something-Something, or a folder with such files named train, validation and test."
+    "JSON file of Something-Something, a folder with such files named train, validation and test, or a data set with "
+    "a column of the feature Video, in a folder of save_to_disk or on the Hub."
 )
 
 
 def load_video_dataset(
-    data: str | os.PathLike, *, labels: Sequence[str] | None = None, video_root: str | os.PathLike | None = None
+    data: str | os.PathLike | DatasetDict | Dataset,
+    *,
+    labels: Sequence[str] | None = None,
+    video_root: str | os.PathLike | None = None,
 ) -> DatasetDict:
-    """List the labelled videos of a folder or of an annotation file.
+    """List the labelled videos of a folder, of an annotation file, or of a data set with a column of videos.
 
     Splits are recognised by the names `datasets` knows (train, training; validation, valid, dev, val; test, testing,
     eval, evaluation). A video is a file with the extension of one, or a folder of JPEG or PNG frames. Hidden files and
@@ -35,56 +42,71 @@ def load_video_dataset(
     Args:
         data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
             a folder of such files named after splits. An annotation file is a CSV file with the columns `path`,
-            `label` and, optionally, `start` and `end` in seconds; a list with these without a first line of names, as
-            those of Kinetics, separated by commas or spaces (.csv or .txt); or the JSON file of Something-Something,
-            whose classes are its templates.
-        labels: The class names in the order of their ids, such as those of a trained model. By default they are the
-            classes found, sorted, by value where all of them are whole numbers.
-        video_root: The folder that relative paths in annotation files count from; by default that of the file.
+            `label` and, optionally, `start` and `end` in seconds; a JSON list of objects with the same names; a list
+            with these without a first line of names, as those of Kinetics, separated by commas or spaces (.csv or
+            .txt); or the JSON file of Something-Something, whose classes are its templates. In place of `label` there
+            may be `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list.
+            Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
+            by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
+            the only column of `ClassLabel`.
+        labels: The class names in the order of their ids, such as those of a trained model. By default they are those
+            that the data set declares, or the classes found, sorted, by value where all of them are whole numbers.
+        video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
+            the working directory.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are all "train". Columns: `video`
-        (string, absolute path), `label` (`ClassLabel`), `start` and `end` (float64, seconds, or None).
+        (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
+        seconds, or None). Where videos are stored inside a data set there is also `bytes`, and `video` is a name.
 
     Raises:
-        FileNotFoundError: If `data`, or a file that an annotation names, does not exist.
+        FileNotFoundError: If `data`, or a file that it names, does not exist.
         ValueError: If the layout is none of these, a class has no video, there are fewer than two classes, splits
             differ in their classes while `labels` is not given, a class is not among `labels`, or an annotation file
             lacks columns or rows or has a row that cannot be right.
     """
-    path = Path(data).expanduser().absolute()
+    root = None if video_root is None else Path(video_root).expanduser().absolute()
+    dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
+    if dataset is not None:
+        column = read_video_column(dataset, root or Path.cwd())
+        source = data if isinstance(data, str | os.PathLike) else "The data set"
+        splits = _assemble(source, column, labels or column.names)
+        first = dataset if isinstance(dataset, Dataset) else next(iter(dataset.values()))
+        for split in splits.values():
+            split.info.download_checksums = first.info.download_checksums  # says where on the Hub it comes from
+        return splits
+    path = Path(cast(str, data)).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
-    root = None if video_root is None else Path(video_root).expanduser().absolute()
-    splits = {
+    clips = {
         split: read_annotations(source, root) if source.is_file() else _read_class_folders(source)
         for split, source in _find_splits(path).items()
     }
-    names = _class_names(path, splits, labels)
-    features = Features(
-        {
-            "video": Value("string"),
-            "label": ClassLabel(names=names),
-            "start": Value("float64"),
-            "end": Value("float64"),
-        }
-    )
-    return DatasetDict(
-        {
-            split: Dataset.from_list([clip._asdict() for clip in clips], features=features, split=split)
-            for split, clips in splits.items()
-        }
-    )
+    return _assemble(path, VideoColumn(clips, None, {}), labels)
+
+
+def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None) -> DatasetDict:
+    names = class_names(source, column.clips, labels)
+    label = label_feature(names, has_several(source, column.clips))
+    features = Features({"video": Value("string"), **label, "start": Value("float64"), "end": Value("float64")})
+    splits = DatasetDict()
+    for split, clips in column.clips.items():
+        columns = dict(zip(features, zip(*clips, strict=True), strict=True))
+        splits[split] = Dataset.from_dict(columns, features=features, split=split)
+        if split in column.files:
+            splits[split] = concatenate_datasets([splits[split], column.files[split]], axis=1)
+    return splits
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Split a data set of `load_video_dataset` in two, stratified by label.
+    """Split a data set of `load_video_dataset` in two, stratified by class, rare classes first
+    (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10).
 
     Whole videos are held out, so that segments of one file never stand on both sides. Every class keeps at least one
-    video for training; a class with two or more also gives at least one.
+    video for training; a class with two or more also gives at least one, as long as videos with several classes allow.
 
     Args:
-        dataset: The rows to split, with the columns `video` and `label`.
+        dataset: The rows to split, with the columns `video` and `label` or `labels`.
         fraction: The share of every class's videos that is held out, between 0 and 1.
         seed: The same seed chooses the same videos.
 
@@ -97,20 +119,31 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     generator = np.random.default_rng(seed)
-    rows = np.array(dataset["video"])
-    videos, first_rows = np.unique(rows, return_index=True)
-    labels = np.array(dataset["label"])[first_rows]
-    held_out: list[str] = []
-    for label in np.unique(labels):
-        of_class = generator.permutation(videos[labels == label])
-        count = min(max(1, round(fraction * len(of_class))), len(of_class) - 1)
-        held_out.extend(of_class[:count])
-    if not held_out:
+    videos, video_of_row = np.unique(dataset["video"], return_inverse=True)
+    ids = label_ids(dataset)
+    # The last column is for videos of no class, which are held out like those of any other.
+    has_class = np.zeros((len(videos), max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)
+    for video, of_row in zip(video_of_row, ids, strict=True):
+        has_class[video, of_row] = True
+    has_class[:, -1] = ~has_class.any(axis=1)
+    num_videos = has_class.sum(axis=0)
+    num_kept = num_videos.copy()
+    held_out, is_settled = np.zeros((2, len(videos)), dtype=bool)
+    for label in np.argsort(num_videos, kind="stable"):
+        of_class = has_class[:, label]
+        wanted = max(1, round(fraction * num_videos[label])) - (held_out & of_class).sum()
+        for video in generator.permutation(np.flatnonzero(of_class & ~is_settled)):
+            if wanted > 0 and (num_kept[has_class[video]] > 1).all():
+                held_out[video] = True
+                num_kept -= has_class[video]
+                wanted -= 1
+        is_settled |= of_class
+    if not held_out.any():
         raise ValueError(
             f"No class has more than one video ({len(videos)} in all), so none can be held out. "
             "Add videos, or a validation/ folder or validation.csv of your own."
         )
-    is_held_out = np.isin(rows, held_out)
+    is_held_out = held_out[video_of_row]
     return dataset.select(np.flatnonzero(~is_held_out)), dataset.select(np.flatnonzero(is_held_out))
 
 
@@ -179,28 +212,6 @@ def _read_class_folders(folder: Path) -> list[Clip]:
                 )
         clips.extend(Clip(str(video), class_folder.name) for video in videos)
     return clips
-
-
-def _class_names(path: Path, splits: dict[str, list[Clip]], labels: Sequence[str] | None) -> list[str]:
-    found = {split: {clip.label for clip in clips} for split, clips in splits.items()}
-    every = set().union(*found.values())
-    if labels is not None:
-        if unknown := sorted(every - set(labels)):
-            raise ValueError(
-                f"{path} has {listed(map(repr, unknown))}, not among the {len(labels)} known labels: "
-                f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
-            )
-        return list(labels)
-    for split, names in found.items():
-        if lacking := sorted(every - names):
-            raise ValueError(
-                f"The splits of {path} differ in their classes: {split} lacks {listed(map(repr, lacking))}. "
-                "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
-            )
-    if len(every) < 2:
-        raise ValueError(f"{path} has only one class, {every.pop()!r}; at least two are expected. {_LAYOUTS}")
-    # Labels that are numbers keep their order, so that class 10 does not come before class 2.
-    return sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every)
 
 
 def _visible(folder: Path) -> list[Path]:

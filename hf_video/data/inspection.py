@@ -1,15 +1,17 @@
 """Reading the videos of a data set before they are needed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from tqdm.auto import tqdm
 
 from hf_video.processing import VideoReadError, probe_video, read_video
+
+from .video_column import open_video
 
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
@@ -20,7 +22,7 @@ class InspectedVideo:
     """What reading a video found.
 
     Attributes:
-        path: its file, or its folder of frames.
+        path: its file, its folder of frames, or its name in a data set that it is stored in.
         error: why it cannot be read, None if it can.
         num_frames: number of frames, 0 where unknown.
         duration: seconds, None where unknown.
@@ -36,13 +38,13 @@ class InspectedVideo:
 
 
 def inspect_videos(
-    rows: Iterable[dict[str, Any]], *, decode: bool = True, num_workers: int = 1, progress: bool = True
+    dataset: Dataset, *, decode: bool = True, num_workers: int = 1, progress: bool = True
 ) -> list[InspectedVideo]:
     """Reads every video of a data set once.
 
     Args:
-        rows: as of `load_video_dataset`: `video` and, optionally, `start` and `end` in seconds. A segment that begins
-            after the end of its video is an error of the video.
+        dataset: rows of `load_video_dataset`. A segment that begins after the end of its video is an error of the
+            video.
         decode: decode all frames; otherwise the structure of a file and one frame.
         num_workers: videos read at a time, in threads: the decoders run beside each other.
         progress: shows a progress bar.
@@ -50,20 +52,29 @@ def inspect_videos(
     Returns:
         One entry a video, in the order in which they first occur. Nothing is raised for a broken video.
     """
+    rows: dict[str, int] = {}
     starts: dict[str, float] = {}
-    for row in rows:
-        starts[row["video"]] = max(starts.get(row["video"], 0.0), row.get("start") or 0.0)
+    all_starts = dataset["start"] if "start" in dataset.column_names else [None] * len(dataset)
+    for row, (video, start) in enumerate(zip(dataset["video"], all_starts, strict=True)):
+        rows.setdefault(video, row)
+        starts[video] = max(starts.get(video, 0.0), start or 0.0)
+    inspect = partial(_inspect, dataset, decode=decode)
     with ThreadPoolExecutor(max_workers=max(num_workers, 1)) as pool:
-        found: Iterator[InspectedVideo] = pool.map(partial(_inspect, decode=decode), starts, starts.values())
-        return list(tqdm(found, total=len(starts), desc="Checking videos", disable=not progress))
+        found: Iterator[InspectedVideo] = pool.map(inspect, rows.values(), starts.values())
+        return list(tqdm(found, total=len(rows), desc="Checking videos", disable=not progress))
 
 
-def _inspect(path: str, start: float, decode: bool) -> InspectedVideo:
+def _inspect(dataset: Dataset, row: int, start: float, decode: bool) -> InspectedVideo:
+    video = dataset[row]
+    path = video["video"]
     try:
-        metadata = probe_video(path)
+        metadata = probe_video(open_video(video))
         if decode:
             for first in range(0, metadata.total_num_frames, _CHUNK):
-                read_video(path, lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK])
+                read_video(
+                    open_video(video),
+                    lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
+                )
     except VideoReadError as error:
         return InspectedVideo(path, error=str(error))
     problem = None

@@ -67,10 +67,10 @@ class MixingCollator:
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """As `collate_clips`, but for training clips `labels` are (B * V, num_classes) float32 and views of one video
-        are `B` rows apart, so that neighbours are different videos.
+        are B rows apart, so that neighbours are different videos.
 
         Raises:
-            ValueError: as `collate_clips`, or if training clips have no labels.
+            ValueError: as `collate_clips`, or if training clips have no labels, or several while they are smoothed.
         """
         items = [item for item in items if item is not None]
         batch = collate_clips(items)
@@ -79,8 +79,10 @@ class MixingCollator:
             return batch
         if "labels" not in batch:
             raise ValueError("Mixing needs labels, but the clips have none.")
-        clips = batch["pixel_values"].unflatten(0, (len(items), -1)).transpose(0, 1).flatten(0, 1)
-        targets = self._targets(batch["labels"]).repeat(len(clips) // len(items), 1)
+        clips, targets = (
+            rows.unflatten(0, (len(items), -1)).transpose(0, 1).flatten(0, 1)
+            for rows in (batch["pixel_values"], self._targets(batch["labels"]))
+        )
         generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))
         with torch_seeded_by(generator):
             clips, targets = self._transform()(tv_tensors.Video(clips), targets)
@@ -88,6 +90,11 @@ class MixingCollator:
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
         if labels.is_floating_point():
+            if self.label_smoothing:
+                raise ValueError(
+                    f"label_smoothing={self.label_smoothing} is for class ids: leave it out where a clip may have "
+                    "several classes."
+                )
             return labels
         hard = one_hot(labels, self.num_classes).float()
         return hard * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes

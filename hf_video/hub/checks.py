@@ -21,7 +21,9 @@ TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", 
 PUBLISHED = (
     *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-    *("tokenizer.model", "*.jinja", CARD, "LICENSE*", FACTS_FILE, "report/*.png"),
+    *("tokenizer.model", "*.jinja", CARD, "LICENSE*", FACTS_FILE),
+    # The report's picture of the worst clips has frames of the user's videos.
+    *("report/curves.png", "report/confusion_matrix.png"),
 )
 TEXT = (".json", ".md", ".txt", ".yaml", ".jinja", "LICENSE")
 

@@ -265,9 +265,6 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
         limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
     if "num_frames" in config:
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
-    views = facts.get("views", {})
-    if views.get("num_clips", 1) * views.get("num_crops", 1) > 1:
-        limits.append("`pipeline` scores the first view alone; the figures above average all views.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
     return limits

@@ -104,7 +104,7 @@ def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimensio
 
     Args:
         video (`torch.Tensor`):
-            (num_frames, height, width, channels) or (num_frames, channels, height, width).
+            (..., num_frames, height, width, channels) or (..., num_frames, channels, height, width).
         input_data_format (`str` or `ChannelDimension`, *optional*):
             Which of the two it is. Read off the shape by default.
 
@@ -116,7 +116,7 @@ def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimensio
             input_data_format = infer_channel_dimension_format(video, num_channels=(1, 3, 4))
         except ValueError as error:
             raise ValueError(
-                f"A video has 1, 3 or 4 channels, last or after the frames; got the shape {tuple(video.shape)}."
+                f"A video has 1, 3 or 4 channels, last or after the frames; got the shape {tuple(video.shape[-4:])}."
             ) from error
     return video.movedim(-1, -3).contiguous() if input_data_format == ChannelDimension.LAST else video
 

@@ -64,8 +64,10 @@ class VideoClipProcessor(BaseVideoProcessor):
     r"""
     Constructs a video processor that samples clips from videos, resizes their shorter side, crops and normalises.
 
-    A video gives `num_clips * num_crops` views, which stand next to each other in the output, crops of a clip first.
-    Classification averages their class probabilities.
+    A video gives `num_clips * num_crops` views, the crops of a clip next to each other. Where there are several, they
+    have an axis of their own, and the classifiers of this package average the class probabilities of a video over it:
+    the options saved with a model are the protocol by which it is evaluated and used. All views of a batch pass
+    through the model at once: they count when its size is chosen.
 
     Args:
         kwargs (`VideoClipProcessorKwargs`):
@@ -83,7 +85,7 @@ class VideoClipProcessor(BaseVideoProcessor):
     >>> processor = VideoClipProcessor(num_frames=16, frame_sampling_rate=4, num_clips=5, num_crops=3)
     >>> inputs = processor("archery.mp4", return_tensors="pt")
     >>> inputs["pixel_values"].shape
-    torch.Size([15, 16, 3, 224, 224])
+    torch.Size([1, 15, 16, 3, 224, 224])
     ```
     """
 
@@ -131,9 +133,10 @@ class VideoClipProcessor(BaseVideoProcessor):
                 Options for this call.
 
         Returns:
-            `BatchFeature`: with `pixel_values` (batch * num_clips * num_crops, num_frames, channels, height, width)
-            float32, or as the input when it is neither rescaled nor normalised; and `video_metadata`, one entry a
-            video, with `return_metadata=True`.
+            `BatchFeature`: with `pixel_values` (batch, num_frames, channels, height, width), or (batch, num_clips *
+            num_crops, num_frames, channels, height, width) with several views, float32, or as the input when it is
+            neither rescaled nor normalised; and `video_metadata`, one entry a video, with `return_metadata=True`. With
+            `do_sample_frames=False` a video is one clip, whatever `num_clips` is.
         """
         kwargs = self._settle_rate(kwargs)
         defaults = {name: getattr(self, name, None) for name in self.valid_kwargs.__annotations__}
@@ -217,7 +220,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         do_sample_frames: bool | None = None,
         sample_indices_fn: Any = None,
     ) -> tuple[list[Any], list[VideoMetadata]]:
-        """The clips of all videos, those of a video next to each other, and the metadata of each video."""
+        """The clips (num_clips, num_frames, ...) and the metadata of each video."""
         sources = flatten_videos(videos)
         given: list[Any] = [None] * len(sources)
         if video_metadata is not None:
@@ -229,7 +232,7 @@ class VideoClipProcessor(BaseVideoProcessor):
                 frames, source_metadata = sample_array(source, source_metadata, sample_indices_fn)
             else:
                 frames, source_metadata = self.fetch_videos(source, sample_indices_fn)
-            clips.extend(frames if do_sample_frames else [frames])
+            clips.append(frames if do_sample_frames else frames[None])
             metadata.append(source_metadata)
         return clips, metadata
 
@@ -287,23 +290,26 @@ class VideoClipProcessor(BaseVideoProcessor):
         return_tensors: str | TensorType | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
-        views: list[torch.Tensor] = []
-        for video in videos:
-            check_values(video, do_rescale)
+        prepared: list[torch.Tensor] = []
+        for clips in videos:
+            check_values(clips, do_rescale)
+            frames = clips.flatten(0, 1)
             if do_resize:
-                video = self.resize(video, size=size, resample=resample, antialias=bool(antialias))
-            for view in self._crop(video, crop_size, num_crops) if do_center_crop else [video]:
-                view = self.rescale_and_normalize(
-                    view, do_rescale, rescale_factor, do_normalize, image_mean, image_std
-                )
-                views.append(view)
-        shapes = sorted({tuple(view.shape) for view in views})
+                frames = self.resize(frames, size=size, resample=resample, antialias=bool(antialias))
+            crops = self._crop(frames, crop_size, num_crops) if do_center_crop else [frames]
+            crops = [
+                self.rescale_and_normalize(crop, do_rescale, rescale_factor, do_normalize, image_mean, image_std)
+                for crop in crops
+            ]
+            views = torch.stack([crop.unflatten(0, clips.shape[:2]) for crop in crops], dim=1).flatten(0, 1)
+            prepared.append(views if len(views) > 1 else views[0])
+        shapes = sorted({tuple(video.shape[-4:]) for video in prepared})
         if return_tensors is not None and len(shapes) > 1:
             raise ValueError(
                 f"Views of the shapes {shapes} (frames, channels, height, width) do not fit into one batch. "
                 "Sample num_frames frames of each video and crop them, or process the videos one by one."
             )
-        return BatchFeature(data={"pixel_values": views}, tensor_type=return_tensors)
+        return BatchFeature(data={"pixel_values": prepared}, tensor_type=return_tensors)
 
     def _crop(self, video: torch.Tensor, crop_size: SizeDict, num_crops: int) -> list[torch.Tensor]:
         """The centre, or `num_crops` crops spread along the longer side and centred on the shorter."""

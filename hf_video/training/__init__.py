@@ -4,17 +4,21 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "AttentiveProbe": ".probes",
+    "Distillation": ".distillation",
     "EMACallback": ".ema",
     "VideoTrainer": ".trainer",
     "VideoTrainingArguments": ".arguments",
     "add_lora": ".adaptation",
-    "average_views": ".evaluation",
+    "average_precision": ".metrics",
     "calibration_error": ".metrics",
     "classification_loss": ".losses",
     "compute_metrics": ".metrics",
     "confusion_matrix": ".metrics",
     "evaluate_dataset": ".evaluation",
+    "extract_features": ".features",
     "freeze_layers": ".adaptation",
+    "knn_scores": ".probes",
     "load_classifier": ".loading",
     "load_processor": ".loading",
     "make_linear_probe": ".adaptation",
@@ -24,6 +28,7 @@ _PUBLIC_NAMES = {
     "predict_scores": ".evaluation",
     "to_plain_model": ".adaptation",
     "top_k_accuracy": ".metrics",
+    "train_probe": ".probes",
     "write_predictions": ".predictions",
     "write_report": ".report",
 }

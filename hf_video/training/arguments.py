@@ -6,9 +6,10 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, cast
 
 from transformers import HfArgumentParser, SchedulerType, TrainingArguments
+from transformers.integrations import integration_utils
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 # Parameters with a place or a scale of their own, which nothing should pull towards zero.
@@ -25,9 +26,10 @@ NO_WEIGHT_DECAY = (
 @dataclass
 class VideoTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` with other defaults: evaluate and save once an epoch, keep the best checkpoint
-    by top-1 accuracy beside the last one, and load it at the end; AdamW with weight decay 0.05 and a cosine schedule
-    after a tenth of the steps as warm-up, the schedule of VideoMAE's and VideoMamba's fine-tuning. And what
-    `VideoTrainer` adds: layer decay, an average of the weights, and training only a part of the model.
+    by top-1 accuracy (mean average precision where a video may have several classes) beside the last one, and load it
+    at the end; AdamW with weight decay 0.05 and a cosine schedule after a tenth of the steps as warm-up, the schedule
+    of VideoMAE's and VideoMamba's fine-tuning. And what `VideoTrainer` adds: layer decay, an average of the weights,
+    training only a part of the model, and a teacher.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
     clips as one that was never interrupted.
@@ -53,7 +55,12 @@ class VideoTrainingArguments(TrainingArguments):
     metric_for_best_model: str | None = field(
         default="top1_accuracy", metadata={"help": "The metric that makes a checkpoint the best."}
     )
-    report_to: None | str | list[str] = field(default="none", metadata={"help": "Experiment trackers to log to."})
+    report_to: None | str | list[str] = field(
+        default="none", metadata={"help": "Experiment trackers to log to, such as tensorboard or trackio."}
+    )
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Take from the items what the model has no argument for: the sample keys."}
+    )
     label_names: list[str] | None = field(
         default_factory=lambda: ["labels"], metadata={"help": "The inputs that are labels."}
     )
@@ -88,18 +95,47 @@ class VideoTrainingArguments(TrainingArguments):
     )
     lora_rank: int = field(default=0, metadata={"help": "Train adapters of this rank and the head; 0: no adapters."})
     lora_alpha: float | None = field(default=None, metadata={"help": "Their weight; default twice the rank."})
+    distillation_teacher: str | None = field(
+        default=None, metadata={"help": "A trained classifier to learn from beside the labels: a folder or Hub name."}
+    )
+    distillation_target: Literal["logits", "features_cosine", "features_mse"] = field(
+        default="logits", metadata={"help": "What is learned from the teacher: its classes or its features."}
+    )
+    distillation_weight: float = field(
+        default=0.5, metadata={"help": "Share of the teacher in the loss; the labels have the rest."}
+    )
+    distillation_temperature: float = field(
+        default=1.0, metadata={"help": "Temperature of the teacher's and the student's classes."}
+    )
 
     def __post_init__(self) -> None:
+        if isinstance(self.report_to, str):
+            self.report_to = self.report_to.split(",")
         super().__post_init__()
+        _check_trackers(cast(list[str], self.report_to))
         if self.data_seed is None:
             self.data_seed = self.seed
         if self.linear_probe and (self.lora_rank or self.freeze_layers):
             raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
+        if self.linear_probe and self.distillation_teacher and self.distillation_target != "logits":
+            raise ValueError("linear_probe leaves the features as they are: use distillation_target=logits with it.")
         if self.lora_rank < 0:
             raise ValueError(f"lora_rank is {self.lora_rank}; a whole number of at least 0 is expected.")
         if self.base_learning_rate is not None:
             videos_per_step = self.train_batch_size * self.gradient_accumulation_steps * self.world_size
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
+
+    def check_problem_type(self, problem_type: str | None) -> None:
+        """Refuses what suits one class a video alone.
+
+        Raises:
+            ValueError: labels are to be smoothed, and a video may have several.
+        """
+        if problem_type == "multi_label_classification" and self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}, but a video may have several classes: "
+                "their targets are not smoothed, set it to 0."
+            )
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """As in the base class, but `warmup_epochs` goes first where it is given."""
@@ -153,3 +189,11 @@ def check_name(name: str, known: Sequence[str], what: str) -> None:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else "See the documentation of TrainingArguments."
         raise ValueError(f"{name!r} is not {what}. {hint}")
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    for name in names:
+        check_name(name, list(integration_utils.INTEGRATION_TO_CALLBACK), "an experiment tracker of Transformers")
+        is_available = getattr(integration_utils, f"is_{name}_available", None)
+        if is_available is not None and not is_available():
+            raise ImportError(f"report_to={name} needs a package that is not installed: pip install {name}.")

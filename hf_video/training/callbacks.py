@@ -42,7 +42,8 @@ class EpochLineCallback(ProgressCallback):
         if self.train_loss is not None:
             line += f"  loss {self.train_loss:.3f}"
         line += f"  validation loss {logs['eval_loss']:.3f}"
-        if "eval_top1_accuracy" in logs:
-            line += f"  top-1 {logs['eval_top1_accuracy']:.1%}"
+        for name, title in (("top1_accuracy", "top-1"), ("mean_average_precision", "mAP")):
+            if f"eval_{name}" in logs:
+                line += f"  {title} {logs[f'eval_{name}']:.1%}"
         if self.training_bar is not None:
             self.training_bar.write(line)

@@ -12,7 +12,12 @@ from hf_video.processing import VideoClipProcessor
 logger = logging.getLogger(__name__)
 
 
-def load_classifier(model: str | os.PathLike, class_names: Sequence[str], **kwargs: Any) -> PreTrainedModel:
+def load_classifier(
+    model: str | os.PathLike,
+    class_names: Sequence[str],
+    problem_type: str = "single_label_classification",
+    **kwargs: Any,
+) -> PreTrainedModel:
     """A video classifier with the classes `class_names`, in this order, fine-tunable from any checkpoint.
 
     A checkpoint that knows exactly these classes in this order keeps its head. With other classes the head starts
@@ -21,6 +26,7 @@ def load_classifier(model: str | os.PathLike, class_names: Sequence[str], **kwar
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
         class_names: names by class id.
+        problem_type: "multi_label_classification" where a video may have several of the classes.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
@@ -33,6 +39,7 @@ def load_classifier(model: str | os.PathLike, class_names: Sequence[str], **kwar
         model,
         id2label=dict(enumerate(names)),
         label2id={name: index for index, name in enumerate(names)},
+        problem_type=problem_type,
         ignore_mismatched_sizes=True,
         **kwargs,
     )
@@ -73,6 +80,19 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
         logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
     given = {name: value for name, value in options.items() if value is not None}
     return VideoClipProcessor.from_dict(saved, **given)
+
+
+def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
+    """Refuses several views of a video for a model that does not average them.
+
+    Raises:
+        ValueError: there are several, and the model is none of this package.
+    """
+    if num_clips * num_crops > 1 and not getattr(model, "_supports_views", False):
+        raise ValueError(
+            f"{type(model).__name__} takes one view of a video, not num_clips={num_clips} x num_crops={num_crops}. "
+            "Set both to 1, or make it a model of this package: `hf-video convert hf_videomae` reads VideoMAE."
+        )
 
 
 def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_frames: int | None = None) -> None:

@@ -1,23 +1,24 @@
-"""Accuracy, the confusion matrix and calibration, from class scores."""
+"""Accuracy, the confusion matrix, calibration and average precision, from class scores."""
 
 import numpy as np
 from transformers import EvalPrediction
 
 
 def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
-    """The share of videos whose true class is among the `k` highest scores, from 0 to 1.
+    """The share of videos whose true class is among the `k` highest scores, from 0 to 1; among all of them where there
+    are fewer than `k` classes.
 
     Args:
         scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
         labels: (num_videos,) integer array of class ids.
-        k: how many classes count as the answer, at most num_classes.
+        k: how many classes count as the answer.
 
     Raises:
-        ValueError: the shapes do not match, there is no video, or `k` is outside 1 ... num_classes.
+        ValueError: the shapes do not match, there is no video, or `k` is below 1.
     """
     _check(scores, labels)
-    if not 1 <= k <= scores.shape[1]:
-        raise ValueError(f"k must be between 1 and the number of classes ({scores.shape[1]}), got {k}.")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}.")
     top = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float((top == labels[:, None]).any(axis=1).mean())
 
@@ -75,16 +76,58 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: i
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """`top1_accuracy` and, with more than five classes, `top5_accuracy`: the `compute_metrics` of a `Trainer`.
+def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """How well the videos of each class are ranked before all others: the area under its curve of precision over
+    recall, in steps and without interpolation, as scikit-learn's `average_precision_score` has it.
 
     Args:
-        prediction: `predictions` are class scores (num_videos, num_classes), `label_ids` class ids (num_videos,).
+        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
+        targets: (num_videos, num_classes) array, 1 where a video has a class and 0 where it has not.
+
+    Returns:
+        (num_classes,) float, NaN for a class without videos.
 
     Raises:
-        ValueError: the shapes do not match or there is no video.
+        ValueError: the shapes do not match, there is no video, or a target is neither 0 nor 1.
+    """
+    if scores.ndim != 2 or targets.shape != scores.shape or len(targets) == 0:
+        raise ValueError(
+            "Expected scores and targets of shape (num_videos, num_classes) for at least one video, got "
+            f"{scores.shape} and {targets.shape}."
+        )
+    if not np.isin(targets, (0, 1)).all():
+        raise ValueError("Targets must be 0 or 1.")
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=0)
+    num_found = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
+    # Equal scores are found together: they count where the last of them stands.
+    is_last = np.vstack([ranked[1:] != ranked[:-1], np.ones((1, scores.shape[1]), dtype=bool)])
+    precision = num_found / np.arange(1, len(scores) + 1)[:, None]
+    areas = [
+        (np.diff(found[last], prepend=0) * values[last]).sum()
+        for found, values, last in zip(num_found.T, precision.T, is_last.T, strict=True)
+    ]
+    totals = num_found[-1]
+    return np.divide(areas, totals, out=np.full(len(totals), np.nan), where=totals > 0)
+
+
+def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """The `compute_metrics` of a `Trainer`: `top1_accuracy` and, with more than five classes, `top5_accuracy`; for
+    videos of several classes `mean_average_precision`, over the classes that some video has.
+
+    Args:
+        prediction: `predictions` are class scores (num_videos, num_classes), `label_ids` class ids (num_videos,), or
+            targets (num_videos, num_classes) of zeros and ones.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video, or none with a class.
     """
     scores, labels = prediction.predictions, prediction.label_ids
+    if labels.ndim == 2:
+        precisions = average_precision(scores, labels)
+        if np.isnan(precisions).all():
+            raise ValueError("No video has a class, so there is no average precision: evaluate on others.")
+        return {"mean_average_precision": float(np.nanmean(precisions))}
     metrics = {"top1_accuracy": top_k_accuracy(scores, labels)}
     if scores.shape[1] > 5:
         metrics["top5_accuracy"] = top_k_accuracy(scores, labels, k=5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+import hf_video
 from hf_video.data import ClipAugmentation, ClipMixing
 
 from .arguments import VideoTrainingArguments, check_name
@@ -18,8 +19,17 @@ RECIPE_SUFFIXES = (".yaml", ".yml")
 
 
 def is_recipe(path: str | os.PathLike) -> bool:
-    """Whether a path is named as a recipe."""
-    return Path(path).suffix.lower() in RECIPE_SUFFIXES
+    """Whether a path is named as a recipe, or is no path but the name of a published recipe."""
+    is_file = Path(path).suffix.lower() in RECIPE_SUFFIXES
+    return is_file or (not Path(path).expanduser().exists() and published_recipe(str(path)) is not None)
+
+
+def published_recipe(name: str) -> Path | None:
+    """The file of a recipe that comes with this package, such as `videomae_base_kinetics400`."""
+    package = Path(hf_video.__file__).parent
+    # Where the package has them when it is installed, and where its repository has them.
+    files = (folder / "recipes" / f"{name}.yaml" for folder in (package, package.parent))
+    return next((file for file in files if Path(name).name == name and file.is_file()), None)
 
 
 def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
@@ -28,14 +38,14 @@ def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
     A value is a number, a word, true or false, a list of words, or a mapping; null leaves a setting at its default.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a published recipe.
         known: names of all settings.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is not a mapping in YAML, or has a name that is not known; the message says which is near.
     """
-    path = Path(path).expanduser()
+    path = published_recipe(str(path)) or Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"There is no recipe {path}.")
     try:

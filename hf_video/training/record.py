@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import hf_video
+from hf_video.data import is_multi_label, label_names
 
 from .report import replace_file
 
@@ -58,6 +59,9 @@ class RecordFactsCallback(TrainerCallback):
             "versions": describe_versions(),
             "hardware": describe_hardware(args),
         }
+        if teacher := getattr(args, "distillation_teacher", None):
+            settings = {name: getattr(args, f"distillation_{name}") for name in ("target", "weight", "temperature")}
+            self.facts["distillation"] = {"teacher": describe_source(teacher), **settings}
         path = Path(args.output_dir, FACTS_FILE)
         if state.global_step > 0 and path.is_file():
             self.facts["source"] = json.loads(path.read_text(encoding="utf-8"))["source"]
@@ -111,14 +115,15 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     rows = getattr(dataset, "dataset", None)
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description
-    columns = [name for name in ("label", "start", "end") if name in rows.column_names]
-    listing = sorted(json.dumps([*_identify(row["video"]), *(row[name] for name in columns)]) for row in rows)
+    columns = [name for name in ("label", "labels", "start", "end") if name in rows.column_names]
+    light = rows.select_columns(["video", *columns])
+    listing = sorted(json.dumps([*_identify(row["video"]), *(row[name] for name in columns)]) for row in light)
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
-    if len(rows):
+    if len(rows) and "bytes" not in rows.column_names:
         folder = Path(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in rows["video"]]))
         description["name"] = (folder.parent if folder.name in SPLITS else folder).name
-    if isinstance(label := rows.features.get("label"), datasets.ClassLabel):
-        description["num_classes"] = label.num_classes
+    if is_multi_label(rows) or isinstance(rows.features.get("label"), datasets.ClassLabel):
+        description["num_classes"] = len(label_names(rows))
     for url in rows.info.download_checksums or {}:
         if origin := re.match(r"hf://datasets/(?P<hub_id>[^/@]+/[^/@]+)@(?P<revision>[0-9a-f]+)/", str(url)):
             description |= origin.groupdict()

@@ -1,27 +1,36 @@
-"""A folder that shows how a training run went: learning curves, confusion matrix, figures, and a short summary."""
+"""A folder that shows how a training run went: curves, confusion matrix, the worst clips, figures, and a summary."""
 
 import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from transformers import EvalPrediction
 
-from .metrics import compute_metrics, confusion_matrix
+from hf_video.data import ClipDataset
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .figures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
+from .metrics import average_precision, compute_metrics, confusion_matrix
+from .throughput import THROUGHPUT_SCALARS
 
 logger = logging.getLogger(__name__)
 
-# Above this many classes neither counts nor names can be read in the picture.
-_MAX_COUNTED_CLASSES = 20
-_MAX_NAMED_CLASSES = 60
+_TITLES = {
+    "top1_accuracy": "top-1 accuracy",
+    "top5_accuracy": "top-5 accuracy",
+    "clips_per_second": "clips per second in training",
+    "data_wait_fraction": "of that time, waiting for data",
+    "peak_memory_gib": "peak memory (GiB)",
+}
+_NUM_WORST_CLIPS = 8
+_NUM_CONFUSIONS = 20
 
 
 def write_report(
@@ -33,20 +42,25 @@ def write_report(
     log_history: Sequence[dict[str, float]] = (),
     split: str = "validation",
     details: dict[str, Any] | None = None,
+    clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
 ) -> dict[str, Any]:
-    """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png` and `confusion_matrix.png`.
+    """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
+    `worst_clips.png`.
 
     Each file is replaced as a whole, so that an interruption never leaves half of one. Without matplotlib one warning
     says how to get the pictures, and the rest is written all the same.
 
     Args:
         folder: made if it does not exist.
-        scores: (num_videos, num_classes) float class scores.
-        labels: (num_videos,) integer true class ids.
+        scores: (num_videos, num_classes) float logits.
+        labels: (num_videos,) integer true class ids, or (num_videos, num_classes) float targets of multi-label
+            classification, which has no confusion matrix.
         class_names: num_classes names.
         log_history: `trainer.state.log_history`; empty for a report without curves.
         split: the split that was evaluated, named in the summary.
         details: settings to record in both the summary and `metrics.json`.
+        clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
+            to show those with the highest loss; without it they are not shown.
 
     Returns:
         The contents of `metrics.json`.
@@ -59,16 +73,20 @@ def write_report(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
-    counts = confusion_matrix(scores, labels)
-    details = details or {}
+    counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
+    details = {**(details or {}), **_throughput(log_history)}
 
     figures = {}
     if importlib.util.find_spec("matplotlib") is None:
         logger.warning("No pictures in the report: matplotlib is missing (pip install hf-video-models[demo]).")
     else:
-        figures["confusion_matrix.png"] = plot_confusion_matrix(counts, class_names)
         if any("eval_loss" in entry for entry in log_history):
             figures["curves.png"] = plot_curves(log_history)
+        if counts is not None:
+            figures["confusion_matrix.png"] = plot_confusion_matrix(counts, class_names)
+        if clip_of is not None:
+            clips = _worst_clips(scores, labels, class_names, clip_of)
+            figures["worst_clips.png"] = plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
     for name, figure in figures.items():
         replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
 
@@ -78,106 +96,138 @@ def write_report(
         **metrics,
         **details,
         "class_names": list(class_names),
-        "confusion_matrix": counts.tolist(),
+        **({} if counts is None else {"confusion_matrix": counts.tolist()}),
     }
+    classes = _multi_label_table(scores, labels, class_names) if counts is None else _class_table(counts, class_names)
     contents = {
         "metrics.json": json.dumps(result, indent=2),
-        "report.md": _summary(metrics, counts, class_names, split, details, figures),
+        "report.md": "\n".join(_summary(metrics, len(labels), split, details, figures) + classes),
     }
     for name, text in contents.items():
         replace_file(folder / name, partial(Path.write_text, data=text + "\n", encoding="utf-8"))
     return result
 
 
-def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
-    """Training and validation loss, and validation top-1 accuracy, over epochs."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
-
-    train = [(entry["epoch"], entry["loss"]) for entry in log_history if "loss" in entry]
-    evaluations = [entry for entry in log_history if "eval_loss" in entry]
-    epochs = [entry["epoch"] for entry in evaluations]
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    loss_axes, accuracy_axes = figure.subplots(1, 2)
-    if train:
-        loss_axes.plot(*zip(*train, strict=True), color="tab:blue", alpha=0.7, label="training")
-    marker = "o" if len(epochs) <= 40 else None
-    validation_style = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
-    loss_axes.plot(epochs, [entry["eval_loss"] for entry in evaluations], label="validation", **validation_style)
-    loss_axes.set(xlabel="epoch", ylabel="cross-entropy", title="Loss")
-    loss_axes.set_ylim(bottom=0)
-    loss_axes.legend(frameon=False)
-
-    accuracies = [entry.get("eval_top1_accuracy", np.nan) for entry in evaluations]
-    accuracy_axes.plot(epochs, accuracies, **validation_style)
-    if not np.isnan(accuracies).all():
-        best = int(np.nanargmax(accuracies))
-        label = f"best: {accuracies[best]:.1%}, epoch {epochs[best]:g}"
-        accuracy_axes.plot(epochs[best], accuracies[best], "o", color="tab:red", label=label)
-        accuracy_axes.legend(frameon=False, loc="lower right")
-    accuracy_axes.set(xlabel="epoch", title="Validation top-1 accuracy", ylim=(0, 1.05))
-    accuracy_axes.yaxis.set_major_formatter(PercentFormatter(1))
-    for axes in (loss_axes, accuracy_axes):
-        axes.set_xlim(left=0)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
-    """A confusion matrix, coloured by the share of each true class; counts are printed while they can be read.
+def clip_reader(
+    dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
+) -> Callable[[int], tuple[str, np.ndarray]] | None:
+    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video, as the model sees it
+    but with its normalisation undone.
 
     Args:
-        counts: (num_classes, num_classes) integers, true classes by rows, predicted classes by columns.
-        class_names: num_classes names, shown while they can be read.
+        dataset: made with `training=False`.
+        num_scores: videos that have scores. Where they are not all but those left out, as several processes may leave
+            it, it is not known which they are, and None is returned.
+        broken: the videos that were left out, as `dataset.broken_videos()` lists them.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    names, left_out = dataset.dataset["video"], set(broken)
+    rows = [index for index, name in enumerate(names) if name not in left_out]
+    if len(rows) != num_scores:
+        return None
 
-    num_classes = len(counts)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    size = min(4 + 0.3 * num_classes, 14)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if num_classes <= _MAX_NAMED_CLASSES:
-        axes.set_xticks(range(num_classes), class_names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(num_classes), class_names)
-    if num_classes <= _MAX_COUNTED_CLASSES:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                color = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, str(count), ha="center", va="center", color=color)
-    axes.set(xlabel="predicted class", ylabel="true class")
-    colorbar = figure.colorbar(image, shrink=0.8, format=PercentFormatter(1))
-    colorbar.set_label("share of the true class")
-    colorbar.outline.set_visible(False)
-    return figure
+    def clip_of(row: int) -> tuple[str, np.ndarray]:
+        frames = dataset[rows[row]]["pixel_values"][0].movedim(1, -1).numpy()
+        processor = dataset.processor
+        if processor.do_normalize:
+            frames = frames * np.array(processor.image_std) + np.array(processor.image_mean)
+        return "/".join(Path(names[rows[row]]).parts[-2:]), frames.clip(0, 1)
+
+    return clip_of
+
+
+def losses_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The loss of each video, (num_videos,): its cross-entropy, or the mean binary cross-entropy of its classes.
+
+    Args:
+        scores: (num_videos, num_classes) float logits.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets.
+    """
+    logits, targets = torch.from_numpy(scores).float(), torch.from_numpy(labels)
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, targets, reduction="none").numpy()
+    return F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").mean(1).numpy()
+
+
+def _worst_clips(
+    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], clip_of: Callable
+) -> list[ShownClip]:
+    losses = losses_of(scores, labels)
+    logits = torch.from_numpy(scores).float()
+    probabilities = (logits.softmax(1) if labels.ndim == 1 else logits.sigmoid()).numpy()
+    clips = []
+    for row in np.argsort(-losses, kind="stable")[:_NUM_WORST_CLIPS].tolist():
+        name, frames = clip_of(row)
+        predicted = int(probabilities[row].argmax())
+        if labels.ndim == 1:
+            true = f"{class_names[int(labels[row])]} ({probabilities[row, labels[row]]:.1%})"
+        else:
+            true = ", ".join(class_names[index] for index in np.flatnonzero(labels[row]).tolist()) or "none"
+        guess = f"{class_names[predicted]} ({probabilities[row, predicted]:.1%})"
+        clips.append(ShownClip((f"true: {true}", f"predicted: {guess}", f"loss {losses[row]:.2f}, {name}"), frames))
+    return clips
+
+
+def _throughput(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The median speed and wait, and the peak of memory, over a run."""
+    values = {
+        name: [entry[name] for entry in log_history if name in entry]
+        for name in THROUGHPUT_SCALARS
+        if any(name in entry for entry in log_history)
+    }
+    return {
+        name: float(max(found) if name == "peak_memory_gib" else np.median(found)) for name, found in values.items()
+    }
 
 
 def _summary(
-    metrics: dict[str, float],
-    counts: np.ndarray,
-    class_names: Sequence[str],
-    split: str,
-    details: dict[str, Any],
-    figures: dict[str, Any],
-) -> str:
-    titles = {"top1_accuracy": "top-1 accuracy", "top5_accuracy": "top-5 accuracy"}
-    lines = ["# Training report", "", f"Measured on {counts.sum()} videos of the {split} split.", ""]
+    metrics: dict[str, float], num_videos: int, split: str, details: dict[str, Any], figures: dict[str, Any]
+) -> list[str]:
+    lines = ["# Training report", "", f"Measured on {num_videos} videos of the {split} split.", ""]
     lines += ["| | |", "|---|---|"]
-    lines += [f"| {titles.get(name, name)} | {value:.2%} |" for name, value in metrics.items()]
-    lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in details.items()]
-    lines += [""] + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in sorted(figures, reverse=True)]
-    lines += ["", "| class | videos | recognised | most often taken for |", "|---|---|---|---|"]
-    for index, name in enumerate(class_names):
-        total = counts[index].sum()
-        mistakes = counts[index].copy()
-        mistakes[index] = 0
-        confused = f"{class_names[mistakes.argmax()]} ({mistakes.max()})" if mistakes.any() else ""
-        lines.append(f"| {name} | {total} | {f'{counts[index, index] / total:.1%}' if total else ''} | {confused} |")
-    return "\n".join(lines)
+    shown = {name: f"{value:.2%}" for name, value in metrics.items()}
+    for name, value in details.items():
+        shown[name] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
+    lines += [f"| {_TITLES.get(name, name.replace('_', ' '))} | {value} |" for name, value in shown.items()]
+    return lines + [""] + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "<br>".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """The most frequent confusions, and all classes, those recognised least first."""
+    totals, right = counts.sum(axis=1), counts.diagonal()
+    shares = np.divide(right, totals, out=np.full(len(totals), np.inf), where=totals > 0)
+    mistakes = counts - np.diag(right)
+    order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
+    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
+    lines = [
+        f"| {class_names[row]} | {class_names[column]} | {mistakes[row, column]} of {totals[row]} |"
+        for row, column in pairs
+        if mistakes[row, column]
+    ]
+    if lines:
+        lines = ["| true class | taken for | videos |", "|---|---|---|", *lines, ""]
+    lines += ["| id | class | videos | recognised | most often taken for |", "|---|---|---|---|---|"]
+    for index in np.argsort(shares, kind="stable").tolist():
+        taken = mistakes[index].argmax()
+        confused = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
+        share = f"{shares[index]:.1%}" if totals[index] else ""
+        lines.append(f"| {index} | {class_names[index]} | {totals[index]} | {share} | {confused} |")
+    return lines
+
+
+def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """The classes, those found worst first."""
+    precisions = average_precision(scores, labels)
+    lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
+    for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
+        precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
+        lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
+    return lines
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:

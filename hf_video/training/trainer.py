@@ -1,6 +1,7 @@
 """A `transformers.Trainer` for data sets of clips."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,12 +15,14 @@ from hf_video.hub.trainer import PublishingMixin
 
 from .arguments import NO_WEIGHT_DECAY, VideoTrainingArguments
 from .callbacks import SetEpochCallback
+from .distillation import Distillation, make_distillation
 from .ema import EMACallback
-from .evaluation import average_views
+from .features import watch_features
 from .losses import classification_loss
 from .metrics import compute_metrics as video_metrics
 from .optimization import parameter_groups, parameter_settings
 from .record import RecordFactsCallback
+from .throughput import ThroughputCallback
 
 
 class VideoTrainer(PublishingMixin, Trainer):
@@ -27,22 +30,22 @@ class VideoTrainer(PublishingMixin, Trainer):
     the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model card, and its
     `push_to_hub` publishes with [`hf_video.hub.publish`].
 
-    Data sets may have several views a video: in training each is a clip of its own, in evaluation the loss is the mean
-    over views and predictions are `average_views`. Float labels of a single-label model are soft targets, such as
-    those of `MixingCollator`. `label_smoothing_factor` smooths class ids in training alone, so that evaluation losses
-    compare.
+    Float labels of a single-label model are soft targets, such as those of `MixingCollator`. `label_smoothing_factor`
+    smooths class ids in training alone, so that evaluation losses compare.
 
     A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
-    one process, as long as its data sets have one view a video. Pass the video processor as `processing_class`: it is
-    saved with every checkpoint.
+    one process. Pass the video processor as `processing_class`: it is saved with every checkpoint.
 
     Args:
         *args, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to `collate_clips`.
-        compute_metrics: defaults to top-1 and top-5 accuracy; None for the loss alone.
+        compute_metrics: defaults to top-1 and top-5 accuracy, or mean average precision; None for the loss alone.
+        distillation: a teacher and how to learn from it; by default that of `args.distillation_teacher`, if any.
 
     Raises:
-        ValueError: `ema_decay` is out of range, or asked for with sharded weights.
+        OSError: there is no such teacher.
+        ValueError: the arguments do not suit the `problem_type` of the model, or `ema_decay` is out of range, or asked
+            for with sharded weights, or the teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -52,10 +55,16 @@ class VideoTrainer(PublishingMixin, Trainer):
         *args: Any,
         data_collator: Callable = collate_clips,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
+        distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         super().__init__(*args, data_collator=data_collator, compute_metrics=compute_metrics, **kwargs)
+        problem_type = self.model.config.problem_type
+        if isinstance(self.args, VideoTrainingArguments):
+            self.args.check_problem_type(problem_type)
+        if problem_type == "multi_label_classification" and self.args.metric_for_best_model == "top1_accuracy":
+            self.args.metric_for_best_model = "mean_average_precision"
         self.add_callback(SetEpochCallback())
         self.add_callback(RecordFactsCallback())
         self.ema: EMACallback | None = None
@@ -67,6 +76,21 @@ class VideoTrainer(PublishingMixin, Trainer):
                 )
             self.ema = EMACallback(ema_decay)
             self.add_callback(self.ema)
+        self.throughput = ThroughputCallback()
+        self.add_callback(self.throughput)
+        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
+        if self.distillation is not None and self.distillation.projection is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
+                    "DeepSpeed: use distillation_target=logits."
+                )
+            # It is used behind the forward pass of the model, where DDP would take it for unused.
+            self.accelerator.ddp_handler.find_unused_parameters = False
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with nullcontext() if self.distillation is None else self.distillation.attached_to(self.model):
+            return super().train(*args, **kwargs)
 
     def compute_loss(
         self,
@@ -75,16 +99,19 @@ class VideoTrainer(PublishingMixin, Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        labels = inputs.get("labels")
-        if labels is None:
+        if self.distillation is None or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        num_views = len(inputs["pixel_values"]) // len(labels)
-        inputs = {**inputs, "labels": labels.repeat_interleave(num_views, dim=0)}
+        pixel_values, labels = inputs["pixel_values"], inputs["labels"]
+        with watch_features(self.model) as features:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        # What is a mean over the batch becomes its part of the mean over a step, as the loss of the labels is.
+        share: torch.Tensor | float = 1.0
         if num_items_in_batch is not None:
-            num_items_in_batch = num_items_in_batch * num_views
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if num_views > 1 and not self.model.training:
-            outputs["logits"] = average_views(outputs["logits"], num_views, self.model.config.problem_type)
+            num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+            share = labels.numel() / num_items_in_batch * num_processes
+        weight = self.distillation.weight
+        taught = self.distillation.loss(pixel_values, outputs["logits"], features[0])
+        loss = (1 - weight) * loss + weight * share * taught
         return (loss, outputs) if return_outputs else loss
 
     def _classification_loss(
@@ -97,6 +124,16 @@ class VideoTrainer(PublishingMixin, Trainer):
             label_smoothing=self.args.label_smoothing_factor if self.model.training else 0.0,
             num_label_values=num_items_in_batch,
         )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, torch.Tensor | int | None]:
+        return super().get_batch_samples(self.throughput.watch(epoch_iterator), num_batches, device)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self.throughput.collect(self.args)
+        super().log(logs, start_time)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]

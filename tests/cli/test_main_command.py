@@ -15,7 +15,7 @@ def test_help_imports_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for command in ("train", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"):
+    for command in ("train", "probe", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"):
         assert f"\n    {command}" in result.stdout
 
 
@@ -24,7 +24,9 @@ def test_the_module_runs_as_the_command_does():
     assert (result.returncode, result.stdout.strip()) == (0, f"hf-video {hf_video.__version__}")
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"])
+@pytest.mark.parametrize(
+    "command", ["train", "probe", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"]
+)
 def test_every_command_explains_itself(command, capsys):
     assert main([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: hf-video {command}")

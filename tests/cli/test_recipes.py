@@ -16,7 +16,7 @@ from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClass
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 from hf_video.training.arguments import parse_arguments
-from hf_video.training.recipes import FIELD_KINDS, read_recipe
+from hf_video.training.recipes import FIELD_KINDS, is_recipe, published_recipe, read_recipe
 
 # Without -m slow one recipe a family trains, and all are read.
 QUICK = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
@@ -130,6 +130,16 @@ def test_the_protocol_of_the_recipe_is_saved_with_the_model(models, videos, tmp_
     assert (processor.num_clips, processor.num_crops) == (2, 3)
     checkpoint = VideoClipProcessor.from_pretrained(tmp_path / "out" / "checkpoint-1")
     assert (checkpoint.num_clips, checkpoint.num_crops) == (1, 1)
+
+
+def test_a_published_recipe_is_known_by_its_name_unless_there_is_such_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert published_recipe("videomae_base_ssv2").samefile(RECIPES[0].with_name("videomae_base_ssv2.yaml"))
+    known = known_settings()
+    assert read_recipe("videomae_base_ssv2", known) == read_recipe(published_recipe("videomae_base_ssv2"), known)
+    assert is_recipe("videomae_base_ssv2") and not is_recipe("videomae_base") and not is_recipe("accelerate/fsdp2")
+    (tmp_path / "videomae_base_ssv2").mkdir()
+    assert not is_recipe("videomae_base_ssv2")
 
 
 def test_options_go_before_words_and_words_before_the_recipe(models, videos, tmp_path):

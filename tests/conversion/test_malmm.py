@@ -225,7 +225,12 @@ def _without(name):
         (None, {"bert_config": {"hidden_size": 48, "num_attention_heads": 4}}, [], "hidden_size=48, the tensors say"),
         (None, {"bert_config": {}}, [], "number of attention heads is unknown"),
         (None, {"llm_config": {"hidden_size": 32}}, [], "hidden_size=32, the tensors say 24"),
-        (None, {"bert_config": {"num_attention_heads": 4, "position_embedding_type": "relative_key"}}, [], "absolute"),
+        (
+            None,
+            {"bert_config": {"num_attention_heads": 4, "position_embedding_type": "relative_key"}},
+            [],
+            "query bank",
+        ),
         (None, {}, ["--frozen-weights", "a.pth", "--vision", "b"], "pass one of them"),
         (None, {}, ["--frozen-weights", "CHECKPOINT"], "not the weights of EVA-ViT"),
     ],

@@ -81,7 +81,7 @@ def test_something_something(root, tmp_path):
         ),
         ("train.json", ["{}"], ValueError, "holds a dict; a list of entries"),
         ("train.json", ["[{"], ValueError, "cannot be read as JSON"),
-        ("train.json", ['[{"id": "1"}]'], ValueError, "entry 1 is .*an object with id and template is expected"),
+        ("train.json", ['[{"id": "1"}]'], ValueError, "entry 1 is .*or with id and template is expected"),
         ("train.json", ["[]"], ValueError, "has no rows"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from torch.utils.data import DataLoader
+from transformers.trainer_utils import RemoveColumnsCollator
 
 from hf_video.data import ClipAugmentation, ClipDataset, collate_clips
 from hf_video.data.moving_digits import _encode
@@ -49,7 +50,10 @@ def test_evaluation_gives_the_views_of_the_processor(ramp, views):
     processor = make_processor(**views)
     item = ClipDataset(rows(ramp), processor, training=False)[0]
     assert item["labels"] == 0
-    assert torch.equal(item["pixel_values"], processor(ramp, return_tensors="pt")["pixel_values"])
+    views = processor.num_clips * processor.num_crops
+    assert item["pixel_values"].shape == (views, 4, 3, 24, 24)
+    expected = processor(ramp, return_tensors="pt")["pixel_values"]
+    assert torch.equal(item["pixel_values"], expected[0] if views > 1 else expected)
 
 
 def test_evaluation_of_a_segment(ramp):
@@ -82,6 +86,18 @@ def test_draws_depend_on_seed_epoch_and_index_alone(ramp):
     assert torch.equal(draw(0, 0, 1), draw(0, 0, -1))
     for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
         assert not torch.equal(first, draw(*other))
+
+
+def test_the_trainer_of_transformers_leaves_the_sample_key_of_a_training_clip(ramp):
+    seen = []
+
+    def collate(items):
+        seen.extend(item["sample_key"] for item in items)
+        return collate_clips(items)
+
+    drop_columns = RemoveColumnsCollator(collate, ["pixel_values", "labels"])
+    batch = drop_columns([ClipDataset(rows(ramp, count=2), make_processor(), training=True, seed=7)[1]])
+    assert seen == [(7, 0, 1)] and list(batch) == ["pixel_values", "labels"]
 
 
 def test_persistent_workers_follow_the_epoch(ramp):

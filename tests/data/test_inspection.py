@@ -28,7 +28,7 @@ def make_dataset(paths, **options):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_every_way_to_be_broken_is_found_by_decoding(good, broken, num_workers):
     paths = [*good, *map(str, broken.values())]
-    found = inspect_videos([{"video": path} for path in paths], num_workers=num_workers, progress=False)
+    found = inspect_videos(Dataset.from_dict({"video": paths}), num_workers=num_workers, progress=False)
     assert [video.path for video in found] == paths
     assert [video.path for video in found if video.error] == [str(path) for path in broken.values()]
     assert all(video.path in video.error for video in found if video.error)
@@ -36,13 +36,14 @@ def test_every_way_to_be_broken_is_found_by_decoding(good, broken, num_workers):
 
 
 def test_damaged_data_are_passed_over_without_decoding(broken):
-    found = inspect_videos([{"video": str(path)} for path in broken.values()], decode=False, progress=False)
+    paths = [str(path) for path in broken.values()]
+    found = inspect_videos(Dataset.from_dict({"video": paths}), decode=False, progress=False)
     assert [name for name, video in zip(broken, found, strict=True) if video.error is None] in (["damaged"], [])
 
 
 def test_a_segment_behind_the_end_is_an_error_and_a_video_is_read_once(good):
     rows = [{"video": good[0], "start": None, "end": None}, {"video": good[0], "start": 9.5, "end": None}]
-    (video,) = inspect_videos(rows, progress=False)
+    (video,) = inspect_videos(Dataset.from_list(rows), progress=False)
     assert "a segment starts at 9.5 s, the video ends at 2 s" in video.error
 
 

@@ -73,9 +73,11 @@ def test_views_of_a_video_are_not_mixed_with_each_other():
 
 def test_multi_label_targets_are_mixed_as_they_are():
     batch = [item | {"labels": [1.0, float(number), 0.0]} for number, item in enumerate(items(2))]
-    labels = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES, label_smoothing=0.1)(batch)["labels"]
+    labels = MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES)(batch)["labels"]
     torch.testing.assert_close(labels[:, 0], torch.ones(2))
     torch.testing.assert_close(labels[:, 1].sum(), torch.tensor(1.0))
+    with pytest.raises(ValueError, match="label_smoothing=0.1 is for class ids"):
+        MixingCollator(ClipMixing(mixup_alpha=0.8), NUM_CLASSES, label_smoothing=0.1)(batch)
 
 
 def test_evaluation_is_not_mixed():

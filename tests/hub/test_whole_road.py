@@ -1,12 +1,14 @@
 """From training to a stranger's prediction, over HTTP, for every family."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import pipeline
 
+import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish
 from tests.hub_server.fixtures import run_in_fresh_process
@@ -39,7 +41,10 @@ def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tm
         if row.config_class == f"{family}Config" and row.auto_class in auto_classes
     }
     video = str(digits / "test" / "left-up" / "0000.mp4")
-    publish(trained, "alice/model", check_download=False)
+    # The protocol of evaluation travels with the model: the pipeline averages six views.
+    folder = shutil.copytree(trained, tmp_path / "model")
+    hf_video.VideoClipProcessor.from_pretrained(folder, num_clips=2, num_crops=3).save_pretrained(folder)
+    publish(folder, "alice/model", check_download=False)
     program = STRANGER.format(
         setup=setup,
         trusts=trusts,
@@ -53,7 +58,7 @@ def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tm
 
     expected = {
         entry["label"]: entry["score"]
-        for entry in pipeline("video-classification", trained)(video, num_frames=4, top_k=8)
+        for entry in pipeline("video-classification", folder)(video, num_frames=4, top_k=8)
     }
     assert {entry["label"]: entry["score"] for entry in scores} == pytest.approx(expected, abs=1e-6)
     weights, received = load_file(trained / "model.safetensors"), load_file(tmp_path / "state.safetensors")

@@ -41,11 +41,11 @@ def test_matches_the_original_preprocessing():
     torch.testing.assert_close(views[3, 2], expected, atol=1e-5, rtol=0)
 
 
-def test_views_of_a_video_stand_side_by_side_clips_first():
+def test_several_views_have_an_axis_of_their_own_clips_first():
     videos = [make_frames(30, 32, 64), make_frames(40, 64, 32)]
     processor = small(sampling_strategy="uniform", num_clips=2, num_crops=3)
     views = pixels(processor, videos)
-    assert views.shape == (12, 4, 3, 32, 32) and views.dtype == torch.float32
+    assert views.shape == (2, 6, 4, 3, 32, 32) and views.dtype == torch.float32
     views = grey_levels(views).reshape(2, 2, 3, 4, 3, 32, 32)
     for clip, indices in enumerate([[0, 7, 15, 22], [3, 11, 18, 26]]):
         for crop, offset in enumerate([0, 16, 32]):
@@ -57,7 +57,7 @@ def test_views_of_a_video_stand_side_by_side_clips_first():
 def test_crops_divide_the_longer_side_and_centre_the_shorter():
     video = torch.arange(40 * 101, dtype=torch.float32).reshape(1, 1, 40, 101).expand(1, 3, 40, 101)
     options = {"do_sample_frames": False, "do_resize": False, "do_rescale": False, "do_normalize": False}
-    views = pixels(small(num_crops=4), video, **options)
+    views = pixels(small(num_crops=4), video, **options)[0]
     assert [int(view[0, 0, 0, 0]) for view in views] == [4 * 101 + left for left in (0, 23, 46, 69)]
 
 
@@ -100,7 +100,7 @@ def test_every_kind_of_input_gives_the_same(path, tmp_path):
         tolerance = 0.02 if name == "float" else 0
         torch.testing.assert_close(pixels(processor, video), expected, atol=tolerance, rtol=0, msg=name)
     mixed = pixels(processor, [path, tmp_path, frames, [Image.fromarray(frame) for frame in frames]])
-    assert torch.equal(mixed, expected.repeat(4, 1, 1, 1, 1))
+    assert torch.equal(mixed, expected.repeat(4, 1, 1, 1, 1, 1))
 
 
 def test_grey_and_transparent_frames_become_rgb():
@@ -171,6 +171,7 @@ def test_options_survive_saving(tmp_path):
     loaded = VideoClipProcessor.from_pretrained(tmp_path)
     assert loaded.to_dict() == processor.to_dict()
     assert {name: loaded.to_dict()[name] for name in options} == options
+    assert pixels(loaded, make_frames(40, 48, 64)).shape == (1, 15, 8, 3, 32, 36)
     with_rate = VideoClipProcessor.from_pretrained(tmp_path, fps=8)
     assert (with_rate.fps, with_rate.frame_sampling_rate) == (8, None)
     with_rate.save_pretrained(tmp_path)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from accelerate import DistributedType
 
 from hf_video.training import VideoTrainer
+from hf_video.training.distillation import Distillation
 from tests.training.tiny import RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
@@ -31,6 +32,27 @@ def loss_curve(folder, num_processes):
             load_best_model_at_end=False,
         ),
         train_dataset=RandomClips(16),
+    )
+    trainer.train()
+    return {"losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
+
+
+def distilled(folder, num_processes):
+    """The losses of 20 steps towards the wider features of a teacher; one process has two batches a step."""
+    trainer = VideoTrainer(
+        model=make_model(),
+        args=make_arguments(
+            folder,
+            max_steps=NUM_STEPS,
+            per_device_train_batch_size=GLOBAL_BATCH_SIZE // 2,
+            gradient_accumulation_steps=2 // num_processes,
+            logging_steps=1,
+            eval_strategy="no",
+            save_strategy="no",
+            load_best_model_at_end=False,
+        ),
+        train_dataset=RandomClips(16),
+        distillation=Distillation(make_model(hidden_size=32), make_model(), target="features_mse", weight=0.7),
     )
     trainer.train()
     return {"losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
@@ -74,9 +96,12 @@ def sharded(folder, num_processes):
 
 
 def main(task, folder, num_processes):
-    result = {"loss_curve": loss_curve, "ragged_evaluation": ragged_evaluation, "sharded": sharded}[task](
-        Path(folder), num_processes
-    )
+    result = {
+        "loss_curve": loss_curve,
+        "distilled": distilled,
+        "ragged_evaluation": ragged_evaluation,
+        "sharded": sharded,
+    }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:
         raise RuntimeError(f"{num_processes} processes were asked for, there are {world_size}.")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import yaml
 from transformers import AutoModelForVideoClassification
@@ -41,9 +42,10 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def test_two_processes_have_the_loss_curve_of_one(tmp_path):
-    one = run("loss_curve", tmp_path / "one", 1)["losses"]
-    two = run("loss_curve", tmp_path / "two", 2)["losses"]
+@pytest.mark.parametrize("task", ["loss_curve", "distilled"])
+def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
+    one = run(task, tmp_path / "one", 1)["losses"]
+    two = run(task, tmp_path / "two", 2)["losses"]
     assert len(one) == len(two) == NUM_STEPS
     assert len(set(one)) > 1
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-4)

@@ -1,10 +1,19 @@
+"""Scores of videos: by hand, in our loop, by a Trainer and in the pipeline of Transformers."""
+
+import numpy as np
 import pytest
 import torch
+from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEForVideoClassification, pipeline
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_video.training import average_views, evaluate_dataset, predict_scores
+from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
+from hf_video.processing import read_video
+from hf_video.training import VideoTrainer, compute_metrics, evaluate_dataset, predict_scores
+from hf_video.training.loading import check_views
+from tests.hub.conftest import TINY_CLASSIFIERS, make_model
+from tests.training.tiny import make_arguments
 
-LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [5.0, -5.0, 0.0]])
+PROTOCOL = {"num_clips": 2, "num_crops": 3}
 
 
 class MeanPixelClassifier(torch.nn.Module):
@@ -20,42 +29,102 @@ class MeanPixelClassifier(torch.nn.Module):
         return ImageClassifierOutput(logits=pixel_values[:, :3].mean((2, 3, 4)))
 
 
-def test_softmax_of_averaged_views_is_the_mean_probability():
-    expected = LOGITS.softmax(-1).view(2, 2, 3).mean(1)
-    torch.testing.assert_close(average_views(LOGITS, 2).softmax(-1), expected)
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    return write_moving_digits(folder, train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
 
 
-def test_sigmoid_of_averaged_views_is_the_mean_probability_of_a_multi_label_model():
-    expected = LOGITS.sigmoid().view(2, 2, 3).mean(1)
-    torch.testing.assert_close(average_views(LOGITS, 2, "multi_label_classification").sigmoid(), expected)
+@pytest.fixture(scope="module", params=TINY_CLASSIFIERS)
+def saved(request, digits, tmp_path_factory):
+    """A folder with a tiny classifier and a processor that has a protocol; and the data it is for."""
+    data = load_video_dataset(digits)["test"]
+    model, processor = make_model(request.param, data.features["label"].names)
+    # Longer than high, so that crops differ.
+    processor.size = {"height": 32, "width": 48}
+    for name, value in PROTOCOL.items():
+        setattr(processor, name, value)
+    folder = tmp_path_factory.mktemp("saved")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder, data
 
 
-def test_regression_outputs_are_averaged_as_they_are():
-    torch.testing.assert_close(average_views(LOGITS, 4, "regression"), LOGITS.mean(0, keepdim=True))
+def test_trainer_pipeline_and_loop_have_the_scores_of_a_loop_over_views_by_hand(saved, tmp_path):
+    folder, data = saved
+    classify = pipeline("video-classification", folder)
+    model, processor = classify.model, classify.video_processor
+    by_hand = []
+    for video in data["video"]:
+        clips, _ = read_video(video, processor.sample_frames)
+        crops = [processor(clip, do_sample_frames=False, return_tensors="pt")["pixel_values"][0] for clip in clips]
+        views = torch.cat(crops)
+        assert len(views) == 6 and not torch.equal(views[0], views[1]) and not torch.equal(views[0], views[3])
+        with torch.no_grad():
+            by_hand.append(torch.stack([model(view[None]).logits.softmax(-1)[0] for view in views]).mean(0))
+    expected = torch.stack(by_hand).numpy()
 
+    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    for video, row in zip(data["video"], expected, strict=True):
+        scores = {entry["label"]: entry["score"] for entry in classify(video, num_frames=4, top_k=8)}
+        np.testing.assert_allclose([scores[name] for name in names], row, atol=1e-6)
 
-@pytest.mark.parametrize("num_views", [0, 3])
-def test_views_must_divide_the_rows(num_views):
-    with pytest.raises(ValueError, match=f"4 rows of logits cannot be grouped into videos of {num_views} views"):
-        average_views(LOGITS, num_views)
+    dataset = ClipDataset(data, processor, training=False)
+    scores, labels = evaluate_dataset(model, dataset, batch_size=3, progress=False)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    loss = -np.log(expected[np.arange(len(labels)), labels]).mean()
+    options = {"per_device_eval_batch_size": 3}
+    for trainer in (
+        VideoTrainer(model, make_arguments(tmp_path, **options), eval_dataset=dataset),
+        Trainer(
+            model,
+            TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, label_names=["labels"], **options),
+            data_collator=collate_clips,
+            compute_metrics=compute_metrics,
+            eval_dataset=dataset,
+        ),
+    ):
+        prediction = trainer.predict(dataset)
+        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+        np.testing.assert_allclose(torch.from_numpy(logits).softmax(-1), expected, atol=1e-6)
+        metrics = trainer.evaluate()
+        assert metrics["eval_loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["eval_top1_accuracy"] == (expected.argmax(1) == labels).mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_are_float32_probabilities_whatever_the_dtype_of_the_model(dtype):
-    pixel_values = torch.randn(6, 4, 3, 2, 2)
-    scores = predict_scores(MeanPixelClassifier(dtype=dtype), pixel_values, num_views=3)
+    scores = predict_scores(MeanPixelClassifier(dtype=dtype), torch.randn(2, 4, 3, 2, 2))
     assert scores.shape == (2, 3) and scores.dtype == torch.float32
     torch.testing.assert_close(scores.sum(-1), torch.ones(2))
 
 
-def test_a_data_set_is_evaluated_in_order_with_views_averaged():
-    items = [{"pixel_values": torch.randn(2, 3, 3, 2, 2), "labels": index % 3} for index in range(5)]
+@pytest.mark.parametrize(
+    ("problem_type", "function"),
+    [("multi_label_classification", torch.sigmoid), ("regression", lambda logits: logits)],
+)
+def test_scores_follow_the_problem_type(problem_type, function):
+    pixel_values = torch.randn(2, 4, 3, 2, 2)
+    scores = predict_scores(MeanPixelClassifier(problem_type), pixel_values)
+    torch.testing.assert_close(scores, function(pixel_values[:, :3].mean((2, 3, 4))))
+
+
+def test_a_data_set_is_evaluated_in_order():
+    items = [{"pixel_values": torch.randn(1, 3, 3, 2, 2), "labels": index % 3} for index in range(5)]
     scores, labels = evaluate_dataset(MeanPixelClassifier(), items, batch_size=2, progress=False)
     assert labels.tolist() == [0, 1, 2, 0, 1]
-    views = torch.stack([item["pixel_values"] for item in items]).mean((3, 4, 5))
-    torch.testing.assert_close(torch.from_numpy(scores), views.softmax(-1).mean(1))
+    clips = torch.cat([item["pixel_values"] for item in items])
+    torch.testing.assert_close(torch.from_numpy(scores), clips.mean((2, 3, 4)).softmax(-1))
 
 
 def test_an_empty_data_set_is_refused():
     with pytest.raises(ValueError, match="the data set is empty"):
         evaluate_dataset(MeanPixelClassifier(), [], progress=False)
+
+
+def test_models_that_average_no_views_are_refused_several():
+    sizes = {"image_size": 32, "num_frames": 2, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = VideoMAEForVideoClassification(VideoMAEConfig(**sizes, intermediate_size=8))
+    check_views(model, 1, 1)
+    with pytest.raises(ValueError, match="takes one view of a video, not num_clips=5 x num_crops=3"):
+        check_views(model, 5, 3)

@@ -3,6 +3,7 @@ import pytest
 from transformers import EvalPrediction
 
 from hf_video.training import (
+    average_precision,
     calibration_error,
     compute_metrics,
     confusion_matrix,
@@ -51,9 +52,10 @@ def test_shapes_and_ids_are_checked(scores, labels, message):
         confusion_matrix(scores, labels)
 
 
-def test_k_is_checked():
-    with pytest.raises(ValueError, match=r"number of classes \(3\), got 4"):
-        top_k_accuracy(SCORES, LABELS, k=4)
+def test_k_goes_no_further_than_the_classes():
+    assert top_k_accuracy(SCORES, LABELS, k=5) == 1.0
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        top_k_accuracy(SCORES, LABELS, k=0)
 
 
 def test_accuracy_of_each_class_and_none_without_videos():
@@ -74,3 +76,32 @@ def test_calibration_error_is_the_gap_between_confidence_and_accuracy():
 def test_calibration_is_of_probabilities():
     with pytest.raises(ValueError, match="rows that sum to 1: apply a softmax"):
         calibration_error(np.array([[2.0, 1.0]]), np.array([0]))
+
+
+def test_average_precision_is_that_of_scikit_learn_with_equal_scores_too():
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    generator = np.random.default_rng(0)
+    targets = generator.integers(0, 2, (50, 6))
+    scores = generator.normal(size=(50, 6)).round(1)
+    found = average_precision(scores, targets)
+    expected = [metrics.average_precision_score(targets[:, index], scores[:, index]) for index in range(6)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert not np.allclose(found, average_precision(-scores, targets))
+
+
+def test_classes_that_no_video_has_are_left_out_of_the_mean():
+    scores = np.array([[0.9, 0.2, 0.5], [0.8, 0.7, 0.5], [0.1, 0.6, 0.5]])
+    targets = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 0]])
+    assert average_precision(scores, targets)[:2].tolist() == [pytest.approx((1 + 2 / 3) / 2), 1.0]
+    assert np.isnan(average_precision(scores, targets)[2])
+    metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=targets))
+    assert metrics == {"mean_average_precision": pytest.approx((5 / 6 + 1) / 2)}
+
+
+def test_targets_are_checked():
+    with pytest.raises(ValueError, match=r"\(4, 3\) and \(4,\)"):
+        average_precision(SCORES, LABELS)
+    with pytest.raises(ValueError, match="Targets must be 0 or 1"):
+        average_precision(SCORES, SCORES)
+    with pytest.raises(ValueError, match="No video has a class"):
+        compute_metrics(EvalPrediction(predictions=SCORES, label_ids=np.zeros((4, 3))))

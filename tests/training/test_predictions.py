@@ -23,6 +23,18 @@ def test_a_row_a_video_the_surest_mistakes_first(tmp_path, suffix):
     np.testing.assert_allclose(table["score: sit"][:], [0.8, 0.7, 0.4, 0.1])
 
 
+def test_several_classes_a_video(tmp_path):
+    labels = np.array([[1, 0], [1, 1], [0, 0], [0, 0]])
+    write_predictions(tmp_path / "table.parquet", **TABLE | {"labels": labels})
+    table = datasets.Dataset.from_parquet(str(tmp_path / "table.parquet"), cache_dir=str(tmp_path / "cache"))
+    assert table["video"][:] == ["c", "b", "d", "a"]
+    assert table["labels"][:] == ["", "run;sit", "", "run"]
+    assert table["predictions"][:] == ["sit", "sit", "run", "run"]
+    assert table["is_right"][:] == [False, False, False, True]
+    np.testing.assert_allclose(table["error"][:], [0.8, 0.7, 0.6, 0.1])
+    np.testing.assert_allclose(table["score: run"][:], [0.2, 0.3, 0.6, 0.9])
+
+
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match="table.xlsx is no table; a name that ends in .csv or .parquet"):
         write_predictions(tmp_path / "table.xlsx", **TABLE)

@@ -4,7 +4,11 @@ import sys
 import numpy as np
 import pytest
 
+from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
+from hf_video.training.figures import plot_clips
+from hf_video.training.report import _worst_clips, clip_reader, losses_of
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]
@@ -17,22 +21,84 @@ HISTORY = [
 ]
 
 
+def clip_of(row):
+    return f"video {row}", np.full((8, 12, 16, 3), row / 4)
+
+
 def write(folder, **options):
     return write_report(folder, scores=SCORES, labels=LABELS, class_names=NAMES, **options)
 
 
 def test_everything_is_written(tmp_path):
-    result = write(tmp_path / "report", log_history=HISTORY, split="test", details={"seed": 5})
+    result = write(tmp_path / "report", log_history=HISTORY, split="test", details={"seed": 5}, clip_of=clip_of)
     written = sorted(path.name for path in (tmp_path / "report").iterdir())
-    assert written == ["confusion_matrix.png", "curves.png", "metrics.json", "report.md"]
+    assert written == ["confusion_matrix.png", "curves.png", "metrics.json", "report.md", "worst_clips.png"]
     assert json.loads((tmp_path / "report" / "metrics.json").read_text()) == result
     assert result["top1_accuracy"] == 0.75 and result["num_videos"] == 4 and result["seed"] == 5
     summary = (tmp_path / "report" / "report.md").read_text()
     assert "Measured on 4 videos of the test split." in summary
-    assert "| right | 2 | 50.0% | up (1) |" in summary
-    for name in ("curves.png", "confusion_matrix.png"):
+    assert summary.index("| 1 | right | 2 | 50.0% | up (1) |") < summary.index("| 0 | left | 1 | 100.0% |  |")
+    assert "| right | up | 1 of 2 |" in summary and summary.count(" of ") == 1 + 1
+    for name in ("curves.png", "confusion_matrix.png", "worst_clips.png"):
         assert (tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG")
         assert f"({name})" in summary
+
+
+def test_speed_and_memory_are_summed_up(tmp_path):
+    speeds = [10.0, 30.0, 20.0]
+    history = [
+        {
+            "loss": 1.0,
+            "epoch": 1.0,
+            "clips_per_second": speed,
+            "data_wait_fraction": speed / 100,
+            "peak_memory_gib": 1.5,
+        }
+        for speed in speeds
+    ]
+    result = write(tmp_path, log_history=history)
+    assert (result["clips_per_second"], result["data_wait_fraction"], result["peak_memory_gib"]) == (20.0, 0.2, 1.5)
+    summary = (tmp_path / "report.md").read_text()
+    assert (
+        "| clips per second in training | 20 |" in summary and "| of that time, waiting for data | 20.0% |" in summary
+    )
+
+
+def test_the_clips_with_the_highest_loss_are_shown_worst_first():
+    scores = np.array([[9.0, 0, 0], [0, 1, 0], [0, 5, 0], [0, 0, 0]])
+    labels = np.array([0, 1, 0, 1])
+    np.testing.assert_allclose(losses_of(scores, labels)[3], np.log(3), rtol=1e-6)
+    clips = _worst_clips(scores, labels, NAMES, clip_of)
+    assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3", "video 1", "video 0"]
+    assert clips[0].caption == ("true: left (0.7%)", "predicted: right (98.7%)", "loss 5.01, video 2")
+    figure = plot_clips(clips, "Worst")
+    assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1]
+    strip = figure.axes[0].images[0].get_array()
+    assert strip.shape == (12, 6 * 17 - 1, 3)  # six frames of the eight, a white line between two
+    assert (strip[:, 16] == 1).all() and (strip[:, :16] == 0.5).all()
+
+
+def test_clips_are_shown_as_the_model_sees_them(tmp_path):
+    folder = write_moving_digits(tmp_path / "digits", train_per_class=1, test_per_class=1, num_frames=8, image_size=32)
+    processor = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16, num_clips=2)
+    dataset = ClipDataset(load_video_dataset(folder)["test"], processor, training=False)
+    videos = dataset.dataset["video"]
+    name, frames = clip_reader(dataset, 7, broken=[videos[2]])(3)
+    assert name == "right-down/0000.mp4" and videos[4].endswith(name)
+    expected = processor(videos[4], do_normalize=False, return_tensors="pt")["pixel_values"][0, 0]
+    np.testing.assert_allclose(frames, expected.movedim(1, -1).numpy(), atol=1e-6)
+    assert clip_reader(dataset, 6, broken=[videos[2]]) is None
+
+
+def test_a_report_of_several_labels_a_video(tmp_path):
+    labels = np.array([[1.0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 1, 1]])
+    np.testing.assert_allclose(losses_of(np.zeros((4, 3)), labels), np.log(2), rtol=1e-6)
+    result = write_report(tmp_path, scores=2 * SCORES - 1, labels=labels, class_names=NAMES, clip_of=clip_of)
+    assert "confusion_matrix" not in result and (tmp_path / "worst_clips.png").exists()
+    summary = (tmp_path / "report.md").read_text()
+    assert "| mean average precision | " in summary
+    # Of the three videos with "right" one has the higher score, the others share the lower one with one without.
+    assert "| 1 | right | 3 | " in summary and "| 0 | left | 1 | 100.0% |" in summary
 
 
 def test_pictures_can_be_drawn_for_many_classes_and_none_without_history(tmp_path):

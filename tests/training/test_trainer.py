@@ -7,7 +7,7 @@ from transformers import Trainer, TrainerState, set_seed
 
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-from hf_video.training import VideoTrainer, VideoTrainingArguments, compute_metrics, evaluate_dataset
+from hf_video.training import VideoTrainer, VideoTrainingArguments, compute_metrics
 from hf_video.training.callbacks import SetEpochCallback
 
 
@@ -121,20 +121,6 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(model, tmp_
     torch.testing.assert_close(weights(resumed.model), weights(whole.model), rtol=0, atol=0)
 
 
-def test_views_of_a_video_are_averaged_in_evaluation(model, tmp_path):
-    dataset = RandomClips(6, num_views=3)
-    trainer = VideoTrainer(model=model, args=arguments(tmp_path), eval_dataset=dataset)
-    prediction = trainer.predict(dataset)
-    scores, labels = evaluate_dataset(model, dataset, progress=False)
-    assert prediction.label_ids.tolist() == labels.tolist()
-    torch.testing.assert_close(torch.from_numpy(prediction.predictions).softmax(-1), torch.from_numpy(scores))
-
-    views = collate_clips([dataset[index] for index in range(6)])
-    with torch.no_grad():
-        mean_loss = model(views["pixel_values"], labels=views["labels"].repeat_interleave(3)).loss.item()
-    assert prediction.metrics["test_loss"] == pytest.approx(mean_loss, rel=1e-5)
-
-
 def test_gradient_accumulation_gives_the_gradient_of_the_whole_batch(model, tmp_path):
     trained = []
     for number, (batch_size, accumulation) in enumerate(((8, 1), (2, 4))):
@@ -161,15 +147,18 @@ def test_several_training_views_of_a_video_are_clips_of_their_own(model, tmp_pat
     for num_views in (1, 2):
         dataset = RandomClips(8 // num_views)
         clips = [dataset[index]["pixel_values"][0] for index in range(8 // num_views)]
-        items = [{"pixel_values": torch.stack([clip] * num_views), "labels": i % 2} for i, clip in enumerate(clips)]
+        items = [
+            {"pixel_values": torch.stack([clip] * num_views), "labels": i % 2, "sample_key": (0, 0, i)}
+            for i, clip in enumerate(clips)
+        ]
         trainer = VideoTrainer(
             model=copy.deepcopy(model), args=arguments(tmp_path), train_dataset=items, eval_dataset=items
         )
         batch = collate_clips(items)
         trainer.model.train()
-        loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=len(items)).item()
-        repeated = batch["labels"].repeat_interleave(num_views)
-        expected = torch.nn.functional.cross_entropy(trainer.model(batch["pixel_values"]).logits, repeated)
+        assert batch["pixel_values"].ndim == 5
+        expected = torch.nn.functional.cross_entropy(trainer.model(batch["pixel_values"]).logits, batch["labels"])
+        loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=len(batch["labels"])).item()
         assert loss == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -187,6 +176,8 @@ def test_soft_targets_leave_the_problem_type_alone(model, tmp_path):
         eval_dataset=RandomClips(),
         data_collator=MixingCollator(mixing, 2, label_smoothing=0.1),
     )
+    targets = next(iter(trainer.get_train_dataloader()))["labels"]
+    assert targets.shape == (4, 2) and ((targets > 0) & (targets < 1)).all()
     trainer.train()
     assert trainer.model.config.problem_type in (None, "single_label_classification")
     items = [RandomClips()[index] for index in range(8)]

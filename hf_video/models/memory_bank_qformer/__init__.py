@@ -7,10 +7,12 @@ from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModel,
     MemoryBankQFormerPreTrainedModel,
 )
+from .modeling_memory_bank_qformer_generation import MemoryBankQFormerForConditionalGeneration
 
 __all__ = [
     "MemoryBank",
     "MemoryBankQFormerConfig",
+    "MemoryBankQFormerForConditionalGeneration",
     "MemoryBankQFormerForVideoClassification",
     "MemoryBankQFormerModel",
     "MemoryBankQFormerPreTrainedModel",

@@ -28,9 +28,11 @@ class CompressionPolicy(Protocol):
 
     Attributes:
         uses_similarities: whether [`~CompressionPolicy.__call__`] looks at the similarities of neighbours.
+        averages: whether its weights are other than 0 and 1.
     """
 
     uses_similarities: bool
+    averages: bool
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         """
@@ -55,17 +57,20 @@ class Merge:
     """
 
     uses_similarities = True
+    averages = True
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = similarities.argmax(dim=1)
         older, newer = counts_of_pair(counts, index)
-        return Replacement(index, older / (older + newer), older + newer)
+        # Counts are float32 as the original's, and whole; the states may be float64.
+        return Replacement(index, older.double() / (older + newer), older + newer)
 
 
 class FirstInFirstOut:
     """The oldest entry goes: the bank is a window over the last frames, and the counts stay 1."""
 
     uses_similarities = False
+    averages = False
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = torch.zeros_like(counts[:, 0], dtype=torch.long)
@@ -79,6 +84,7 @@ class Uniform:
     """
 
     uses_similarities = False
+    averages = False
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = (counts[:, :-1] + counts[:, 1:]).argmin(dim=1)

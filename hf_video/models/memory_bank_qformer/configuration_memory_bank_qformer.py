@@ -61,7 +61,13 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
     """
 
     model_type = "memory_bank_qformer"
-    keys_to_ignore_at_inference = ["memory"]
+    keys_to_ignore_at_inference = [
+        "memory",
+        "past_key_values",
+        "video_embeds",
+        "encoder_last_hidden_state",
+        "qformer_outputs",
+    ]
     sub_configs_defaults = {
         "vision_config": SubConfigSpec(AutoConfig, model_type="instructblip_vision_model", optional=True),
         "qformer_config": InstructBlipQFormerConfig,

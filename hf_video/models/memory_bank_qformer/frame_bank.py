@@ -92,7 +92,7 @@ class Bank:
         A copy of the entries `(batch_size, num_entries, num_positions, num_channels)`, oldest first. Where videos of a
         batch have fewer entries than others, zeros follow, and their counts are 0.
         """
-        order = self.order[:, : max(self.num_entries)]
+        order = self.order[:, : max(self.num_entries, default=0)]
         states = self.slots.gather(1, order[..., None].expand(-1, -1, -1, self.slots.shape[-1]))
         for row, num_entries in enumerate(self.num_entries):
             states[row, num_entries:] = 0
@@ -101,17 +101,16 @@ class Bank:
     @property
     def counts(self) -> torch.Tensor:
         """A copy of the frames that each entry stands for `(batch_size, num_entries, num_positions)`, float32."""
-        return self.slot_counts[:, : max(self.num_entries)].clone()
+        return self.slot_counts[:, : max(self.num_entries, default=0)].clone()
 
     @property
     def entries_of_each(self) -> int:
         """The number of entries where all videos have as many."""
-        first, *others = self.num_entries
-        if any(other != first for other in others):
+        if len(set(self.num_entries)) != 1:
             raise ValueError(
                 f"The videos have different numbers of entries, {self.num_entries}: take them one by one."
             )
-        return first
+        return self.num_entries[0]
 
     def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
         """Where one slot a position `(batch_size, num_positions)` lies in a tensor like `slots` flattened to rows."""
@@ -178,7 +177,11 @@ class Bank:
         newer = self.order.gather(1, index + 1)[:, 0]
         older_rows, newer_rows = self.rows_of(older), self.rows_of(newer)
         for tensor in (self.slots, *(tensor for pair in self.projections.values() for tensor in pair)):
-            merged = torch.lerp(read(tensor, newer_rows), read(tensor, older_rows), weight.view(-1, 1).to(tensor))
+            pair, share = (read(tensor, newer_rows), read(tensor, older_rows)), weight.view(-1, 1)
+            # An entry that leaves takes its infinities with it, which no share of 0 does.
+            merged = (
+                torch.lerp(*pair, share.to(tensor)) if policy.uses_similarities else pair[0].where(share == 0, pair[1])
+            )
             write(tensor, older_rows, merged)
 
         remaining = num_entries - 1

@@ -34,10 +34,10 @@ def check_inputs(
             f"`vision_embeds` must be (batch_size, num_frames, num_tokens, {width}), got {tuple(vision_embeds.shape)}."
         )
     batch_size, num_frames = frames.shape[:2]
-    if not num_frames:
-        raise ValueError("There are no frames: pass at least one.")
+    if not batch_size or not num_frames:
+        raise ValueError(f"There are {batch_size} videos of {num_frames} frames: pass at least one of each.")
     if frame_attention_mask is None:
-        has_frame = torch.ones(batch_size, num_frames, dtype=torch.bool)
+        has_frame = torch.ones(batch_size, num_frames, dtype=torch.bool, device="cpu")
     elif frame_attention_mask.shape == (batch_size, num_frames):
         has_frame = frame_attention_mask.bool().cpu()
     else:
@@ -66,7 +66,7 @@ def check_inputs(
 
 def last_frames(frames: torch.Tensor, has_frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Of `(batch_size, num_frames, ...)` the last that each video has, with 1 for `num_frames`, and whether it has."""
-    time = torch.arange(has_frame.shape[1])
+    time = torch.arange(has_frame.shape[1], device="cpu")
     index = torch.where(has_frame, time, 0).amax(1).to(frames.device)
     return frames[torch.arange(len(frames), device=frames.device), index][:, None], has_frame.any(1, keepdim=True)
 
@@ -91,5 +91,5 @@ def uniform_spans(memory: MemoryBank, frames_of_video: list[list[bool]]) -> Iter
         for row in (row for row, has_frame in enumerate(present) if has_frame):
             rows_of_length.setdefault(banks[0].num_entries[row] if banks else 0, []).append(row)
         for rows in rows_of_length.values():
-            yield torch.tensor(rows), range(start, stop)
+            yield torch.tensor(rows, device="cpu"), range(start, stop)
         start = stop

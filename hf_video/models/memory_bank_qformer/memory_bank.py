@@ -50,7 +50,9 @@ class MemoryBank:
         self.policy = policy
         self.visual: Bank | None = None
         self.query: list[Bank] = []
-        self.frames_seen = torch.zeros(0, dtype=torch.long)
+        self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
+        # Whether a frame is entering the banks: some have it then, and some do not.
+        self.is_unfinished = False
 
     def __repr__(self) -> str:
         return f"MemoryBank(length={self.length}, policy={self.policy!r}, frames_seen={self.frames_seen.tolist()})"
@@ -71,7 +73,8 @@ class MemoryBank:
         device: torch.device,
     ) -> None:
         """
-        Make banks for new videos, or see that those of earlier frames fit.
+        Make banks for new videos, or see that those of earlier frames fit. What was filled in inference mode is copied
+        for a call outside of it, which may not write there.
 
         Args:
             batch_size: number of videos.
@@ -80,20 +83,32 @@ class MemoryBank:
             dtype, device: of the states, see [`Bank`].
 
         Raises:
-            ValueError: if the memory was filled with something else.
+            ValueError: if the memory was filled with something else, is on another device, or an earlier call was
+                interrupted while a frame entered it.
         """
+        if self.is_unfinished:
+            raise ValueError(
+                "A call was interrupted while a frame entered this memory, which some of its banks have and some have "
+                "not: go on from a `clone()` or a file made before, or begin without a memory."
+            )
         if not self.batch_size:
             visual, *query = (
                 None if size is None else Bank(batch_size, *size, self.length, self.policy, dtype, device)
                 for size in (visual_size, *query_sizes)
             )
             self.visual, self.query = visual, [bank for bank in query if bank is not None]
-            self.frames_seen = torch.zeros(batch_size, dtype=torch.long)
+            self.frames_seen = torch.zeros(batch_size, dtype=torch.long, device="cpu")
         if self.batch_size != batch_size:
             raise ValueError(
                 f"The memory is of {self.batch_size} videos, but the batch has {batch_size}: select the videos with "
                 "`memory.batch_select_indices`, or begin without a memory."
             )
+        banks = self.banks()
+        if banks and banks[0].slots.device != device:
+            raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
+        if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
+            self._replace(lambda bank: bank.map(torch.Tensor.clone))
+            self.frames_seen = self.frames_seen.clone()
         if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
         if self.visual is not None and self.visual.size != visual_size:
@@ -112,6 +127,7 @@ class MemoryBank:
     def _copy(self, function: Callable[[Bank], Bank]) -> "MemoryBank":
         memory = MemoryBank(self.length, self.policy)
         memory.visual, memory.query, memory.frames_seen = self.visual, self.query, self.frames_seen.clone()
+        memory.is_unfinished = self.is_unfinished
         memory._replace(function)
         return memory
 
@@ -130,8 +146,21 @@ class MemoryBank:
 
     def reset(self) -> None:
         """Forget everything, to begin new videos."""
-        self.visual, self.query = None, []
-        self.frames_seen = torch.zeros(0, dtype=torch.long)
+        self.visual, self.query, self.is_unfinished = None, [], False
+        self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
+
+    def append(self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor]) -> None:
+        """
+        Add a frame to every bank: its tokens `(batch_size, num_tokens, hidden_size of the vision tower)`, and the
+        input of every layer `(batch_size, num_query_tokens + text_length, hidden_size)`.
+        """
+        self.is_unfinished = True
+        if self.visual is not None:
+            self.visual.append(vision_states)
+        for bank, layer_input in zip(self.query, layer_inputs, strict=bool(self.query)):
+            bank.append(layer_input)
+        self.frames_seen += 1
+        self.is_unfinished = False
 
     def drop_projections(self) -> None:
         """Forget the keys and values of the entries; the next call computes them from the states."""
@@ -160,7 +189,7 @@ class MemoryBank:
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the videos of these indices (int64, or bool for each video), in this order."""
-        rows = torch.arange(self.batch_size)[indices.cpu()]
+        rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
         self._replace(lambda bank: bank.take(rows))
         self.frames_seen = self.frames_seen[rows]
 
@@ -170,13 +199,18 @@ class MemoryBank:
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every video `repeats` times, copies next to each other."""
-        self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+        self.batch_select_indices(torch.arange(self.batch_size, device="cpu").repeat_interleave(repeats))
 
     def save(self, path: str | os.PathLike) -> None:
         """
         Write a safetensors file. It appears complete or not at all, and replaces an older one of this name.
         Keys and values are left out: they follow from the states.
+
+        Raises:
+            ValueError: if a call was interrupted while a frame entered the memory.
         """
+        if self.is_unfinished:
+            raise ValueError(f"{path} was not written: a call was interrupted while a frame entered the memory.")
         names = ("slots", "order", "slot_counts", "similarities")
         tensors = {"frames_seen": self.frames_seen}
         for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:

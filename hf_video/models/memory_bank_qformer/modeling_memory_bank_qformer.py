@@ -512,11 +512,11 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         if attention_mask is not None:
             attention_mask = attention_mask.repeat_interleave(num_frames, 0)
         query_embeds = self.query_tokens.expand(batch_size * num_frames, -1, -1)
-        outputs = self.qformer(
-            query_embeds, vision_embeds.flatten(0, 1), input_ids, attention_mask, return_dict=True, **kwargs
-        )
-        states = outputs.last_hidden_state.unflatten(0, (batch_size, num_frames))
-        states = states * has_frame.to(states)[..., None, None]
+        # Whatever stands in place of a frame, a NaN too, must reach neither outputs nor gradients.
+        is_missing = ~has_frame.to(vision_embeds.device)[..., None, None]
+        vision_embeds = vision_embeds.masked_fill(is_missing, 0).flatten(0, 1)
+        outputs = self.qformer(query_embeds, vision_embeds, input_ids, attention_mask, return_dict=True, **kwargs)
+        states = outputs.last_hidden_state.unflatten(0, (batch_size, num_frames)).masked_fill(is_missing, 0)
         return self.make_output(last_frames(states, has_frame)[0][:, 0], states, output_frame_hidden_states, outputs)
 
     def read_frames(
@@ -596,11 +596,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        if memory.visual is not None:
-            memory.visual.append(vision_states)
-        for bank, layer_input in zip(memory.query, outputs.layer_inputs, strict=bool(memory.query)):
-            bank.append(layer_input)
-        memory.frames_seen += 1
+        memory.append(vision_states, outputs.layer_inputs)
         return outputs
 
     def frame_positions(self, frames_seen: torch.Tensor) -> torch.Tensor:

@@ -4,15 +4,14 @@ Mamba's depthwise causal convolution with SiLU on the CPU, by kernels that numba
 PyTorch's convolution wants channels first, where linear layers give them last, and takes longer than the scan.
 """
 
-import re
 from collections.abc import Iterator
 
 import torch
 
 from .numba_threads import from_lanes, run_units, split_work, to_lanes
+from .selective_scan_operators import operator_namespace, register_convolution_gradients
 
-# Operators are named after their module: a copy of it, from a repository on the Hub, may live in the same process.
-NAMESPACE = re.sub(r"\W", "_", __name__)
+NAMESPACE = operator_namespace(__name__)
 
 
 def causal_conv1d_silu_cpu(
@@ -89,15 +88,4 @@ def _(dy, x, weight, bias, reverse):
     return x.new_empty(x.shape), x.new_empty(weight.shape), x.new_empty(x.shape[-1])
 
 
-def _save_inputs(ctx, inputs, output):
-    *tensors, ctx.reverse = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _differentiate(ctx, dy):
-    x, weight, bias = ctx.saved_tensors
-    dx, dweight, dbias = conv_backward(dy, x, weight, bias, ctx.reverse)
-    return dx, dweight, None if bias is None else dbias, None
-
-
-conv_forward.register_autograd(_differentiate, setup_context=_save_inputs)
+register_convolution_gradients(conv_forward, conv_backward)

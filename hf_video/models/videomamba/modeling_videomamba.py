@@ -23,6 +23,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .causal_conv1d_cpu import causal_conv1d_silu_cpu
+from .causal_conv1d_triton import causal_conv1d_silu_triton
 from .configuration_videomamba import VideoMambaConfig
 from .embeddings_videomamba import (
     TokenGrid,
@@ -33,10 +34,14 @@ from .embeddings_videomamba import (
 from .masking_videomamba import check_mask, draw_mask
 from .selective_scan import choose_backend, selective_scan
 from .teacher_videomamba import VideoMambaTeacher
+from .views_videomamba import average_views, flatten_views
 
 logger = logging.get_logger(__name__)
 
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
+
+# Convolutions with SiLU that leave channels as the scan of the same backend wants them.
+FUSED_CONVOLUTIONS = {"cpu": causal_conv1d_silu_cpu, "triton": causal_conv1d_silu_triton}
 
 
 @dataclass
@@ -135,13 +140,13 @@ class VideoMambaScan(nn.Module):
         self.D = nn.Parameter(torch.empty(config.intermediate_size))
 
     def convolve(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Convolution and activation; in one go where the scan will run on the CPU's kernels."""
+        """Convolution and activation; in one go where the backend of the scan has that."""
         conv1d, state_size = self.conv1d, self.A_log.shape[1]
         # An adapter around the convolution has to be called.
         if type(conv1d) is VideoMambaConv1d and self.fuses_silu:
             backend = choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None)
-            if backend == "cpu":
-                return causal_conv1d_silu_cpu(hidden_states, conv1d.weight, conv1d.bias, self.reverse)
+            if backend in FUSED_CONVOLUTIONS:
+                return FUSED_CONVOLUTIONS[backend](hidden_states, conv1d.weight, conv1d.bias, self.reverse)
         return self.activation_fn(conv1d(hidden_states))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -232,7 +237,8 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("video",)
     supports_gradient_checkpointing = True
-    _no_split_modules = ["VideoMambaEmbeddings", "VideoMambaLayer"]
+    _supports_views = True
+    _no_split_modules = ["VideoMambaPatchEmbeddings", "VideoMambaEmbeddings", "VideoMambaLayer"]
     _keep_in_fp32_modules_strict = ["A_log", "D", "dt_proj.bias"]
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": VideoMambaLayer}
@@ -402,8 +408,9 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutputWithNoAttention:
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(pixel_values, **kwargs)
-        logits = self.classifier(self.dropout(self.pool(outputs.last_hidden_state)))
+        outputs: BaseModelOutputWithNoAttention = self.videomamba(flatten_views(pixel_values), **kwargs)
+        features = self.dropout(self.pool(outputs.last_hidden_state))
+        logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
@@ -421,7 +428,7 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames.
+                Normalised frames; `(batch_size, num_views, ...)` for several clips and crops, see `average_views`.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`

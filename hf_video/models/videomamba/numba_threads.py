@@ -10,6 +10,7 @@ would share, as with numba's own parallel layers.
 import ctypes
 import functools
 import math
+import multiprocessing
 import os
 import threading
 import time
@@ -29,8 +30,10 @@ logger = logging.get_logger(__name__)
 UNITS_PER_THREAD = 2
 COMPILING = threading.RLock()
 TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# A forked child would wait forever for threads that only its parent has.
-OWNER_OF_TEAM = os.getpid()
+# A forked child would wait forever for threads that only its parent has, or for a lock that one of them held.
+OWNER_OF_TEAM = None if multiprocessing.parent_process() else os.getpid()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=COMPILING.acquire, after_in_parent=COMPILING.release, after_in_child=COMPILING.release)
 
 
 @functools.cache
@@ -45,7 +48,7 @@ def why_numba_cannot() -> str | None:
 
 def split_work(batch_size: int, groups: int, blocks: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Units of work (batch, group, part, first block, end block), `blocks` being those of one group."""
-    parts = min(blocks, math.ceil(UNITS_PER_THREAD * torch.get_num_threads() / (batch_size * groups)))
+    parts = min(blocks, math.ceil(UNITS_PER_THREAD * torch.get_num_threads() / max(1, batch_size * groups)))
     for batch in range(batch_size):
         for group in range(groups):
             for part in range(parts):
@@ -65,7 +68,7 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     waiting = deque(units)
     with COMPILING:
-        if not kernel.signatures:
+        if waiting and not kernel.signatures:
             start = time.perf_counter()
             kernel(*arrays, *waiting.pop())
             if kernel.stats.cache_misses:
@@ -112,18 +115,24 @@ def openmp_team() -> Callable[..., None] | None:
 
 def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None:
     """Call a function once on every thread of the team, and raise what one of them raised, Ctrl-C included."""
-    errors: list[BaseException] = []
+    caller, errors, has_run = threading.get_ident(), list[BaseException](), False
 
     def task(_: Any) -> None:
+        nonlocal has_run
         try:
             work()
         except BaseException as error:  # nothing can be raised through a frame of C
             errors.append(error)
+        if threading.get_ident() == caller:
+            has_run = True
 
     # Always as many threads as PyTorch's operations have: to change their number takes longer than the work.
     run_in_team(TEAM_TASK(task), None, torch.get_num_threads(), 0)
     if errors:
         raise errors[0]
+    if not has_run:
+        # Only a signal's handler, such as that of Ctrl-C, can have raised before the first line of the task.
+        raise KeyboardInterrupt("a signal came while threads were started")
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

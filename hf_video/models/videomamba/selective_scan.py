@@ -3,6 +3,7 @@ The selective scan of state space models (Mamba, https://arxiv.org/abs/2312.0075
 
 A backend is one row of `BACKENDS`: how to run it, and why it cannot in a given situation. The first one that can is
 taken, which is logged once; the argument `backend` or the environment variable `HF_VIDEO_SELECTIVE_SCAN` forces one.
+On CUDA, mamba-ssm's kernels come before `triton`, because no GPU has been at hand on which to measure the two.
 """
 
 import functools
@@ -16,6 +17,7 @@ from transformers.utils import logging
 from .selective_scan_cpu import selective_scan_cpu, why_cpu_cannot
 from .selective_scan_mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
 from .selective_scan_reference import selective_scan_reference
+from .selective_scan_triton import selective_scan_triton, why_triton_cannot
 
 logger = logging.get_logger(__name__)
 
@@ -48,7 +50,7 @@ class Backend(NamedTuple):
     automatic: bool = True
 
 
-# The fastest first.
+# In the order in which they are tried.
 BACKENDS = {
     "mamba_ssm": Backend(
         functools.partial(selective_scan_mamba_ssm, source="mamba_ssm"),
@@ -59,6 +61,7 @@ BACKENDS = {
         functools.partial(why_mamba_ssm_cannot, source=KERNELS_REPOSITORY),
         automatic=False,
     ),
+    "triton": Backend(selective_scan_triton, why_triton_cannot),
     "cpu": Backend(selective_scan_cpu, why_cpu_cannot),
     "reference": Backend(selective_scan_reference, lambda situation: None),
 }
@@ -113,9 +116,10 @@ def selective_scan(
         initial_state (`torch.Tensor` of shape `(batch_size, dim, state_size)`, *optional*):
             State before the first step; zero when not given.
         backend (`str`, *optional*):
-            `"reference"`, `"cpu"` (with the package numba), `"mamba_ssm"` (CUDA, with the package of that name), or
-            `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`). When not given,
-            the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or else the fastest one that can is taken.
+            `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
+            of that name), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`).
+            When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or else the first of
+            `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
 
     Returns:
         The output, `(batch_size, dim, length)` in the dtype of `u`; with `return_last_state` also the last state,
@@ -162,7 +166,7 @@ def choose_backend(
         if reason is None:
             break
         reasons.append(f"not {name!r}: {reason}")
-    _announce(name, "; ".join(reasons) or "the fastest")
+    _announce(name, "; ".join(reasons) or "the first choice")
     return name
 
 
@@ -201,11 +205,15 @@ def _check(
             raise ValueError(f"`{name}` must have the shape {shape}, got {tuple(tensor.shape)}.")
     for name, tensor in {"B": B, "C": C}.items():
         fits = tensor.ndim == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch_size, state_size, length)
-        if not fits or dim % tensor.shape[1]:
+        if not fits or not tensor.shape[1] or dim % tensor.shape[1]:
             raise ValueError(
                 f"`{name}` must be (batch_size={batch_size}, state_size={state_size}, length={length}), or have "
                 f"groups that divide {dim} channels as its second dimension, got {tuple(tensor.shape)}."
             )
+    named = {"delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    for name, tensor in {**named, "initial_state": initial_state}.items():
+        if tensor is not None and tensor.device != u.device:
+            raise ValueError(f"`{name}` is on {tensor.device}, but `u` on {u.device}: all must be on one device.")
 
 
 __all__ = ["selective_scan"]

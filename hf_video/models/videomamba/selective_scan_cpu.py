@@ -6,17 +6,21 @@ chunks of time and computes the others once more, so that memory grows with leng
 """
 
 import math
-import re
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from .numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
+from .selective_scan_operators import (
+    LOG2_E,
+    needs_gradient,
+    operator_namespace,
+    register_gradients,
+    share_groups,
+)
 
-# Operators are named after their module: a copy of it, from a repository on the Hub, may live in the same process.
-NAMESPACE = re.sub(r"\W", "_", __name__)
-LOG2_E = 1.4426950408889634
+NAMESPACE = operator_namespace(__name__)
 
 
 def selective_scan_cpu(
@@ -33,16 +37,14 @@ def selective_scan_cpu(
     initial_state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must agree."""
-    groups = math.lcm(B.shape[1], C.shape[1])
     tensors = (
         u.float().mT,
         delta.float().mT,
         A.float(),
-        *(x.float().repeat_interleave(groups // x.shape[1], dim=1).movedim(-1, 1) for x in (B, C)),
+        *(x.movedim(-1, 1) for x in share_groups(B, C)),
         *(None if x is None else x.float() for x in (D, delta_bias, initial_state)),
     )
-    keeps_borders = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, keeps_borders)
+    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
     outputs = y.mT
     if z is not None:
         outputs = outputs * F.silu(z.float())
@@ -55,6 +57,8 @@ def why_cpu_cannot(situation: Any) -> str | None:
         return f"it runs on the CPU, not on {situation.device_type}"
     if situation.dtype == torch.float64:
         return "it computes in float32, not in float64"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "it has no forward-mode derivative"
     if torch.compiler.is_exporting():
         return "an exported program has to run without it"
     return why_numba_cannot()
@@ -153,7 +157,7 @@ def scan_backward(
     dstate = to_blocks(u.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
     du, ddelta, drates = (torch.empty_like(x) for x in (arrays[0], arrays[0], dstate))
     units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
-    parts = 1 + max(part for _, _, part, _, _ in units)
+    parts = 1 + max((part for _, _, part, _, _ in units), default=0)
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
     dD, ddelta_bias = (du.new_empty(batch_size, du.shape[-1]) for _ in range(2))
     run_units(
@@ -194,19 +198,4 @@ def _(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus
     return [x.new_empty(x.shape) for x in (u, delta, A, B, C, weight, weight, state)]
 
 
-def _save_inputs(ctx, inputs, output):
-    *tensors, delta_softplus, reverse, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.options = (delta_softplus, reverse)
-    ctx.save_for_backward(output[2], *tensors)
-
-
-def _differentiate(ctx, dy, dlast_state, _):
-    borders, *tensors = ctx.saved_tensors
-    dy = torch.zeros_like(tensors[0]) if dy is None else dy
-    gradients = scan_backward(dy, dlast_state, borders, *tensors[:-1], *ctx.options)
-    present = (None if x is None else gradient for x, gradient in zip(tensors, gradients, strict=True))
-    return (*present, None, None, None)
-
-
-scan_forward.register_autograd(_differentiate, setup_context=_save_inputs)
+register_gradients(scan_forward, scan_backward)

@@ -8,19 +8,19 @@ they compile and in the arguments of the compiled functions; what they have in c
 
 import functools
 import importlib
-import re
 from types import ModuleType
 from typing import Any
 
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
+from .selective_scan_operators import operator_namespace
+
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
 MAX_STATE_SIZE = 256
 INTERFACE = "ops.selective_scan_interface"
-# Operators are named after their module: a copy of it, from a repository on the Hub, may live in the same process.
-NAMESPACE = re.sub(r"\W", "_", __name__)
+NAMESPACE = operator_namespace(__name__)
 
 
 def selective_scan_mamba_ssm(

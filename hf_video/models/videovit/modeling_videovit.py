@@ -29,6 +29,7 @@ from .position_embeddings_videovit import (
     VideoViTRotaryEmbedding,
     rotate,
 )
+from .views_videovit import average_views, flatten_views
 
 
 @dataclass
@@ -255,7 +256,8 @@ class VideoViTPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("video",)
     supports_gradient_checkpointing = True
-    _no_split_modules = ["VideoViTEmbeddings", "VideoViTLayer"]
+    _supports_views = True
+    _no_split_modules = ["VideoViTPatchEmbeddings", "VideoViTEmbeddings", "VideoViTLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -426,8 +428,9 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videovit(pixel_values, **kwargs)
-        logits = self.classifier(self.dropout(self.pool(outputs.last_hidden_state)))
+        outputs: BaseModelOutput = self.videovit(flatten_views(pixel_values), **kwargs)
+        features = self.dropout(self.pool(outputs.last_hidden_state))
+        logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return ImageClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -447,7 +450,7 @@ class VideoViTForVideoClassification(VideoViTClassifier):
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames.
+                Normalised frames; `(batch_size, num_views, ...)` for several clips and crops, see `average_views`.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`

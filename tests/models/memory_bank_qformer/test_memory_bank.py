@@ -206,6 +206,65 @@ def test_moving_moves_everything():
         assert all(tensor.is_meta for tensor in bank.tensors())
 
 
+def test_an_interrupted_frame_is_no_part_of_a_memory(monkeypatch, tmp_path):
+    model, text, memory = filled_memory()
+    append = Bank.append
+
+    def interrupted(bank, states):
+        if bank is memory.query[1]:
+            raise KeyboardInterrupt
+        append(bank, states)
+
+    monkeypatch.setattr(Bank, "append", interrupted)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        model(vision_embeds=random_frames(2, 1), memory=memory, **text)
+    monkeypatch.undo()
+    for each in (memory, memory.clone()):
+        with pytest.raises(ValueError, match="A call was interrupted while a frame entered this memory"):
+            model(vision_embeds=random_frames(2, 1), memory=each, **text)
+    with pytest.raises(ValueError, match="was not written: a call was interrupted"):
+        memory.save(tmp_path / "memory.safetensors")
+    assert not list(tmp_path.iterdir())
+    memory.reset()
+    assert model(vision_embeds=random_frames(2, 1), memory=memory, **text).memory.frames_seen.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "uniform"])
+def test_an_infinite_frame_leaves_without_a_trace(policy):
+    bank = Bank(1, 2, 4, length=3, policy=policy)
+    for t in range(40):
+        bank.append(torch.full((1, 2, 4), float("inf") if t == 1 else float(t)))
+    assert bank.states.isfinite().all()
+
+
+def test_a_double_precision_mean_is_one():
+    bank = Bank(1, 1, 2, length=1, policy="merge", dtype=torch.float64)
+    frames = torch.randn(30, 1, 1, 2, dtype=torch.float64)
+    for frame in frames:
+        bank.append(frame)
+    torch.testing.assert_close(bank.states[:, 0], frames.mean(0), atol=1e-14, rtol=0)
+
+
+@torch.no_grad()
+def test_a_memory_of_inference_mode_goes_on_outside_of_it():
+    model, text, expected = filled_memory(5)
+    with torch.inference_mode():
+        memory = model(vision_embeds=random_frames(2, 5)[:, :3], **text).memory
+    assert_same(model(vision_embeds=random_frames(2, 5)[:, 3:], memory=memory, **text).memory, expected)
+
+
+def test_a_memory_of_no_video_reads_as_empty():
+    _, _, memory = filled_memory()
+    memory.batch_select_indices(torch.zeros(0, dtype=torch.long))
+    assert memory.visual.states.shape == (0, 0, *memory.visual.size) and memory.batch_size == 0
+
+
+def test_a_memory_on_another_device_is_named():
+    model, text, memory = filled_memory()
+    with pytest.raises(ValueError, match="The memory is on meta, the frames on cpu: move it with `.to`"):
+        model(vision_embeds=random_frames(), memory=memory.to("meta"), **text)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

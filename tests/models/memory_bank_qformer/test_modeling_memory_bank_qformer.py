@@ -406,7 +406,7 @@ def other_memory(**settings):
             r"must be \(batch_size, num_frames, num_tokens, 40\), got \(9, 5, 40\)",
         ),
         ({"vision_embeds": random_frames()[..., :8]}, r"num_tokens, 40\), got \(2, 9, 5, 8\)"),
-        ({"vision_embeds": random_frames()[:, :0]}, "no frames"),
+        ({"vision_embeds": random_frames()[:, :0]}, "There are 2 videos of 0 frames"),
         ({"vision_embeds": random_frames(), "frame_attention_mask": torch.ones(2, 8)}, r"here \(2, 9\), got \(2, 8\)"),
         ({"vision_embeds": random_frames(), "qformer_input_ids": torch.ones(3, 4).long()}, r"here 2 texts"),
         ({"vision_embeds": random_frames(), "qformer_input_ids": torch.ones(2, 25).long()}, "at most 24 tokens"),
@@ -434,6 +434,16 @@ def test_wrong_inputs_are_named(inputs, message):
         tiny_model()(**inputs)
 
 
+def test_what_stands_in_place_of_a_missing_frame_reaches_nothing():
+    model, frames = tiny_model(), random_frames(2, 4)
+    mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    frames[1, 2:] = float("nan")
+    outputs = model(vision_embeds=frames, frame_attention_mask=mask, use_memory=False, output_frame_hidden_states=True)
+    assert (outputs.frame_hidden_states[1, 2:] == 0).all() and outputs.frame_hidden_states.isfinite().all()
+    outputs.frame_hidden_states.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
 def test_wrong_pixels_and_missing_parts_are_named():
     with pytest.raises(ValueError, match=r"must be \(batch_size, num_frames, num_channels, height, width\)"):
         tiny_model(vision_config=TOWERS["clip"]).get_vision_embeds(torch.zeros(2, 3, 16, 16))
@@ -453,8 +463,14 @@ def test_wrong_pixels_and_missing_parts_are_named():
         ({"classifier_dropout": 1.0}, r"must be in \[0, 1\)"),
         ({"vision_config": VideoViTConfig(tubelet_size=2)}, "its `tubelet_size` is 2"),
         ({"qformer_config": {**QFORMER, "num_attention_heads": 5}}, "must be a multiple of"),
-        ({"qformer_config": {**QFORMER, "position_embedding_type": "relative_key"}}, "must be 'absolute' with a query bank"),
-        ({"qformer_config": {**QFORMER, "position_embedding_type": "rotary"}}, "must be one of absolute, relative_key"),
+        (
+            {"qformer_config": {**QFORMER, "position_embedding_type": "relative_key"}},
+            "must be 'absolute' with a query bank",
+        ),
+        (
+            {"qformer_config": {**QFORMER, "position_embedding_type": "rotary"}},
+            "must be one of absolute, relative_key",
+        ),
     ],
 )
 def test_impossible_configurations_are_refused(settings, message):

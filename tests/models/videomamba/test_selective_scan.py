@@ -219,7 +219,7 @@ def test_the_choice_is_automatic_logged_once_and_forceable(monkeypatch, caplog):
         for _ in range(2):
             selective_scan(**inputs)
     assert len(caplog.records) == 1
-    assert "'cpu' (not 'mamba_ssm': it runs on CUDA, not on cpu)" in caplog.text
+    assert "'cpu' (not 'mamba_ssm': it runs on CUDA, not on cpu; not 'triton': it" in caplog.text
     with pytest.raises(ValueError, match="'mamba_ssm' was asked for, but it runs on CUDA, not on cpu"):
         selective_scan(**inputs, backend="mamba_ssm")
     monkeypatch.setenv(BACKEND_VARIABLE, "fastest")

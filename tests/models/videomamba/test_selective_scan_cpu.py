@@ -226,6 +226,39 @@ def test_what_a_unit_raises_reaches_the_caller(has_team, two_threads, monkeypatc
         numba_threads.run_units(RecordedKernel(failing_unit=2), (), [(unit,) for unit in range(4)])
 
 
+def test_a_signal_that_comes_before_the_first_line_is_not_lost(two_threads):
+    def team_without_its_caller(task, *_):
+        thread = threading.Thread(target=task, args=(None,))
+        thread.start()
+        thread.join()
+
+    with pytest.raises(KeyboardInterrupt, match="while threads were started"):
+        numba_threads._on_team(team_without_its_caller, lambda: None)
+
+
+def test_forward_mode_takes_the_reference(monkeypatch):
+    monkeypatch.delenv(dispatch.BACKEND_VARIABLE)
+    inputs = random_inputs(9, 2, 1, 16, 1)
+    direction = torch.randn_like(inputs["u"])
+
+    def scan(u, backend=None):
+        return selective_scan(**{**inputs, "u": u}, delta_softplus=True, backend=backend)
+
+    found = torch.func.jvp(scan, (inputs["u"],), (direction,))[1]
+    expected = torch.func.jvp(lambda u: scan(u, "reference"), (inputs["u"],), (direction,))[1]
+    assert found.abs().sum() > 0
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_empty_batch_scans_to_nothing():
+    inputs = random_inputs(5, 3, 0, 16, 1)
+    inputs["u"].requires_grad_()
+    output, state = scan_on("cpu")(**inputs)
+    output.sum().backward()
+    assert output.shape == (0, 16, 5) and state.shape == (0, 16, 3) and inputs["A"].grad is None
+    assert causal_conv1d_cpu.causal_conv1d_silu_cpu(inputs["u"], torch.ones(16, 1, 4), None, False).shape[0] == 0
+
+
 def test_compilation_is_shown_once(monkeypatch, caplog):
     class Kernel:
         """What `run_units` reads of a dispatcher of numba."""

@@ -1,0 +1,152 @@
+"""
+InstructBLIP, InstructBlipVideo and BLIP-2 of Transformers, given a memory: MA-LMM starts from these weights.
+
+The Q-Former reads videos frame by frame instead of one image. On a video of one frame the model does what the original
+does on an image.
+"""
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
+from transformers.image_processing_base import ImageProcessingMixin
+from transformers.video_processing_utils import BaseVideoProcessor
+
+from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
+
+from .checkpoint import ConversionError
+from .command import Converted, make_parser, positive_int, run
+from .language_model import (
+    load_language_model,
+    load_pretrained,
+    load_tokenizer,
+    make_processor,
+    read_config,
+    with_language_model,
+)
+from .malmm import make_video_processor
+
+MODEL_TYPES = ("instructblip", "instructblipvideo", "blip-2")
+
+# Applied one after the other. `vision_layernorm` is the norm behind the tower, which BLIP has inside.
+KEY_MAPPING = {
+    r"^vision_model\.post_layernorm\.": "vision_layernorm.",
+    r"^qformer\.layernorm\.": "qformer.embeddings.layernorm.",
+    r"^qformer\.encoder\.layer\.(\d+)\.": r"qformer.layers.\1.",
+    r"\.crossattention\.": ".cross_attention.",
+    r"(layers\.\d+)\.attention\.": r"\1.self_attention.",
+}
+LANGUAGE_MODEL_KEY_MAPPING = {r"^language_model\.": ""}
+OF_VIDEOS_ALONE = ("frame_position_embeddings.weight",)
+
+
+def convert(arguments: argparse.Namespace) -> Converted:
+    """Model and processor for the folder or Hub id that the command line names."""
+    source = arguments.checkpoint
+    original = read_config(source)
+    config = memory_bank_qformer_config(original, arguments.memory_bank_length)
+    base = load_pretrained(
+        MemoryBankQFormerModel,
+        source,
+        OF_VIDEOS_ALONE,
+        config=config,
+        key_mapping=KEY_MAPPING,
+        dtype=original.dtype or "auto",
+    )
+    # Images have no place in time: the table begins with zeros, as in MA-LMM.
+    nn.init.zeros_(base.frame_position_embeddings.weight)
+    if arguments.llm:
+        # The place of a video was a token of the original vocabulary.
+        base.config.video_token_id = None
+        language_model = load_language_model(arguments.llm)
+    else:
+        language_model = load_language_model(
+            source, config=original.text_config, key_mapping=LANGUAGE_MODEL_KEY_MAPPING, dtype=base.dtype
+        )
+    model = with_language_model(base, language_model, is_original=not arguments.llm)
+    qformer_tokenizer = load_tokenizer(source, "qformer_tokenizer") if config.use_qformer_text_input else None
+    video_processor = make_video_processor(
+        config.vision_config.image_size, arguments.num_frames, **read_image_settings(source)
+    )
+    tokenizer = load_tokenizer(arguments.llm or source)
+    return model, make_processor(model, video_processor, tokenizer, qformer_tokenizer)
+
+
+def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> MemoryBankQFormerConfig:
+    """
+    The configuration for that of an original model.
+
+    Raises:
+        ConversionError: for other models.
+    """
+    if original.model_type not in MODEL_TYPES:
+        raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")
+    vision, qformer = original.vision_config, original.qformer_config
+    if getattr(qformer, "use_qformer_text_input", False):
+        raise ConversionError(
+            "This BLIP-2 was made for retrieval (`use_qformer_text_input=True`), and has no language model."
+        )
+    if getattr(qformer, "position_embedding_type", "absolute") != "absolute":
+        raise ConversionError(
+            f"qformer_config.position_embedding_type must be 'absolute', got {qformer.position_embedding_type!r}: the "
+            "distances within one frame's text have no meaning between the frames of a memory."
+        )
+    is_video = original.model_type == "instructblipvideo"
+    return MemoryBankQFormerConfig(
+        vision_config=InstructBlipVisionConfig(**shared_fields(vision, InstructBlipVisionConfig)),
+        qformer_config=InstructBlipQFormerConfig(**shared_fields(qformer, InstructBlipQFormerConfig)),
+        text_config=original.text_config,
+        num_query_tokens=original.num_query_tokens,
+        use_qformer_text_input=original.model_type != "blip-2",
+        memory_bank_length=memory_bank_length,
+        vision_layer_norm_eps=vision.layer_norm_eps,
+        initializer_range=original.initializer_range,
+        video_token_id=original.video_token_id if is_video else original.image_token_id,
+    )
+
+
+def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
+    """What a configuration of another class says about the fields that a class defines itself."""
+    inherited = {field.name for field in fields(config_class.__base__)}
+    return {field.name: getattr(config, field.name) for field in fields(config_class) if field.name not in inherited}
+
+
+def read_image_settings(source: str) -> dict[str, Any]:
+    """How the original prepares an image, as far as that applies to frames; nothing where it does not say."""
+    shared = (
+        "do_resize",
+        "size",
+        "resample",
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+    )
+    for read in (ImageProcessingMixin.get_image_processor_dict, BaseVideoProcessor.get_video_processor_dict):
+        try:
+            original, _ = read(source)
+        except OSError:
+            continue
+        return {name: original[name] for name in shared if original.get(name) is not None}
+    return {}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser("instructblip", "Turn InstructBLIP or BLIP-2 into a model of long videos.", from_hub=True)
+    parser.add_argument(
+        "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
+    )
+    parser.add_argument(
+        "--num-frames", type=positive_int, default=20, help="frames that the processor takes of a video (default: 20)"
+    )
+    parser.add_argument(
+        "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it begins anew"
+    )
+    run(parser, argv, convert)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The language model behind a converted Q-Former: where it comes from, and how the two become one model."""
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file, logging
+
+from hf_video.models.memory_bank_qformer import (
+    MemoryBankQFormerConfig,
+    MemoryBankQFormerForConditionalGeneration,
+    MemoryBankQFormerModel,
+)
+from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import MemoryBankQFormerProcessor
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import ConversionError, preview
+
+
+def read_config(source: str) -> Any:
+    """
+    The configuration of a Transformers folder or Hub repository.
+
+    Raises:
+        ConversionError: if there is none.
+    """
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
+
+
+def load_pretrained(
+    model_class: Any, source: str, may_be_missing: tuple[str, ...] = (), **options: Any
+) -> PreTrainedModel:
+    """
+    A model of the weights that it needs of a folder or Hub repository. Tensors go from the file into the model one
+    after the other.
+
+    Args:
+        model_class: a class of models, or an Auto class.
+        source: folder or Hub id.
+        may_be_missing: names of weights that then stay as initialised.
+        options: for `from_pretrained`.
+
+    Raises:
+        ConversionError: if weights are missing, or of another shape.
+    """
+    verbosity = logging.get_verbosity()
+    # What is left over belongs to other parts, and what is missing is looked at here.
+    logging.set_verbosity_error()
+    try:
+        model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
+    except (OSError, RuntimeError) as error:
+        raise ConversionError(f"{source} cannot be loaded: {error}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
+        raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
+    return model
+
+
+def load_language_model(source: str, **options: Any) -> PreTrainedModel:
+    """A causal language model or an encoder-decoder from a folder or Hub repository, in its own precision."""
+    config = options.get("config") or read_config(source)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return load_pretrained(auto_class, source, **options)
+
+
+def with_language_model(
+    base: MemoryBankQFormerModel, language_model: PreTrainedModel, is_original: bool
+) -> MemoryBankQFormerForConditionalGeneration:
+    """
+    Both in one model, of which no weight is copied.
+
+    Args:
+        base: has the projection to its original language model.
+        language_model: goes behind it.
+        is_original: whether it is the one that the projection was trained for. If not the projection begins anew, with
+            a warning.
+    """
+    hidden_size = language_model.config.hidden_size
+    config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
+    config.text_config, config.projection_dim = language_model.config, hidden_size
+    # Configurations remember the folder that they were read from, which is nobody's business once they are saved.
+    config.name_or_path = config.text_config.name_or_path = ""
+    if not is_original:
+        warnings.warn(
+            f"{type(language_model).__name__} of width {hidden_size} is not the language model that this Q-Former was "
+            "trained for: its projection begins anew, and the model has to be fine-tuned before its answers mean "
+            "anything.",
+            stacklevel=2,
+        )
+        projection = nn.Linear(config.qformer_config.hidden_size, hidden_size, dtype=base.dtype)
+        nn.init.normal_(projection.weight, std=config.initializer_range)
+        nn.init.zeros_(projection.bias)
+        base.language_projection = projection
+    with torch.device("meta"):
+        model = MemoryBankQFormerForConditionalGeneration(config)
+    base.config = config
+    model.memory_bank_qformer, model.language_model = base, language_model
+    model.generation_config = language_model.generation_config
+    return model
+
+
+def load_tokenizer(source: str, subfolder: str = "") -> Any:
+    """The tokenizer of a folder or Hub repository, or `None` where it has none."""
+    found = cached_file(
+        source, "tokenizer_config.json", subfolder=subfolder, _raise_exceptions_for_missing_entries=False
+    )
+    return None if found is None else AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+
+
+def make_processor(
+    model: MemoryBankQFormerForConditionalGeneration,
+    video_processor: VideoClipProcessor,
+    tokenizer: Any,
+    qformer_tokenizer: Any,
+) -> VideoClipProcessor | MemoryBankQFormerProcessor:
+    """
+    What prepares videos and texts; videos alone without a tokenizer. Tokens that the tokenizer has beyond the
+    language model's embeddings get some.
+    """
+    if tokenizer is None:
+        return video_processor
+    config = model.config
+    video_token = None if config.video_token_id is None else tokenizer.convert_ids_to_tokens(config.video_token_id)
+    processor = MemoryBankQFormerProcessor(
+        video_processor,
+        tokenizer,
+        qformer_tokenizer,
+        num_query_tokens=config.num_query_tokens,
+        video_token=video_token,
+        is_encoder_decoder=config.text_config.is_encoder_decoder,
+    )
+    if len(tokenizer) > model.config.text_config.vocab_size:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return processor

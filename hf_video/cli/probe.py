@@ -1,0 +1,247 @@
+"""`hf-video probe`: how far the features of a frozen model go, in seconds once they are computed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .option_types import VIDEO_ROOT_HELP, non_negative_int, open_fraction, positive_int
+from .output_folder import require_fresh
+from .train_inputs import load_data, readable_videos, training_splits
+from .trained_model import add_model_options, choose_device, locate_model
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+    from hf_video.data import ClipDataset
+    from hf_video.training.features import Features
+
+# Those of hf_video.training.probes, spelled out because help must not wait for its imports.
+PROBE_KINDS = ("linear", "attentive", "knn")
+SPLITS = ("train", "validation", "test")
+
+DESCRIPTION = """\
+Compute the features of every video once, with the model as it is, and train a small classifier on them.
+
+Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
+same command goes on. The probe with the lowest validation loss is measured on the test split, or on the validation
+split where there is none.
+
+linear     one layer on the pooled features, batch-normalised; saved as a whole model, for --model of other commands
+attentive  a query that attends to all tokens, for models whose training pools nothing (masked autoencoders)
+knn        the nearest neighbours among the training videos; nothing is trained
+"""
+EPILOG = """\
+Words `name=value` set the fields of transformers.TrainingArguments for the probe, such as num_train_epochs=100,
+learning_rate=0.01 or report_to=tensorboard.
+
+example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe --kind attentive
+"""
+
+
+class _Split(NamedTuple):
+    """A data set, the features of its videos, and what these show: (num_videos, num_classes) float, 0 or 1."""
+
+    dataset: ClipDataset
+    features: Features
+    targets: torch.Tensor
+    is_multi_label: bool
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features, and the labels that a loss takes."""
+        return self.features.values, self.targets if self.is_multi_label else self.targets.argmax(1)
+
+    def unread(self) -> list[str]:
+        """The videos that have no features."""
+        read = set(self.features.rows.tolist())
+        return [video for row, video in enumerate(self.dataset.dataset["video"]) if row not in read]
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "probe",
+        help="train a small classifier on the features of a frozen model",
+        usage="hf-video probe DATA --model MODEL --output-dir DIR [options] [name=value ...]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(takes_words=True)
+    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
+    parser.add_argument(
+        "--output-dir", required=True, metavar="DIR", help="for the probe and its report; new or empty"
+    )
+    parser.add_argument("--kind", choices=PROBE_KINDS, default=PROBE_KINDS[0], help=f"default {PROBE_KINDS[0]}")
+    parser.add_argument(
+        "--features", metavar="DIR", help="where features are kept; default: in the cache folder of Hugging Face"
+    )
+    parser.add_argument(
+        "--num-neighbors", type=positive_int, default=20, metavar="N", help="of knn; default 20, at most all videos"
+    )
+    add_model_options(parser)
+    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
+    parser.add_argument(
+        "--validation-fraction",
+        type=open_fraction,
+        default=0.2,
+        metavar="X",
+        help="share of each class held out where DATA has no validation split; default 0.2",
+    )
+    parser.add_argument(
+        "--on-error", choices=("error", "skip"), default="error", help="a video that cannot be read; default error"
+    )
+    parser.add_argument("--seed", type=non_negative_int, default=42, metavar="N", help="default 42")
+    parser.add_argument(
+        "--num-workers", type=non_negative_int, default=0, metavar="N", help="processes that read videos; default 0"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the accuracy, and where probe and report are."""
+    output_dir = Path(args.output_dir).expanduser().absolute()
+    require_fresh(output_dir, ways_out="Choose another folder: results are never overwritten.")
+    device = choose_device(args.device)
+
+    from huggingface_hub.constants import HF_HOME
+    from safetensors.torch import save_file
+    from torch.utils.data import TensorDataset
+    from transformers import TrainingArguments, set_seed
+
+    from hf_video.training.adaptation import to_plain_model
+    from hf_video.training.arguments import parse_arguments
+    from hf_video.training.loading import class_names_of
+    from hf_video.training.probes import PROBE_DEFAULTS, train_probe
+
+    features_dir = Path(args.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
+    options = PROBE_DEFAULTS | {
+        "output_dir": str(output_dir / "probe"),
+        "seed": args.seed,
+        "use_cpu": device.type == "cpu",
+    }
+    (arguments,) = parse_arguments(args.words, [TrainingArguments], **options)
+    set_seed(args.seed)
+    model, splits, broken = _load(args, locate_model(args.model), device, features_dir)
+    split = "test" if "test" in splits else "validation"
+    history: list[dict[str, float]] = []
+    if args.kind == "knn":
+        scores = _nearest(splits["train"], splits[split], args.num_neighbors)
+    else:
+        probe = _make_probe(args.kind, model, splits["train"].features.values.shape[-1])
+        known, held_out = splits["train"].tensors(), splits["validation"].tensors()
+        trainer = train_probe(probe, model.config, known, held_out, arguments)
+        scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
+        history = trainer.state.log_history
+    if args.kind == "linear":
+        plain = to_plain_model(model).to(model.dtype)
+        plain.save_pretrained(output_dir)
+        splits["train"].dataset.processor.save_pretrained(output_dir)
+    elif args.kind == "attentive":
+        save_file(probe.state_dict(), output_dir / "attentive_probe.safetensors")
+    class_names = class_names_of(model.config)
+    metrics = _report(args, output_dir / "report", scores, history, splits, split, class_names, broken)
+
+    name, value = next(
+        (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics
+    )
+    print(f"{name.replace('_', ' ')} {value:.1%} on {metrics['num_videos']} {split} videos")
+    print(f"{'model ' if args.kind == 'linear' else 'probe '}   {output_dir}")
+    print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
+    if broken:
+        print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")
+    return 0
+
+
+def _load(
+    args: argparse.Namespace, model_name: str, device: torch.device, features_dir: Path
+) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
+    """The model, the splits of the data with their features, and the videos that cannot be read."""
+    import torch
+
+    from hf_video.data import ClipDataset, is_multi_label
+    from hf_video.data.labels import label_ids
+    from hf_video.training.features import extract_features
+    from hf_video.training.loading import check_views, load_classifier, load_processor
+
+    data, class_names = load_data(args.data, model_name, args.video_root)
+    problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
+    model = load_classifier(model_name, class_names, problem, dtype=args.dtype).to(device)
+    processor = load_processor(model_name, model.config, num_clips=args.num_clips, num_crops=args.num_crops)
+    check_views(model, processor.num_clips, processor.num_crops)
+    data, broken = readable_videos(data, args.on_error)
+    data["train"], data["validation"] = training_splits(data, vars(args))
+    splits = {}
+    for name in SPLITS:
+        if name not in data:
+            continue
+        dataset = ClipDataset(data[name], processor, training=False, on_error=args.on_error)
+        features = extract_features(
+            model,
+            dataset,
+            features_dir,
+            kind="tokens" if args.kind == "attentive" else "pooled",
+            batch_size=args.batch_size,
+            num_workers=args.num_workers,
+        )
+        targets = torch.zeros(len(dataset), len(class_names))
+        for row, ids in enumerate(label_ids(data[name])):
+            targets[row, ids] = 1.0
+        splits[name] = _Split(dataset, features, targets[features.rows], problem == "multi_label_classification")
+    unread = {video for part in splits.values() for video in part.unread()}
+    return model, splits, sorted({*broken, *unread})
+
+
+def _make_probe(kind: str, model: PreTrainedModel, width: int) -> torch.nn.Module:
+    from hf_video.training.adaptation import make_linear_probe
+    from hf_video.training.probes import AttentiveProbe
+
+    if kind == "attentive":
+        return AttentiveProbe(width, model.config.num_labels)
+    make_linear_probe(model)
+    return model.classifier
+
+
+def _nearest(known: _Split, asked: _Split, num_neighbors: int) -> np.ndarray:
+    """Logits by the nearest neighbours."""
+    from hf_video.training.probes import knn_scores
+
+    scores = knn_scores(known.features.values, known.targets, asked.features.values, num_neighbors=num_neighbors)
+    return scores.clamp(1e-6, 1 - 1e-6).logit().numpy()
+
+
+def _report(
+    args: argparse.Namespace,
+    folder: Path,
+    scores: np.ndarray,
+    history: list[dict[str, float]],
+    splits: dict[str, _Split],
+    split: str,
+    class_names: list[str],
+    broken: list[str],
+) -> dict[str, Any]:
+    from hf_video.training import write_report
+    from hf_video.training.report import clip_reader
+
+    measured = splits[split]
+    processor = measured.dataset.processor
+    return write_report(
+        folder,
+        scores=scores,
+        labels=measured.tensors()[1].numpy(),
+        class_names=class_names,
+        log_history=history,
+        split=split,
+        clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
+        details={
+            "model": args.model,
+            "probe": args.kind,
+            "training_videos": len(splits["train"].targets),
+            "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
+            "seed": args.seed,
+            **({"broken_videos": broken} if broken else {}),
+        },
+    )

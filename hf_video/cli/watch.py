@@ -1,0 +1,231 @@
+"""`hf-video watch`: answers about a video while it is read, from a memory of constant size."""
+
+import argparse
+import json
+import re
+import signal
+import sys
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .option_types import positive_float, positive_int
+from .trained_model import DTYPES, choose_device, locate_model
+
+DESCRIPTION = """\
+Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
+constant size, so the length of the video matters to neither time per frame nor memory.
+
+The first question is in the model's mind while it watches. Further ones are answered from what the memory kept.
+Ctrl-C stops behind the frame at hand, answers once more, and saves.
+"""
+EPILOG = """\
+example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
+         hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "watch",
+        help="answer questions about a long video",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("video", metavar="FILE", help="video file")
+    parser.add_argument("--model", required=True, help="a model folder, or the name of one on the Hub")
+    parser.add_argument(
+        "--question", action="append", required=True, metavar="TEXT", help="what to answer; may be given several times"
+    )
+    parser.add_argument(
+        "--prompt",
+        default="{}",
+        metavar="TEXT",
+        help='text around a question, with {} for it, such as "Question: {} Short answer:"; default: none',
+    )
+    parser.add_argument(
+        "--every", type=seconds, metavar="TIME", help="answer each time so much of the video has passed: 30s, 5m, 1h"
+    )
+    parser.add_argument(
+        "--fps", type=positive_float, default=1.0, metavar="X", help="frames to look at in each second; default 1"
+    )
+    parser.add_argument("--memory", type=Path, metavar="FILE", help="file for the memory, saved with each answer")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the memory in FILE, behind the frames that it has seen"
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE.png", help="draw what the memory holds at the end; needs matplotlib"
+    )
+    parser.add_argument(
+        "--chunk-size", type=positive_int, default=8, metavar="N", help="frames in the vision tower at once; default 8"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=positive_int, metavar="N", help="tokens of an answer; default: as the model was saved"
+    )
+    parser.add_argument(
+        "--num-beams", type=positive_int, metavar="N", help="of beam search; default: as the model was saved"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, mps ...; default auto: an accelerator if any")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help=f"of the weights; default {DTYPES[0]}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    return parser
+
+
+def seconds(word: str) -> float:
+    """A time such as 30s, 5m or 1.5h; a number alone is of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", word)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"expected a time such as 30s, 5m or 1h, got {word!r}")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}.get(match[2], 1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints answers with the time in the video; writes memory and picture at the end, however it comes."""
+    _check_files(args)
+    watcher = _make_watcher(args)
+
+    from hf_video.processing import VideoReadError
+    from hf_video.processing.frame_streaming import stream_frames
+
+    # Of every frame that was looked at: its number in the file, and its time.
+    numbers, times = array("q"), array("d")
+    already_seen, damage = watcher.frames_seen, None
+    with _stop_at_next_frame() as stopped:
+
+        def images() -> Iterator[Any]:
+            for frame in stream_frames(args.video, args.fps):
+                if stopped():
+                    return
+                numbers.append(frame.number)
+                times.append(frame.seconds)
+                if len(times) > already_seen:
+                    yield frame.image
+
+        try:
+            for seen in watcher.watch(images()):
+                now, before = times[seen - 1], times[max(seen - 2, 0)]
+                if args.every is not None and now // args.every > before // args.every:
+                    _save_memory(watcher, args)
+                    _print_answers(watcher, now, args)
+                if stopped():
+                    break
+        except VideoReadError as error:
+            damage = error
+        is_covered = len(times) >= watcher.frames_seen
+        if not is_covered and not stopped():
+            raise damage or ValueError(
+                f"{args.memory} has seen {watcher.frames_seen} frames, but {args.video} has {len(times)} of them at "
+                f"--fps {args.fps:g}: go on with the video and the rate that it was begun with."
+            )
+        if is_covered and watcher.frames_seen:
+            # The decoder is ahead of the memory by the rest of a chunk.
+            del numbers[watcher.frames_seen :], times[watcher.frames_seen :]
+            _save_memory(watcher, args)
+            _draw_picture(watcher, args, numbers, times)
+            _print_answers(watcher, times[-1], args)
+    if damage is not None:
+        raise damage
+    if stopped():
+        raise KeyboardInterrupt(_what_was_kept(args, watcher.frames_seen))
+    return 0
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuses what would fail or destroy something after hours."""
+    if args.resume and args.memory is None:
+        raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
+    if args.resume and not args.memory.is_file():
+        raise ValueError(f"There is no memory {args.memory} to resume. Leave --resume out to begin one.")
+    if args.memory is not None and args.memory.exists() and not args.resume:
+        raise ValueError(f"{args.memory} exists already. Go on from it with --resume, or choose another name.")
+    if args.picture is not None and args.picture.exists():
+        raise ValueError(f"{args.picture} exists already; choose another name.")
+    for path in (args.memory, args.picture):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(f"{path.absolute().parent} is no folder to write {path.name} to.")
+    if "{}" not in args.prompt:
+        raise ValueError(f"--prompt {args.prompt!r} has no {{}} for the question.")
+    if not Path(args.video).is_file():
+        raise ValueError(f"{args.video} does not exist, or is no file.")
+
+
+def _make_watcher(args: argparse.Namespace) -> Any:
+    device, name = choose_device(args.device), locate_model(args.model)
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from hf_video import MemoryBank, VideoWatcher
+    from hf_video.models.memory_bank_qformer.memory_picture import import_pyplot
+
+    if args.picture is not None:
+        import_pyplot()
+    memory = MemoryBank.load(args.memory) if args.resume else None
+    model = AutoModelForImageTextToText.from_pretrained(name, dtype=args.dtype).to(device)
+    if model.config.model_type != "memory_bank_qformer":
+        raise ValueError(f"{name} is a {type(model).__name__}, which has no memory; a MemoryBankQFormer is expected.")
+    processor = AutoProcessor.from_pretrained(name)
+    return VideoWatcher(model, processor, args.question[0], args.prompt, args.chunk_size, memory)
+
+
+@contextmanager
+def _stop_at_next_frame() -> Iterator[Any]:
+    """Within it the first Ctrl-C only makes the yielded function true; a second one interrupts as usual."""
+    requests = 0
+
+    def request(number: int, frame: Any) -> None:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
+            print("\nhf-video: stopping behind this frame; Ctrl-C again gives up what is not saved.", file=sys.stderr)
+        else:
+            signal.default_int_handler(number, frame)
+
+    previous = signal.signal(signal.SIGINT, request)
+    try:
+        yield lambda: requests > 0
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _print_answers(watcher: Any, now: float, args: argparse.Namespace) -> None:
+    given = {name: getattr(args, name) for name in ("max_new_tokens", "num_beams")}
+    options = {name: value for name, value in given.items() if value is not None} | {"do_sample": False}
+    for question in args.question:
+        answer = watcher.answer(question, **options)
+        if args.json:
+            line = {"seconds": round(now, 3), "frames": watcher.frames_seen, "question": question}
+            print(json.dumps(line | {"answer": answer}), flush=True)
+        else:
+            about = f"{question} " if len(args.question) > 1 else ""
+            print(f"{_clock(now)}  {about}{answer}", flush=True)
+
+
+def _clock(now: float) -> str:
+    minutes, rest = divmod(int(now), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _save_memory(watcher: Any, args: argparse.Namespace) -> None:
+    if args.memory is not None:
+        watcher.save(args.memory)
+
+
+def _draw_picture(watcher: Any, args: argparse.Namespace, numbers: array, times: array) -> None:
+    if args.picture is not None:
+        from hf_video import draw_memory
+        from hf_video.processing import read_video
+
+        def read_images(frames: Any) -> Any:
+            return read_video(args.video, lambda metadata: [numbers[frame] for frame in frames])[0]
+
+        draw_memory(watcher.memory, args.picture, read_images, times)
+
+
+def _what_was_kept(args: argparse.Namespace, frames_seen: int) -> str:
+    if args.memory is None or not frames_seen:
+        return "Without --memory nothing is kept."
+    return f"{args.memory} holds the {frames_seen} frames so far; run the same command with --resume to go on."

@@ -1,0 +1,80 @@
+"""The classes of labelled videos: one a clip in the column `label`, or any number in the column `labels`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from datasets import ClassLabel, Dataset, List
+
+from .annotation_files import Clip, listed
+
+
+def is_multi_label(dataset: Dataset) -> bool:
+    """Whether a clip of a data set of `load_video_dataset` may have several classes, or none."""
+    return "labels" in dataset.column_names
+
+
+def label_names(dataset: Dataset) -> list[str]:
+    """The class names of a data set of `load_video_dataset`, by id."""
+    return dataset.features["labels"].feature.names if is_multi_label(dataset) else dataset.features["label"].names
+
+
+def label_ids(dataset: Dataset) -> list[list[int]]:
+    """The class ids of every row."""
+    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"]]
+
+
+def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:
+    """The column of the labels and what it holds."""
+    label = ClassLabel(names=list(names))
+    return {"labels": List(label)} if multi_label else {"label": label}
+
+
+def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
+    """Whether the clips of all splits have tuples of names for a label.
+
+    Raises:
+        ValueError: Some have and others have not.
+    """
+    kinds = {isinstance(clip.label, tuple) for clips in splits.values() for clip in clips}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
+            "the column labels."
+        )
+    return kinds.pop()
+
+
+def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Sequence[str] | None) -> list[str]:
+    """The class names of all splits in the order of their ids: `labels`, or else those found, sorted.
+
+    Where clips have several labels, only the training split must have a clip of each class: rare ones happen to be
+    missing elsewhere.
+
+    Raises:
+        ValueError: A class is not among `labels`; or without them, a split lacks a class, or there is only one.
+    """
+    multi_label = has_several(source, splits)
+    found = {
+        split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}
+        for split, clips in splits.items()
+    }
+    every = set().union(*found.values())
+    if labels is not None:
+        if unknown := sorted(every - set(labels)):
+            raise ValueError(
+                f"{source} has {listed(map(repr, unknown))}, not among the {len(labels)} known labels: "
+                f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
+            )
+        return list(labels)
+    for split, names in found.items():
+        lacking = sorted(every - names)
+        if lacking and not (multi_label and split != "train"):
+            raise ValueError(
+                f"The splits of {source} differ in their classes: {split} lacks {listed(map(repr, lacking))}. "
+                "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
+            )
+    if len(every) < 2:
+        only = f"only one class, {every.pop()!r}" if every else "no class"
+        raise ValueError(f"{source} has {only}; at least two are expected.")
+    # Labels that are numbers keep their order, so that class 10 does not come before class 2.
+    return sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every)

@@ -1,0 +1,179 @@
+"""Data sets of the `datasets` library with a column of the feature `Video`: from the Hub, from disk or from memory."""
+
+import io
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video
+from datasets.data_files import SPLIT_KEYWORDS
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from .annotation_files import Clip, Label, listed
+
+logger = logging.getLogger(__name__)
+
+# The column of video files that are stored inside a data set.
+BYTES = "bytes"
+_TIMES = ("start", "end")
+# How data sets keep the labels of a test split to themselves.
+_UNKNOWN = (None, -1)
+_SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
+
+
+class VideoColumn(NamedTuple):
+    """What a data set with a column of videos holds.
+
+    Attributes:
+        clips: by split, one a row; `video` is a path, or for a file that is stored inside a name made of its row.
+        names: class names by id, None where the data set declares none.
+        files: by split, the column of the files that are stored inside.
+    """
+
+    clips: dict[str, list[Clip]]
+    names: list[str] | None
+    files: dict[str, Dataset]
+
+
+def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
+    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None where `data` is neither.
+
+    Raises:
+        FileNotFoundError: `data` is no path, but could be a name on the Hub, where there is no such data set.
+    """
+    path = Path(data).expanduser()
+    if path.is_dir():
+        if any((path / name).is_file() for name in _SAVED):
+            return datasets.load_from_disk(path)
+        if any(next(path.glob(pattern), None) for pattern in ("*.parquet", "data/*.parquet")):
+            return datasets.load_dataset(str(path))
+        return None
+    if path.exists() or str(data).count("/") != 1:
+        return None
+    try:
+        validate_repo_id(str(data))
+        return datasets.load_dataset(str(data))
+    except HFValidationError:
+        return None
+    except (FileNotFoundError, ConnectionError) as error:
+        raise FileNotFoundError(
+            f"{data} does not exist, and no data set of this name can be read from the Hub: {error}"
+        ) from error
+
+
+def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn:
+    """The splits of a data set with a column of videos and one of labels.
+
+    Args:
+        dataset: Splits, or one that is taken as "train".
+        root: The folder that relative paths count from.
+
+    Raises:
+        FileNotFoundError: A video does not exist.
+        ValueError: There is no such split or column, or it is not clear which, or a row has no video or label.
+    """
+    splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
+    features = next(iter(splits.values())).features
+    video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
+    label = _only(features, "labels", ("label", "labels"), lambda feature: isinstance(_item(feature), ClassLabel))
+    times = [name for name in _TIMES if name in features]
+    missing: list[str] = []
+    clips: dict[str, list[Clip]] = {}
+    files: dict[str, Dataset] = {}
+    for name, split in splits.items():
+        if all(value in _UNKNOWN for value in split[label]):
+            logger.warning(f"The {name} split is left out: none of its {len(split)} rows has a label.")
+            continue
+        split = split.select_columns([video, label, *times]).cast_column(video, Video(decode=False)).flatten()
+        split = split.rename_columns({f"{video}.path": "video", f"{video}.bytes": BYTES})
+        stored = _is_stored(split)
+        if any(stored):
+            files[name] = split.select_columns(BYTES)
+        nothing = [None] * len(split)
+        columns = (split["video"], stored, split[label], *(split[t] if t in times else nothing for t in _TIMES))
+        clips[name] = []
+        for row, (path, is_stored, value, start, end) in enumerate(zip(*columns, strict=True)):
+            where = f"{name}[{row}]"
+            path = _name(where, path) if is_stored else _path(where, path, root)
+            clips[name].append(Clip(path, _label(where, value, features[label]), start, end))
+            if not is_stored and "://" not in path and not os.path.exists(path):
+                missing.append(path)
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} videos of the data set do not exist: {listed(missing, separator='; ')}. Relative paths "
+            f"count from {root}; say where the videos are with `video_root`."
+        )
+    if not clips:
+        raise ValueError(f"The data set has no labels in its column {label!r}.")
+    return VideoColumn(clips, getattr(_item(features[label]), "names", None), files)
+
+
+def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
+    """What `read_video` reads for a row of `load_video_dataset`: a path, or the file that is stored inside the row."""
+    if row.get(BYTES) is None:
+        return row["video"]
+    file = io.BytesIO(row[BYTES])
+    file.name = row["video"]  # for messages
+    return file
+
+
+def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    known: dict[str, Dataset] = {}
+    for name, split in splits.items():
+        found = next((str(known) for known, words in SPLIT_KEYWORDS.items() if name.lower() in words), None)
+        if found is None:
+            logger.warning(f"The split {name!r} is left out: it is none of train, validation and test.")
+        elif found in known:
+            raise ValueError(f"Two splits of the data set stand for {found!r}, one of them {name!r}: leave one out.")
+        else:
+            known[found] = split
+    if not known:
+        raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
+    return {str(split): known[split] for split in SPLIT_KEYWORDS if split in known}
+
+
+def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool]) -> str:
+    """The column with one of `names`, or the only one that fits."""
+    found = [name for name in names if name in features] or [name for name in features if fits(features[name])]
+    if len(found) != 1:
+        have = f"{len(found)} columns of {what}: {', '.join(found)}" if found else f"no column of {what}"
+        raise ValueError(
+            f"The data set has {have}; its columns are {', '.join(features)}. Rename the one that is meant to "
+            f"{names[0]!r}: dataset.rename_column(name, {names[0]!r})."
+        )
+    return found[0]
+
+
+def _item(feature: Any) -> Any:
+    return feature.feature if isinstance(feature, List) else feature
+
+
+def _is_stored(split: Dataset) -> list[bool]:
+    """Which rows hold the bytes of a file, which are not read to find out."""
+    batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
+    return [is_stored for batch in batches for is_stored in batch[BYTES].is_valid().to_pylist()]
+
+
+def _name(where: str, path: str | None) -> str:
+    return where if path is None else f"{where} {Path(path).name}"
+
+
+def _path(where: str, path: str | None, root: Path) -> str:
+    if path is None:
+        raise ValueError(f"{where} has no video.")
+    return path if "://" in path else str(root / Path(path).expanduser())
+
+
+def _label(where: str, value: Any, feature: Any) -> Label:
+    """The names behind a value of a column of labels: ids, or names themselves."""
+
+    def name_of(item: Any) -> str:
+        if item in _UNKNOWN:
+            raise ValueError(f"{where} has no label. Leave such rows out: dataset.filter(...).")
+        return _item(feature).int2str(item) if isinstance(_item(feature), ClassLabel) else str(item)
+
+    return tuple(map(name_of, value)) if isinstance(value, list) else name_of(value)

@@ -1,0 +1,200 @@
+"""Videos with questions and answers, or with captions: listed in files, read as clips, joined into batches."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from datasets.data_files import SPLIT_KEYWORDS
+from transformers import ProcessorMixin
+
+from .clips import ClipDataset
+from .collation import collate_clips
+
+SUFFIXES = (".csv", ".json", ".jsonl")
+COLUMNS = ("video", "question", "answer", "start", "end")
+MAX_WORDS = 50
+_REMOVED = re.compile(r'[.!"()*#:;~]')
+_EXPECTED = (
+    "Expected a file .csv, .json or .jsonl with `video` and `answer` (or `caption`) and, where they apply, "
+    "`question`, `start` and `end` in seconds; or a folder with such files named train, validation and test."
+)
+
+
+def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> datasets.DatasetDict:
+    """List the questions or captions of videos.
+
+    Args:
+        data: A file of rows, or a folder of files named after splits. CSV has a first line of names, JSON a list of
+            objects, JSON Lines an object a line; UTF-8. Several answers to one question, or captions of one video,
+            are as many rows.
+        video_root: The folder that relative paths count from; by default that of the file.
+
+    Returns:
+        The splits found among "train", "validation" and "test"; a file is "train". Columns: `video` (absolute path),
+        `question` ("" where there is none), `answer`, `start` and `end` (float64, seconds, or None).
+
+    Raises:
+        FileNotFoundError: If `data`, or a video that it names, does not exist.
+        ValueError: If there are no such files or rows, or a row lacks a video or an answer.
+    """
+    path = Path(data).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
+    files = {"train": path} if path.is_file() else _split_files(path)
+    splits = {split: _read_rows(file, video_root) for split, file in files.items()}
+    features = {name: datasets.Value("float64" if name in ("start", "end") else "string") for name in COLUMNS}
+    return datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_list(rows, features=datasets.Features(features), split=split)
+            for split, rows in splits.items()
+        }
+    )
+
+
+def clean_question(text: str) -> str:
+    """A question as MA-LMM reads it: lower case, without the characters . ! " ( ) * # : ; ~, 50 words at most."""
+    return _first_words(_REMOVED.sub("", text.lower()))
+
+
+def clean_answer(text: str) -> str:
+    """A caption or answer as MA-LMM learns it: as `clean_question`, but the characters become spaces."""
+    return _first_words(_REMOVED.sub(" ", text.lower()))
+
+
+class VideoTextDataset(ClipDataset):
+    """The clips of a data set of `load_video_texts` with their texts.
+
+    An item is that of a [`ClipDataset`] without labels, one view of the video, and `text`, the prompt, and
+    `text_target`, the answer, both cleaned.
+
+    Args:
+        dataset: Rows with `video`, `question`, `answer` and, optionally, `start` and `end`.
+        processor: A [`MemoryBankQFormerProcessor`].
+        prompt: The prompt, with {} for the question where it has a place.
+        kwargs: Those of [`ClipDataset`].
+
+    Raises:
+        ValueError: If the prompt has no place for the questions, or a place and there are none, besides the reasons of
+            [`ClipDataset`].
+    """
+
+    def __init__(self, dataset: datasets.Dataset, processor: ProcessorMixin, prompt: str = "{}", **kwargs: Any):
+        questions = set(dataset["question"])
+        if "{}" in prompt and "" in questions:
+            raise ValueError(f"The prompt {prompt!r} has a place for questions, but some rows have no question.")
+        if "{}" not in prompt and questions != {""}:
+            raise ValueError(f"The data have questions, but the prompt {prompt!r} has no place {{}} for them.")
+        super().__init__(dataset, processor.video_processor, **kwargs)
+        self.prompt = prompt
+
+    def _item(self, index: int, key: tuple[int, int, int]) -> Any:
+        item, row = super()._item(index, key), self.dataset[index]
+        item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
+        item["text_target"] = clean_answer(row["answer"])
+        return item
+
+
+@dataclass
+class VideoTextCollator:
+    """
+    Joins items of a [`VideoTextDataset`] into the inputs of a model that answers.
+
+    Args:
+        processor: A [`MemoryBankQFormerProcessor`].
+        max_length: Tokens of prompts, see the processor.
+        max_target_length: Tokens of answers, likewise.
+        with_targets: Whether the answers are for the model to learn; otherwise the inputs are those to generate from.
+    """
+
+    processor: ProcessorMixin
+    max_length: int | None = None
+    max_target_length: int | None = None
+    with_targets: bool = True
+
+    def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
+        """
+        Args:
+            items: None stands for a video that could not be read and is left out.
+
+        Raises:
+            ValueError: If no item is left, the clips differ in their shapes, or have several views.
+        """
+        readable = [item for item in items if item is not None]
+        texts = {
+            name: [item[name] for item in readable]
+            for name in ("text", *(("text_target",) if self.with_targets else ()))
+        }
+        clips = [{name: item[name] for name in item if name not in ("text", "text_target")} for item in readable]
+        batch = collate_clips(clips)
+        if len(batch["pixel_values"]) != len(readable) or batch["pixel_values"].ndim != 5:
+            raise ValueError(
+                "A video to answer about has one view: use num_clips=1, num_crops=1, num_augmentations=1."
+            )
+        inputs = self.processor(
+            **texts, max_length=self.max_length, max_target_length=self.max_target_length, return_tensors="pt"
+        )
+        return {"pixel_values": batch["pixel_values"], **inputs}
+
+
+def _first_words(text: str) -> str:
+    return " ".join(text.split()[:MAX_WORDS])
+
+
+def _split_files(folder: Path) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        split = next((str(name) for name, words in SPLIT_KEYWORDS.items() if file.stem.lower() in words), None)
+        if split is None or file.suffix.lower() not in SUFFIXES:
+            continue
+        if split in files:
+            raise ValueError(f"{files[split]} and {file.name} both name the split {split!r}. Keep one of them.")
+        files[split] = file
+    if not files:
+        raise ValueError(f"{folder} holds no such file. {_EXPECTED}")
+    return files
+
+
+def _read_rows(file: Path, video_root: str | os.PathLike | None) -> list[dict[str, Any]]:
+    root = file.parent if video_root is None else Path(video_root).expanduser().absolute()
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix.lower() == ".csv":
+            found = list(csv.DictReader(text.splitlines()))
+        elif file.suffix.lower() == ".json":
+            found = json.loads(text)
+        elif file.suffix.lower() == ".jsonl":
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            raise ValueError(f"{file} has another ending. {_EXPECTED}")
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} cannot be read: {error}. {_EXPECTED}") from error
+    if not found or not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise ValueError(f"{file} has no rows. {_EXPECTED}")
+    return [_read_row(row, f"{file}, row {number}", root) for number, row in enumerate(found, start=1)]
+
+
+def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
+    answer = row.get("answer", row.get("caption"))
+    if not row.get("video") or answer in (None, ""):
+        raise ValueError(f"{place} lacks a video or an answer: {row}. {_EXPECTED}")
+    video = root / Path(str(row["video"])).expanduser()
+    if not video.exists():
+        raise FileNotFoundError(f"{place}: {video} does not exist.")
+    try:
+        start, end = (None if row.get(name) in (None, "") else float(row[name]) for name in ("start", "end"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: start and end are seconds, got {row}.") from error
+    return {
+        "video": str(video),
+        "question": str(row.get("question") or ""),
+        "answer": str(answer),
+        "start": start,
+        "end": end,
+    }

@@ -1,0 +1,281 @@
+"""Processor of MemoryBankQFormer: videos, the text that the Q-Former reads, and the prompts of the language model."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import AddedToken
+from transformers.feature_extraction_utils import BatchFeature
+from transformers.processing_utils import ProcessorMixin
+from transformers.utils import TensorType, cached_file
+from transformers.video_utils import VideoInput
+
+# The loss is not computed where a label has this value.
+IGNORED_LABEL = -100
+# Options of `from_pretrained` that find a file.
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
+
+# In front of a language model's chat template, most of which expect messages of plain text.
+FLATTEN_MESSAGES = """\
+{%- set flat = namespace(messages=[], text='') -%}
+{%- for message in messages -%}
+    {%- if message['content'] is string -%}
+        {%- set flat.text = message['content'] -%}
+    {%- else -%}
+        {%- set flat.text = '' -%}
+        {%- for block in message['content'] -%}
+            {%- set flat.text = flat.text + ('VIDEO_TOKEN' if block['type'] == 'video' else block['text']) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {%- set flat.messages = flat.messages + [dict(message, content=flat.text)] -%}
+{%- endfor -%}
+{%- set messages = flat.messages -%}
+"""
+
+
+class MemoryBankQFormerProcessor(ProcessorMixin):
+    r"""
+    Constructs a processor for videos and texts, as MA-LMM (https://arxiv.org/abs/2404.05726) prepares them.
+
+    A prompt begins with `num_query_tokens` placeholders, for which the model puts in what the Q-Former says of the
+    video; they stand elsewhere if the text holds the `video_token` once. The Q-Former reads the same text.
+
+    Args:
+        video_processor ([`VideoClipProcessor`]): samples and prepares frames.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): of the language model. Texts that are too long lose their
+            beginning: its `truncation_side` is set to "left". None for a model without a language model.
+        qformer_tokenizer (`PreTrainedTokenizerBase`, *optional*): of the Q-Former, likewise. None where the Q-Former
+            reads no text, as that of BLIP-2.
+        num_query_tokens (`int`, defaults to 32): as in the model's configuration.
+        video_token (`str`, *optional*, defaults to `"<video>"`): placeholder, added to the tokenizer if it is none of
+            its tokens; the model's `video_token_id` is its id. None for models that put the video in front of the text
+            without placeholders.
+        is_encoder_decoder (`bool`, defaults to `False`): whether the language model reads prompt and target apart, as
+            T5 does.
+        chat_template (`str` or `dict`, *optional*): defaults to that of the tokenizer, with the video token for a
+            video.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoProcessor
+
+    >>> processor = AutoProcessor.from_pretrained("my_model")
+    >>> inputs = processor("kitchen.mp4", "what is being cooked?", return_tensors="pt")
+    >>> sorted(inputs)
+    ['attention_mask', 'input_ids', 'pixel_values', 'qformer_attention_mask', 'qformer_input_ids']
+    ```
+    """
+
+    def __init__(
+        self,
+        video_processor: Any,
+        tokenizer: Any = None,
+        qformer_tokenizer: Any = None,
+        num_query_tokens: int = 32,
+        video_token: str | None = "<video>",
+        is_encoder_decoder: bool = False,
+        chat_template: Any = None,
+    ):
+        self.num_query_tokens = num_query_tokens
+        self.video_token = None if tokenizer is None else video_token
+        self.is_encoder_decoder = is_encoder_decoder
+        if self.video_token is not None and self.video_token not in tokenizer.get_vocab():
+            tokenizer.add_tokens([AddedToken(self.video_token, normalized=False, special=True)], special_tokens=True)
+        for each in (tokenizer, qformer_tokenizer):
+            if each is not None:
+                each.truncation_side = "left"
+        if chat_template is None and self.video_token is not None and isinstance(tokenizer.chat_template, str):
+            chat_template = FLATTEN_MESSAGES.replace("VIDEO_TOKEN", self.video_token) + tokenizer.chat_template
+        super().__init__(video_processor, tokenizer, qformer_tokenizer, chat_template=chat_template)
+
+    @property
+    def video_token_id(self) -> Any:
+        """Id of the placeholder in the vocabulary of the language model, an int; None where there is none."""
+        return None if self.video_token is None else self.tokenizer.convert_tokens_to_ids(self.video_token)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        names = list(self.video_processor.model_input_names)
+        if self.tokenizer is not None:
+            names += ["input_ids", "attention_mask"]
+        if self.qformer_tokenizer is not None:
+            names += ["qformer_input_ids", "qformer_attention_mask"]
+        return names
+
+    def __call__(
+        self,
+        videos: VideoInput | None = None,
+        text: str | Sequence[str] | None = None,
+        qformer_text: str | Sequence[str] | None = None,
+        text_target: str | Sequence[str] | None = None,
+        images: None = None,
+        audio: None = None,
+        add_special_tokens: bool = True,
+        max_length: int | None = None,
+        max_target_length: int | None = None,
+        return_tensors: str | TensorType | None = None,
+        **kwargs: Any,
+    ) -> BatchFeature:
+        """
+        Prepare videos, prompts and, for training, what the model is to answer.
+
+        Args:
+            videos (*optional*): a video or a batch, see [`VideoClipProcessor`]. Without videos the texts are prepared
+                alone, for frames or a memory that the model has already.
+            text (`str` or `Sequence[str]`, *optional*): the prompt, or one for each video.
+            qformer_text (`str` or `Sequence[str]`, *optional*): what the Q-Former reads; the prompt by default.
+            text_target (`str` or `Sequence[str]`, *optional*): the answers, for training. Of a decoder they follow the
+                prompt, with the end of sequence behind them, and padding comes last; for generation it comes first.
+            images, audio: none; there for chat templates.
+            add_special_tokens (`bool`, defaults to `True`): whether prompts get those of the tokenizer.
+            max_length (`int`, *optional*): tokens of the prompt, without placeholders, and of the Q-Former's text.
+            max_target_length (`int`, *optional*): tokens of the answer; the rest is cut off.
+            return_tensors (`str`, *optional*): "pt" for tensors.
+            kwargs: options of the video processor.
+
+        Returns:
+            `BatchFeature`, as far as there are videos, texts and tokenizers: `pixel_values` (batch_size, num_frames,
+            num_channels, height, width); `input_ids` and `attention_mask` (batch_size, sequence_length);
+            `qformer_input_ids` and `qformer_attention_mask` (batch_size, text_length), padded on the right; `labels`,
+            as `input_ids` with -100 but for the answer, or of an encoder-decoder (batch_size, target_length).
+
+        Raises:
+            ValueError: if the numbers of videos and texts differ, a text holds several videos, or answers come
+                without prompts.
+        """
+        if images is not None or audio is not None:
+            raise ValueError(f"{type(self).__name__} takes videos and texts, no images and no sound.")
+        if videos is None and text is None and qformer_text is None:
+            raise ValueError("Pass `videos`, `text` or `qformer_text`.")
+        if text_target is not None and (text is None or self.tokenizer is None):
+            raise ValueError("`text_target` answers a prompt: pass `text`, to a processor with a `tokenizer`.")
+        data: dict[str, Any] = {}
+        num_videos = 1
+        if videos is not None:
+            data |= self.video_processor(videos, return_tensors=return_tensors, **kwargs)
+            num_videos = len(data["pixel_values"])
+        prompts = _one_each(text, num_videos, "text", videos is not None)
+        if prompts is not None and self.tokenizer is not None:
+            targets = _one_each(text_target, len(prompts), "text_target")
+            data |= self._tokenize(prompts, targets, add_special_tokens, max_length, max_target_length)
+        if self.qformer_tokenizer is not None and (qformer_text is not None or prompts is not None):
+            if qformer_text is None and prompts is not None:
+                qformer_text = [prompt.replace(self.video_token or "", "") for prompt in prompts]
+            number = num_videos if prompts is None else len(prompts)
+            is_number_fixed = videos is not None or prompts is not None
+            read = _one_each(qformer_text, number, "qformer_text", is_number_fixed)
+            encoded = self.qformer_tokenizer(
+                read, padding=True, padding_side="right", truncation=max_length is not None, max_length=max_length
+            )
+            data |= {f"qformer_{name}": encoded[name] for name in ("input_ids", "attention_mask")}
+        return BatchFeature(data, tensor_type=return_tensors, skip_tensor_conversion=self.skip_tensor_conversion)
+
+    def _tokenize(
+        self,
+        prompts: list[str],
+        targets: list[str] | None,
+        add_special_tokens: bool,
+        max_length: int | None,
+        max_target_length: int | None,
+    ) -> dict[str, list[list[int]]]:
+        """Prompts with placeholders, and labels where there are targets; lists of one length."""
+        encoded = self.tokenizer(
+            prompts, add_special_tokens=add_special_tokens, truncation=max_length is not None, max_length=max_length
+        )
+        sequences = [self._with_placeholders(*pair) for pair in zip(prompts, encoded["input_ids"], strict=True)]
+        labels = None
+        if targets is not None and self.is_encoder_decoder:
+            labels = [ids[:max_target_length] for ids in self.tokenizer(text_target=targets)["input_ids"]]
+        elif targets is not None:
+            answers = self.tokenizer(targets, add_special_tokens=False)["input_ids"]
+            answers = [[*ids, self.tokenizer.eos_token_id][:max_target_length] for ids in answers]
+            pairs = list(zip(sequences, answers, strict=True))
+            labels = [[IGNORED_LABEL] * len(prompt) + answer for prompt, answer in pairs]
+            sequences = [prompt + answer for prompt, answer in pairs]
+        # New tokens follow the prompt, so padding stands before it; an encoder, as a loss, does not care.
+        side = "left" if targets is None and not self.is_encoder_decoder else "right"
+        longest = max(map(len, sequences))
+        if self.tokenizer.pad_token_id is None and any(len(ids) < longest for ids in sequences):
+            raise ValueError(
+                "Prompts of different lengths are padded, but the tokenizer has no `pad_token`: set one, for example "
+                "`processor.tokenizer.pad_token = processor.tokenizer.eos_token`."
+            )
+        data = {
+            "input_ids": _pad(sequences, self.tokenizer.pad_token_id, side),
+            "attention_mask": _pad([[1] * len(ids) for ids in sequences], 0, side),
+        }
+        return data if labels is None else data | {"labels": _pad(labels, IGNORED_LABEL, "right")}
+
+    def _with_placeholders(self, prompt: str, ids: list[int]) -> list[int]:
+        if self.video_token is None:
+            return ids
+        placeholders = [self.video_token_id] * self.num_query_tokens
+        count = prompt.count(self.video_token)
+        if not count:
+            return placeholders + ids
+        if count > 1 or ids.count(self.video_token_id) != count:
+            raise ValueError(
+                f"A prompt holds {self.video_token} once, or not at all, and `max_length` must leave room for it; "
+                f"got {count} of them before and {ids.count(self.video_token_id)} after truncation in {prompt!r}."
+            )
+        place = ids.index(self.video_token_id)
+        return ids[:place] + placeholders + ids[place + 1 :]
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """As in the base class, but a tokenizer may be None."""
+        if argument is None and argument_name.endswith("tokenizer"):
+            return type(None)
+        return super().check_argument_for_proper_class(argument_name, argument)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> Any:
+        """As in the base class: the Q-Former's tokenizer gets a folder of its own, and None leaves no file."""
+        # The base class would save every sub-processor that the class can have.
+        present = [name for name in self.get_attributes() if getattr(self, name) is not None]
+        self.__dict__["get_attributes"] = lambda: present
+        try:
+            return super().save_pretrained(save_directory, push_to_hub, **kwargs)
+        finally:
+            del self.__dict__["get_attributes"]
+
+    @classmethod
+    def _load_tokenizer_from_pretrained(
+        cls, sub_processor_type: str, pretrained_model_name_or_path: Any, subfolder: str = "", **kwargs: Any
+    ) -> Any:
+        """As in the base class, but None where there are no files."""
+        folder = subfolder if sub_processor_type == "tokenizer" else os.path.join(subfolder, sub_processor_type)
+        config = cached_file(
+            pretrained_model_name_or_path,
+            "tokenizer_config.json",
+            subfolder=folder,
+            _raise_exceptions_for_missing_entries=False,
+            **{name: kwargs[name] for name in HUB_OPTIONS if name in kwargs},
+        )
+        if config is None:
+            return None
+        return super()._load_tokenizer_from_pretrained(
+            sub_processor_type, pretrained_model_name_or_path, subfolder=subfolder, **kwargs
+        )
+
+
+def _one_each(texts: Any, number: int, name: str, is_number_fixed: bool = True) -> list[str] | None:
+    """A text for each of `number` videos."""
+    if texts is None:
+        return None
+    if isinstance(texts, str):
+        return [texts] * number
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"`{name}` is a text or a list of texts, got {texts!r}.")
+    if is_number_fixed and len(texts) != number:
+        raise ValueError(f"`{name}` has {len(texts)} texts, but {number} are expected: one for each video.")
+    return list(texts)
+
+
+def _pad(sequences: list[list[int]], value: Any, side: str) -> list[list[int]]:
+    longest = max(map(len, sequences))
+    padding = [[value] * (longest - len(ids)) for ids in sequences]
+    pairs = zip(padding, sequences, strict=True) if side == "left" else zip(sequences, padding, strict=True)
+    return [first + second for first, second in pairs]
+
+
+__all__ = ["MemoryBankQFormerProcessor"]

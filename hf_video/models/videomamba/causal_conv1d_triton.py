@@ -1,0 +1,93 @@
+"""
+Mamba's depthwise causal convolution with SiLU on GPUs, by kernels that Triton compiles.
+
+PyTorch's convolution wants channels first, where linear layers and the scan of the `triton` backend have them last.
+"""
+
+import torch
+
+from .selective_scan_operators import operator_namespace, register_convolution_gradients
+
+NAMESPACE = operator_namespace(__name__)
+# Of a tile: its steps read those before them once more, and its channels fill 128 bytes of bfloat16.
+STEPS, BLOCK = 32, 64
+
+
+def causal_conv1d_silu_triton(
+    hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
+) -> torch.Tensor:
+    """
+    Depthwise convolution over each token and those before it, then SiLU; computed in float32.
+
+    Args:
+        hidden_states: `(batch_size, dim, length)`; quickest where channels are last in memory.
+        weight: `(dim, 1, taps)`, the tap of the token itself last.
+        bias: `(dim,)`.
+        reverse: over each token and those behind it.
+
+    Returns:
+        `(batch_size, dim, length)`, channels last in memory, in the dtype of the input.
+    """
+    biases = None if bias is None else bias.float()
+    return conv_forward(hidden_states.mT, weight.float()[:, 0], biases, reverse).mT
+
+
+def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor | int]:
+    """The first arguments of both kernels, as their module describes them."""
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return [x, x.stride(0), x.stride(1), weight.mT.contiguous(), bias.contiguous()]
+
+
+def _grid(x: torch.Tensor) -> tuple[int, int, int]:
+    batch_size, length, dim = x.shape
+    return -(-dim // BLOCK), -(-length // STEPS), batch_size
+
+
+def settings(taps: int) -> dict[str, int]:
+    """For both kernels."""
+    return {"TAPS": taps, "STEPS": STEPS, "BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
+
+
+@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
+    """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
+    from .causal_conv1d_triton_kernels import conv_forward_kernel
+
+    y = x.new_empty(x.shape)
+    _, length, dim = x.shape
+    arguments = (*_pack(x, weight, bias), y, length, dim)
+    with torch.cuda.device_of(x):
+        conv_forward_kernel[_grid(x)](*arguments, reverse=reverse, **settings(weight.shape[1]))
+    return y
+
+
+@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+def conv_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, weight and bias, of a bias that is not there, too."""
+    from .causal_conv1d_triton_kernels import conv_backward_kernel
+
+    batch_size, length, dim = x.shape
+    grid = _grid(x)
+    dx = x.new_empty(x.shape)
+    dweight = weight.new_empty(batch_size, grid[1], weight.shape[1], dim)
+    dbias = weight.new_empty(batch_size, grid[1], dim)
+    arguments = (*_pack(x, weight, bias), dy.contiguous(), dx, dweight, dbias, length, dim)
+    with torch.cuda.device_of(x):
+        conv_backward_kernel[grid](*arguments, reverse=reverse, **settings(weight.shape[1]))
+    return dx, dweight.sum(dim=(0, 1)).mT.contiguous(), dbias.sum(dim=(0, 1))
+
+
+@conv_forward.register_fake
+def _(x, weight, bias, reverse):
+    return x.new_empty(x.shape)
+
+
+@conv_backward.register_fake
+def _(dy, x, weight, bias, reverse):
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(x.shape[-1])
+
+
+register_convolution_gradients(conv_forward, conv_backward)

@@ -1,0 +1,75 @@
+"""What the operators of `selective_scan`, and of the convolution before it, have in common."""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+import torch
+
+LOG2_E = 1.4426950408889634
+
+
+def operator_namespace(module: str) -> str:
+    """Operators are named after their module: a copy of it, from a repository on the Hub, may live in one process."""
+    return re.sub(r"\W", "_", module)
+
+
+def share_groups(B: torch.Tensor, C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 `(batch, groups, state, length)` with as many groups in both, each served by one of its own."""
+    groups = math.lcm(B.shape[1], C.shape[1])
+    B, C = (x.float().repeat_interleave(groups // x.shape[1], dim=1) for x in (B, C))
+    return B, C
+
+
+def needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def register_gradients(forward: torch.library.CustomOpDef, backward: Callable[..., list[torch.Tensor]]) -> None:
+    """
+    Differentiate one operator by another.
+
+    Args:
+        forward: from tensors, u first and the initial state last, `delta_softplus`, `reverse` and `keeps_borders` to
+            the output like u, the last state, and the borders for the backward.
+        backward: from the gradients of output and last state, the borders, the tensors without the initial state,
+            `delta_softplus` and `reverse` to the gradients of all tensors, of those that are not there, too.
+    """
+
+    def save_inputs(ctx, inputs, output):
+        *tensors, delta_softplus, reverse, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.options = (delta_softplus, reverse)
+        ctx.save_for_backward(output[2], *tensors)
+
+    def differentiate(ctx, dy, dlast_state, _):
+        borders, *tensors = ctx.saved_tensors
+        dy = torch.zeros_like(tensors[0]) if dy is None else dy
+        gradients = backward(dy, dlast_state, borders, *tensors[:-1], *ctx.options)
+        present = (None if x is None else gradient for x, gradient in zip(tensors, gradients, strict=True))
+        return (*present, None, None, None)
+
+    forward.register_autograd(differentiate, setup_context=save_inputs)
+
+
+def register_convolution_gradients(
+    forward: torch.library.CustomOpDef, backward: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+) -> None:
+    """
+    Differentiate one operator by another.
+
+    Args:
+        forward: from x, weight, bias or `None`, and `reverse` to another x.
+        backward: from the gradient of the output and all of these to those of x, weight and bias.
+    """
+
+    def save_inputs(ctx, inputs, output):
+        *tensors, ctx.reverse = inputs
+        ctx.save_for_backward(*tensors)
+
+    def differentiate(ctx, dy):
+        x, weight, bias = ctx.saved_tensors
+        dx, dweight, dbias = backward(dy, x, weight, bias, ctx.reverse)
+        return dx, dweight, None if bias is None else dbias, None
+
+    forward.register_autograd(differentiate, setup_context=save_inputs)

@@ -1,0 +1,339 @@
+"""
+The loops of the `triton` backend of `selective_scan`.
+
+A program takes the channels of one block of one clip through time, in chunks of `SPANS * STEPS` steps. A thread owns
+one channel of one span, `STEPS` steps in a row, and keeps what belongs to them in registers while the states of the
+channel are gone through one after the other. Within its span it runs from a state of zero; spans hand on decays and
+states by a scan across threads, and then it runs once more from the state that the span begins with. Decays, whose
+exponentials bound the forward, are computed once, however many spans share a chunk: small batches have more of them
+rather than another pass over time. Nothing is added atomically.
+
+Tensors of a chunk are `(STEPS, SPANS, BLOCK)`. With the channels last, Triton spreads these over the lanes and warps
+first, then the spans, and leaves the steps to each thread; sizes of arrays are not specialised, lest it load several
+channels at once and turn that around. Arrays, contiguous:
+
+    u, delta, z, y, and their gradients  (batch, length, dim), of any floating dtype
+    B, C                                 (batch, groups, states, length), float32 as all that follow
+    gradients of B and C                 (blocks of a group, batch, groups, states, length), to be summed over blocks
+    rates = A * log2(e)                  (states, dim)
+    D, delta_bias                        (dim)
+    borders                              (batch, 1 + chunks, states, dim), the states before each chunk and the last,
+                                         or (batch, 1, states, dim), the initial ones, over which the last are written
+    dstate, gradients of the rates       (batch, states, dim)
+    gradients of D and delta_bias        (batch, dim)
+"""
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError as error:
+    raise ImportError("The kernels for GPUs need Triton: `pip install triton`.") from error
+
+SIZES = ["length", "dim", "num_states", "num_groups"]
+
+
+@triton.jit
+def follow(decay, state, next_decay, next_state):
+    """One stretch of time and the next as one: product of the decays, and the state from zero."""
+    return decay * next_decay, state * next_decay + next_state
+
+
+@triton.jit
+def follow_entering(decay, state, passed, entering, next_decay, next_state, next_passed, next_entering):
+    """`follow`, with the product of the decays before the last element, and the state that reaches it."""
+    decay_of_both, state_of_both = follow(decay, state, next_decay, next_state)
+    return decay_of_both, state_of_both, decay * next_passed, state * next_passed + next_entering
+
+
+@triton.jit
+def enter_spans(decays, states, state, position, REVERSE: tl.constexpr):
+    """
+    The states that spans begin with, and those that they end with.
+
+    Args:
+        decays, states: of each span, `(SPANS, BLOCK)`; states from zero.
+        state: before the first one, `(BLOCK,)`.
+        position: which is 0 for the first one, `(SPANS, 1)`.
+    """
+    states = tl.where(position == 0, states + decays * state[None, :], states)
+    ones, zeros = tl.full(decays.shape, 1.0, tl.float32), tl.full(decays.shape, 0.0, tl.float32)
+    _, ends, _, entering = tl.associative_scan((decays, states, ones, zeros), 0, follow_entering, reverse=REVERSE)
+    return tl.where(position == 0, state[None, :], entering), ends
+
+
+@triton.jit
+def pick_step(tensor, step, STEP: tl.constexpr):
+    """One step of a tensor of a chunk, without a choice at run time."""
+    return tl.sum(tl.where(step == STEP, tensor, 0.0), axis=0)
+
+
+@triton.jit
+def halve(tensor, lane, SIZE: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr, PARTNER: tl.constexpr):
+    """Add pairs of channels up, of `2 * SIZE` steps the first half in one and the second half in the other."""
+    first, second = tl.split(tl.permute(tl.reshape(tensor, (2, SIZE, SPANS, BLOCK)), (1, 2, 3, 0)))
+    is_second = (lane & PARTNER != 0)[None, None, :]
+    given = tl.where(is_second, first, second)
+    given = tl.flip(tl.reshape(given, (SIZE, SPANS, BLOCK // (2 * PARTNER), 2, PARTNER)), 3)
+    return tl.where(is_second, second, first) + tl.reshape(given, (SIZE, SPANS, BLOCK))
+
+
+@triton.jit
+def sum_channels(tensor, lane, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
+    """
+    Sums over the channels of a chunk, `(STEPS / BLOCK, SPANS, BLOCK)`, of the steps that `summed_steps` names; `BLOCK`
+    is at most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange
+    everything every time.
+    """
+    for i in tl.static_range(5):
+        if 1 << i < BLOCK:
+            tensor = halve(tensor, lane, STEPS >> (i + 1), SPANS, BLOCK, 1 << i)
+    return tensor
+
+
+@triton.jit
+def summed_steps(lane, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Within their spans, `(STEPS / BLOCK, 1, BLOCK)`."""
+    steps = lane * 0
+    for i in tl.static_range(5):
+        if 1 << i < BLOCK:
+            steps += ((lane >> i) & 1) * (STEPS >> (i + 1))
+    return tl.arange(0, STEPS // BLOCK)[:, None, None] + steps[None, None, :]
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + e^x), to the last digits also where it is small: 2 artanh(s) = log((1 + s) / (1 - s)) as a series."""
+    e = tl.exp(-tl.abs(x))
+    s = e / (2.0 + e)
+    square = s * s
+    series = square * (square * (square * (square * (1 / 13 * square + 1 / 11) + 1 / 9) + 1 / 7) + 1 / 5) + 1 / 3
+    return tl.maximum(x, 0.0) + 2.0 * s * (square * series + 1.0)
+
+
+@triton.jit
+def locate_channels(dim, num_groups, BLOCK: tl.constexpr):
+    """Group, channels and which of them exist, of this program."""
+    per_group = dim // num_groups
+    blocks = tl.cdiv(per_group, BLOCK)
+    group = tl.program_id(0) // blocks
+    channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    return group, group * per_group + channel, channel < per_group
+
+
+@triton.jit
+def locate_steps(start, length, reverse: tl.constexpr, STEPS: tl.constexpr, SPANS: tl.constexpr):
+    """Positions in memory of the steps of a chunk, and which of them exist, both `(STEPS, SPANS)`."""
+    step = start + tl.arange(0, STEPS)[:, None] + STEPS * tl.arange(0, SPANS)[None, :]
+    return length - 1 - step if reverse else step, step < length
+
+
+@triton.jit
+def load_time_steps(delta, offsets, exists, bias, use_softplus: tl.constexpr):
+    """What softplus is taken of, and the time steps: 0 beyond the end, where nothing happens to a state."""
+    raw = tl.load(delta + offsets, mask=exists, other=0.0).to(tl.float32) + bias[None, None, :]
+    return raw, tl.where(exists, softplus(raw) if use_softplus else raw, 0.0)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def scan_forward_kernel(
+    u,
+    delta,
+    z,
+    rates,
+    B,
+    C,
+    D,
+    delta_bias,
+    y,
+    borders,
+    length,
+    dim,
+    num_states,
+    num_groups,
+    use_softplus: tl.constexpr,
+    reverse: tl.constexpr,
+    has_gate: tl.constexpr,
+    keeps_borders: tl.constexpr,
+    STEPS: tl.constexpr,
+    SPANS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Writes `y`, and `borders` behind the initial states."""
+    batch = tl.program_id(1).to(tl.int64)
+    group, channel, valid = locate_channels(dim, num_groups, BLOCK)
+    clip = batch * length * dim
+    u, delta, z, y = u + clip, delta + clip, z + clip, y + clip
+    projection = (batch * num_groups + group) * num_states * length
+    B, C = B + projection, C + projection
+    slots = 1 + tl.cdiv(length, STEPS * SPANS) if keeps_borders else 1
+    borders += batch * slots * num_states * dim
+    next_border = num_states * dim if keeps_borders else 0
+    skip = tl.load(D + channel, mask=valid, other=0.0)
+    bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
+    step = tl.arange(0, STEPS)[:, None, None]
+    span = tl.arange(0, SPANS)[:, None]
+
+    for start in range(0, length, STEPS * SPANS):
+        position, within = locate_steps(start, length, reverse, STEPS, SPANS)
+        exists = within[:, :, None] & valid[None, None, :]
+        offsets = position[:, :, None] * dim + channel[None, None, :]
+        value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
+        _, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
+        scaled = time_step * value
+        output = skip[None, None, :] * value
+        duration = tl.sum(time_step, axis=0)
+        for n in range(num_states):
+            rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
+            into = tl.load(B + n * length + position, mask=within, other=0.0)
+            out_of = tl.load(C + n * length + position, mask=within, other=0.0)
+            state = tl.load(borders + n * dim + channel, mask=valid, other=0.0)
+            decay = tl.exp2(time_step * rate[None, None, :])
+            update = scaled * into[:, :, None]
+            _, local = tl.associative_scan((decay, update), 0, follow)
+            span_decay = tl.exp2(duration * rate[None, :])
+            entering, ends = enter_spans(span_decay, pick_step(local, step, STEPS - 1), state, span, False)
+            update = tl.where(step == 0, update + decay * entering[None, :, :], update)
+            _, states = tl.associative_scan((decay, update), 0, follow)
+            output += states * out_of[:, :, None]
+            last = (span == SPANS - 1) & valid[None, :]
+            tl.store(borders + next_border + n * dim + channel[None, :] + 0 * span, ends, mask=last)
+        if has_gate:
+            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
+            output *= gate * tl.sigmoid(gate)
+        tl.store(y + offsets, output.to(y.dtype.element_ty), mask=exists)
+        borders += next_border
+        # The next chunk begins with states that other threads have written.
+        tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=SIZES)
+def scan_backward_kernel(
+    u,
+    delta,
+    z,
+    rates,
+    B,
+    C,
+    D,
+    delta_bias,
+    borders,
+    dy,
+    du,
+    ddelta,
+    dz,
+    drates,
+    dB,
+    dC,
+    dD,
+    ddelta_bias,
+    dstate,
+    length,
+    dim,
+    num_states,
+    num_groups,
+    use_softplus: tl.constexpr,
+    reverse: tl.constexpr,
+    has_gate: tl.constexpr,
+    STEPS: tl.constexpr,
+    SPANS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """
+    Writes all gradients; adds to `drates`, and turns `dstate` from the gradient of the last state into that of the
+    initial one.
+    """
+    batch = tl.program_id(1).to(tl.int64)
+    group, channel, valid = locate_channels(dim, num_groups, BLOCK)
+    clip = batch * length * dim
+    u, delta, z, dy, du, ddelta, dz = u + clip, delta + clip, z + clip, dy + clip, du + clip, ddelta + clip, dz + clip
+    projection = (batch * num_groups + group) * num_states * length
+    B, C = B + projection, C + projection
+    block = tl.program_id(0) % (tl.num_programs(0) // num_groups)
+    part = (block * tl.num_programs(1) + batch) * num_groups + group
+    dB, dC = dB + part * num_states * length, dC + part * num_states * length
+    chunks = tl.cdiv(length, STEPS * SPANS)
+    borders += batch * (1 + chunks) * num_states * dim
+    drates, dstate = drates + batch * num_states * dim, dstate + batch * num_states * dim
+    skip = tl.load(D + channel, mask=valid, other=0.0)
+    bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
+    step = tl.arange(0, STEPS)[:, None, None]
+    span = tl.arange(0, SPANS)[:, None]
+    lane = tl.arange(0, BLOCK)
+    ones = tl.full((STEPS, SPANS, BLOCK), 1.0, tl.float32)
+    dskip = tl.full((BLOCK,), 0.0, tl.float32)
+    dbias = tl.full((BLOCK,), 0.0, tl.float32)
+
+    for chunk in range(chunks - 1, -1, -1):
+        position, within = locate_steps(chunk * STEPS * SPANS, length, reverse, STEPS, SPANS)
+        exists = within[:, :, None] & valid[None, None, :]
+        offsets = position[:, :, None] * dim + channel[None, None, :]
+        value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
+        doutput = tl.load(dy + offsets, mask=exists, other=0.0).to(tl.float32)
+        raw, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
+        sum_step = chunk * STEPS * SPANS + STEPS * span[None, :, :] + summed_steps(lane, STEPS, BLOCK)
+        sum_position = length - 1 - sum_step if reverse else sum_step
+        sum_within = sum_step < length
+        if has_gate:
+            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
+            opening = tl.sigmoid(gate)
+            dgated = doutput
+            doutput *= gate * opening
+            output = skip[None, None, :] * value
+        scaled = time_step * value
+        duration = tl.sum(time_step, axis=0)
+        dscaled = tl.zeros_like(scaled)
+        dexponents = tl.zeros_like(scaled)
+        for n in range(num_states):
+            rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
+            into = tl.load(B + n * length + position, mask=within, other=0.0)
+            out_of = tl.load(C + n * length + position, mask=within, other=0.0)
+            state = tl.load(borders + (chunk * num_states + n) * dim + channel, mask=valid, other=0.0)
+            decay = tl.exp2(time_step * rate[None, None, :])
+            span_decay = tl.exp2(duration * rate[None, :])
+
+            update = scaled * into[:, :, None]
+            _, local = tl.associative_scan((decay, update), 0, follow)
+            entering, _ = enter_spans(span_decay, pick_step(local, step, STEPS - 1), state, span, False)
+            entered = tl.where(step == 0, update + decay * entering[None, :, :], update)
+            _, states = tl.associative_scan((decay, entered), 0, follow)
+            if has_gate:
+                output += states * out_of[:, :, None]
+
+            # Back in time, what is handed on is the gradient of the state before a step: its decay times `grad`.
+            grad = doutput * out_of[:, :, None]
+            dlater = tl.load(dstate + n * dim + channel, mask=valid, other=0.0)
+            decay, grad = tl.flip(decay, 0), tl.flip(grad, 0)
+            _, local = tl.associative_scan((decay, decay * grad), 0, follow)
+            entering, ends = enter_spans(span_decay, pick_step(local, step, STEPS - 1), dlater, SPANS - 1 - span, True)
+            grad = tl.where(step == 0, grad + entering[None, :, :], grad)
+            _, _, _, grad = tl.associative_scan((decay, decay * grad, ones, grad), 0, follow_entering)
+            grad = tl.flip(grad, 0)
+            first = (span == 0) & valid[None, :]
+            tl.store(dstate + n * dim + channel[None, :] + 0 * span, ends, mask=first)
+
+            into_sums = sum_channels(grad * scaled, lane, STEPS, SPANS, BLOCK)
+            out_of_sums = sum_channels(doutput * states, lane, STEPS, SPANS, BLOCK)
+            tl.store(dB + n * length + sum_position, into_sums, mask=sum_within)
+            tl.store(dC + n * length + sum_position, out_of_sums, mask=sum_within)
+            dscaled += grad * into[:, :, None]
+            dexponent = grad * (states - update)
+            dexponents += dexponent * rate[None, None, :]
+            drate = tl.sum(tl.sum(dexponent * time_step, axis=0), axis=0)
+            drate += tl.load(drates + n * dim + channel, mask=valid, other=0.0)
+            tl.store(drates + n * dim + channel, drate, mask=valid)
+        # d 2^x = ln(2) 2^x dx
+        dtime_step = 0.6931471805599453 * dexponents + dscaled * value
+        if use_softplus:
+            dtime_step *= tl.sigmoid(raw)
+        dvalue = dscaled * time_step + skip[None, None, :] * doutput
+        tl.store(du + offsets, dvalue.to(du.dtype.element_ty), mask=exists)
+        tl.store(ddelta + offsets, dtime_step.to(ddelta.dtype.element_ty), mask=exists)
+        if has_gate:
+            dgate = dgated * output * opening * (1.0 + gate * (1.0 - opening))
+            tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
+        dskip += tl.sum(tl.sum(doutput * value, axis=0), axis=0)
+        dbias += tl.sum(tl.sum(tl.where(exists, dtime_step, 0.0), axis=0), axis=0)
+        # The next chunk begins with gradients that other threads have written.
+        tl.debug_barrier()
+    tl.store(dD + batch * dim + channel, dskip, mask=valid)
+    tl.store(ddelta_bias + batch * dim + channel, dbias, mask=valid)

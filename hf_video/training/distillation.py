@@ -1,0 +1,163 @@
+"""Self-distillation: a classifier learns from what a frozen teacher makes of its clips, beside the labels."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoModelForVideoClassification, BaseVideoProcessor, PreTrainedModel, TrainingArguments
+
+from .features import watch_features
+from .loading import class_names_of, load_processor, set_input_size
+
+_NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
+
+
+class Distillation:
+    """What a student is told by a teacher, for the loss (1 - weight) * loss of the labels + weight * this one.
+
+    - "logits": temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
+      (https://arxiv.org/abs/1503.02531).
+    - "features_cosine", "features_mse": 1 - cosine similarity, or mean squared error, of the features before the
+      head; where their widths differ, of a linear projection of the student's, which is trained along.
+
+    The teacher is frozen, in evaluation mode, and no part of the student: no optimizer, average or checkpoint has
+    it.
+
+    Args:
+        teacher: a video classifier; changed in place.
+        student: the classifier to train.
+        target: one of the above.
+        weight: above 0, up to 1.
+        temperature: above 0; of "logits" alone.
+
+    Raises:
+        ValueError: a value is out of range; or the teacher does not know a class of the student, or is asked for
+            classes of which a video has several; or adapters of PEFT would need a projection.
+    """
+
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        student: nn.Module,
+        *,
+        target: str = "logits",
+        weight: float = 0.5,
+        temperature: float = 1.0,
+    ):
+        if not 0 < weight <= 1:
+            raise ValueError(f"distillation_weight is {weight}; a number above 0, up to 1, is expected.")
+        if temperature <= 0:
+            raise ValueError(f"distillation_temperature is {temperature}; a number above 0 is expected.")
+        self.teacher = teacher.eval().requires_grad_(False)
+        self.target, self.weight, self.temperature = target, weight, temperature
+        self.projection: nn.Linear | None = None
+        self._class_order: list[int] = []
+        config: Any = student.config
+        if target == "logits":
+            if config.problem_type not in (None, "single_label_classification"):
+                raise ValueError(
+                    f"Logits of {config.problem_type} are not distilled: use distillation_target=features_cosine."
+                )
+            known, wanted = class_names_of(teacher.config), class_names_of(config)
+            if unknown := [name for name in wanted if name not in known]:
+                raise ValueError(
+                    f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}: use "
+                    "distillation_target=features_cosine, or a teacher that was trained on the same classes."
+                )
+            self._class_order = [known.index(name) for name in wanted]
+        elif target in ("features_cosine", "features_mse"):
+            widths = [_head(model).in_features for model in (student, teacher)]
+            if widths[0] != widths[1]:
+                if hasattr(student, "peft_config"):
+                    raise ValueError(
+                        f"The student's features have {widths[0]} channels and the teacher's {widths[1]}, which needs "
+                        "a projection, and adapters are saved without it: use distillation_target=logits."
+                    )
+                self.projection = nn.Linear(widths[0], widths[1])
+        else:
+            raise ValueError(
+                f"distillation_target is {target!r}; logits, features_cosine or features_mse is expected."
+            )
+
+    @contextmanager
+    def attached_to(self, student: Any) -> Iterator[None]:
+        """Makes the projection a part of the student for the time of its training, so that it is optimised, saved in
+        checkpoints and resumed; behind that the student is as it was."""
+        if self.projection is None:
+            yield
+            return
+        student.distillation_projection = self.projection.to(student.device)
+        try:
+            yield
+        finally:
+            del student.distillation_projection
+
+    def loss(self, pixel_values: torch.Tensor, logits: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """The mean over the clips of a batch, a float32 scalar.
+
+        Args:
+            pixel_values: (num_clips, num_frames, num_channels, height, width), what the student saw.
+            logits: (num_clips, num_classes), of the student.
+            features: (num_clips, hidden_size), of the student.
+        """
+        teacher = self.teacher.to(pixel_values.device)
+        with torch.no_grad(), watch_features(teacher) as seen:
+            known = teacher(pixel_values=pixel_values.to(teacher.dtype)).logits
+        if self.target == "logits":
+            expected, found = (
+                (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)
+            )
+            return self.temperature**2 * F.kl_div(found, expected, reduction="batchmean", log_target=True)
+        if self.projection is not None:
+            features = self.projection(features)
+        features, expected = features.float(), seen[0].float()
+        if self.target == "features_mse":
+            return F.mse_loss(features, expected)
+        return 1 - F.cosine_similarity(features, expected, dim=-1).mean()
+
+
+def make_distillation(
+    args: TrainingArguments, student: Any, processor: BaseVideoProcessor | None = None
+) -> Distillation | None:
+    """What `distillation_teacher` and its companions in `VideoTrainingArguments` say; None without a teacher.
+
+    Args:
+        args: the arguments.
+        student: the model to train.
+        processor: that of the student, whose frames the teacher must take as they are.
+
+    Raises:
+        OSError: there is no such teacher.
+        ValueError: it takes no clips of the student's size, or frames that are normalised another way; or it does not
+            fit otherwise, see `Distillation`.
+    """
+    name = getattr(args, "distillation_teacher", None)
+    if name is None:
+        return None
+    teacher = AutoModelForVideoClassification.from_pretrained(name)
+    set_input_size(teacher, **{size: getattr(student.config, size, None) for size in ("image_size", "num_frames")})
+    if processor is not None:
+        own = load_processor(name, teacher.config)
+        for option in _NORMALISATION:
+            wanted, given = (
+                tuple(value) if isinstance(value, list) else value
+                for value in (getattr(own, option), getattr(processor, option))
+            )
+            if wanted != given:
+                raise ValueError(
+                    f"The teacher {name} wants {option}={wanted}, the student gets {given}: both see the same frames."
+                )
+    names = ("target", "weight", "temperature")
+    return Distillation(teacher, student, **{name: getattr(args, f"distillation_{name}") for name in names})
+
+
+def _head(model: Any) -> Any:
+    head = getattr(model, "classifier", None)
+    if not hasattr(head, "in_features"):
+        raise ValueError(
+            f"{type(model).__name__} has no linear layer `classifier`, whose input would be its features."
+        )
+    return head

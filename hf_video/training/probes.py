@@ -1,0 +1,172 @@
+"""Classifiers on the features of a frozen model: a linear layer, attention over its tokens, nearest neighbours."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments
+
+from hf_video.models.videovit.views_videovit import average_views
+
+from .adaptation import NormalizedLinear
+from .losses import classification_loss
+from .metrics import compute_metrics
+
+PROBE_KINDS = ("linear", "attentive", "knn")
+# Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
+PROBE_DEFAULTS: dict[str, Any] = {
+    "num_train_epochs": 50,
+    "per_device_train_batch_size": 64,
+    "per_device_eval_batch_size": 256,
+    "learning_rate": 3e-3,
+    "weight_decay": 0.01,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,
+    "dataloader_pin_memory": False,
+    "eval_strategy": "epoch",
+    "logging_strategy": "epoch",
+    "save_strategy": "best",
+    "save_total_limit": 1,
+    "save_only_model": True,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+    "remove_unused_columns": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+# Features that are compared with all others at a time.
+_QUERIES = 1024
+
+
+class AttentiveProbe(nn.Module):
+    """A query attends to the tokens of a clip, and a linear layer classifies what it gathers: the attentive probing of
+    CAE (https://arxiv.org/abs/2202.03026), for models whose features are not pooled by their training.
+
+    Args:
+        width: of the tokens.
+        num_classes: width of the output.
+        num_heads: attention heads; by default as many of 64 channels as there can be.
+    """
+
+    def __init__(self, width: int, num_classes: int, num_heads: int | None = None):
+        super().__init__()
+        num_heads = num_heads or next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=0.02))
+        self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
+        self.head_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(num_clips, num_classes) of (num_clips, num_tokens, width)."""
+        tokens = self.norm(tokens)
+        gathered, _ = self.attention(self.query.expand(len(tokens), -1, -1), tokens, tokens, need_weights=False)
+        return self.head(self.head_norm(gathered[:, 0]))
+
+
+class ProbeModel(nn.Module):
+    """A probe as a `Trainer` trains it: each view is a clip of its own in training, in evaluation they are averaged.
+
+    Args:
+        probe: a module from features to logits.
+        config: of the model that the features are of; its `problem_type` decides on the loss.
+    """
+
+    def __init__(self, probe: nn.Module, config: PreTrainedConfig):
+        super().__init__()
+        self.probe = probe
+        self.model_config = config
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`loss` and `logits` (batch_size, num_classes) of features (batch_size, num_views, ...)."""
+        logits = self.probe(features.flatten(0, 1).float())
+        if self.training:
+            labels = labels.repeat_interleave(features.shape[1], dim=0)
+        else:
+            # It reads the number of views from pixels, (batch_size, num_views, T, C, H, W).
+            logits = average_views(logits, features[(..., *[None] * (6 - features.ndim))], self.model_config)
+        problem_type = self.model_config.problem_type or "single_label_classification"
+        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
+
+
+def train_probe(
+    probe: nn.Module,
+    config: PreTrainedConfig,
+    training: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    arguments: TrainingArguments,
+) -> Trainer:
+    """Trains a probe, and returns to the weights with the lowest validation loss.
+
+    Args:
+        probe: `NormalizedLinear` or `AttentiveProbe`; trained in place.
+        config: of the model that the features are of.
+        training: features (num_videos, num_views, ...) and labels: class ids (num_videos,) or float targets
+            (num_videos, num_classes).
+        validation: the same of other videos.
+        arguments: such as `TrainingArguments(folder, **PROBE_DEFAULTS)`; the folder is for checkpoints of the probe.
+
+    Returns:
+        The trainer, whose `predict` takes a `TensorDataset` of the same.
+    """
+    if isinstance(probe, NormalizedLinear):
+        # Known from the beginning, where batches are too few for running averages to get there.
+        deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
+        cast(torch.Tensor, probe.norm.running_mean).copy_(mean)
+        cast(torch.Tensor, probe.norm.running_var).copy_(deviation.square())
+    # A last batch of one video has no variance to normalise by.
+    arguments.dataloader_drop_last = len(training[0]) % arguments.train_batch_size == 1
+    trainer = Trainer(
+        model=ProbeModel(probe, config),
+        args=arguments,
+        train_dataset=TensorDataset(*training),
+        eval_dataset=TensorDataset(*validation),
+        data_collator=_collate,
+        compute_metrics=compute_metrics,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def knn_scores(
+    features: torch.Tensor,
+    targets: torch.Tensor,
+    queries: torch.Tensor,
+    *,
+    num_neighbors: int = 20,
+    temperature: float = 0.07,
+) -> torch.Tensor:
+    """Class scores by the nearest neighbours, weighted by exp(cosine similarity / temperature), as DINO evaluates
+    (https://arxiv.org/abs/2104.14294, `eval_knn.py`). Views of a video are averaged first.
+
+    Args:
+        features: (num_videos, num_views, hidden_size) of videos with known classes.
+        targets: (num_videos, num_classes) float, one-hot or with several ones.
+        queries: (num_queries, num_views, hidden_size).
+        num_neighbors: neighbours that count, or all videos where there are fewer.
+        temperature: the lower, the more the nearest ones count.
+
+    Returns:
+        (num_queries, num_classes) float32 from 0 to 1: the weighted mean of the neighbours' targets.
+
+    Raises:
+        ValueError: `num_neighbors` or `temperature` is not above 0.
+    """
+    if num_neighbors < 1 or temperature <= 0:
+        raise ValueError(f"num_neighbors={num_neighbors} and temperature={temperature} must be above 0.")
+    known = F.normalize(features.float().mean(1), dim=1)
+    scores = []
+    for query in F.normalize(queries.float().mean(1), dim=1).split(_QUERIES):
+        similarities, nearest = (query @ known.T).topk(min(num_neighbors, len(known)), dim=1)
+        weights = (similarities / temperature).softmax(1)
+        scores.append((weights[:, :, None] * targets.float()[nearest]).sum(1))
+    return torch.cat(scores)
+
+
+def _collate(items: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    features, labels = zip(*items, strict=True)
+    return {"features": torch.stack(features), "labels": torch.stack(labels)}

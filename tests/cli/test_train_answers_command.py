@@ -1,0 +1,188 @@
+"""`hf-video train-answers`, and the recipes of MA-LMM's data sets: every setting is where it takes effect."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from hf_video.cli.main import main, parse
+from hf_video.cli.train_answers import known_settings, read_settings, train_answers
+from hf_video.data import ClipAugmentation
+from hf_video.training.answering import AnswerTrainingArguments
+from hf_video.training.arguments import parse_arguments
+from hf_video.training.recipes import read_recipe
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "malmm").glob("*.yaml"))
+# On a CPU, with few videos.
+CHANGED = {"batch_size": 2, "fp16": False, "num_frames": 3, "num_beams": 5, "max_length": 16}
+# The published settings: frames, bank, epochs, videos on a GPU, steps that are accumulated, learning rate, tokens of a
+# prompt, new tokens, penalty on length, answers.
+PUBLISHED = {
+    "activitynet_qa": (20, 10, 5, 32, 1, 1e-4, 128, 9, 0, 5),
+    "msrvtt_qa": (20, 10, 5, 32, 1, 1e-4, 128, 9, 0, 5),
+    "msvd_qa": (20, 10, 5, 32, 1, 1e-4, 128, 9, 0, 5),
+    "msrvtt_caption": (80, 40, 10, 16, 2, 1e-5, 128, 49, 1, 1),
+    "msvd_caption": (80, 40, 10, 16, 2, 1e-5, 128, 49, 1, 1),
+    "youcook2_caption": (80, 40, 10, 16, 2, 1e-4, 128, 29, 1, 1),
+    "breakfast": (100, 20, 20, 16, 1, 1e-4, 30, 19, 1, 5),
+    "coin": (100, 20, 20, 16, 1, 1e-4, 30, 19, 1, 5),
+    "lvu": (100, 20, 20, 16, 1, 1e-4, 30, 4, 1, 5),
+}
+NAMES = (
+    *("num_frames", "memory_bank_length", "epochs", "batch_size", "gradient_accumulation_steps", "learning_rate"),
+    *("max_length", "max_new_tokens", "length_penalty", "num_return_sequences"),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    for each in tiny_pair():
+        each.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Folders of questions and of captions, with a test split."""
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(3):
+        encode_video(folder / f"{number}.mp4", make_frames(8))
+    for kind, row in {"questions": {"question": "which digit"}, "captions": {}}.items():
+        (folder / kind).mkdir()
+        for split, numbers in {"train": (0, 1), "test": (2,)}.items():
+            rows = [{"video": str(folder / f"{number}.mp4"), "answer": "one two", **row} for number in numbers]
+            (folder / kind / f"{split}.json").write_text(json.dumps(rows))
+    return folder
+
+
+def settings_of(recipe):
+    return yaml.safe_load(recipe.read_text())
+
+
+def test_there_is_a_recipe_for_each_published_setting():
+    found = {}
+    for recipe in RECIPES:
+        settings = {"num_return_sequences": 1} | settings_of(recipe)
+        found[recipe.stem] = tuple(float(settings[name]) for name in NAMES)
+    assert found == {name: tuple(map(float, values)) for name, values in PUBLISHED.items()}
+    for recipe in RECIPES:
+        settings = settings_of(recipe)
+        assert (settings["num_beams"], settings["repetition_penalty"], settings["warmup_steps"]) == (5, 1.5, 1000)
+        assert settings.get("first_words", False) is (recipe.stem in ("msrvtt_qa", "msvd_qa"))
+        assert ("{}" in settings["prompt"]) is (recipe.stem.endswith("_qa") or recipe.stem == "lvu")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
+    words = [f"data={tmp_path}", "model=m", "output_dir=o", "fp16=false", "use_cpu=true"]
+    assert len(read_recipe(recipe, known_settings())) == len(settings_of(recipe))
+    settings = read_settings(parse(["train-answers", str(recipe), *words[:-1]]))
+    arguments, augmentation = parse_arguments(
+        [*settings["words"], "use_cpu=true"], [AnswerTrainingArguments, ClipAugmentation], output_dir=str(tmp_path)
+    )
+    fields = {"epochs": "num_train_epochs", "batch_size": "per_device_train_batch_size"}
+    for name, value in (settings_of(recipe) | {"fp16": False}).items():
+        holders = (settings, vars(arguments), vars(augmentation))
+        found = next(holder[fields.get(name, name)] for holder in holders if fields.get(name, name) in holder)
+        assert found == (float(value) if isinstance(found, float) else value), name
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
+    settings = settings_of(recipe) | CHANGED
+    folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
+    words = [f"data={folder}", f"model={model}", f"output_dir={tmp_path / 'out'}", "max_steps=1", "device=cpu"]
+    words += [f"{name}={str(value).lower()}" for name, value in CHANGED.items()]
+    trainer, metrics = train_answers(parse(["train-answers", str(recipe), *words]))
+    assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
+    generation = trainer.model.generation_config
+    args, dataset = trainer.args, trainer.train_dataset
+    places = {
+        "num_frames": (trainer.processing_class.video_processor, "num_frames"),
+        "sampling_strategy": (trainer.processing_class.video_processor, "sampling_strategy"),
+        "memory_bank_length": (trainer.model.config, "memory_bank_length"),
+        "epochs": (args, "num_train_epochs"),
+        "batch_size": (args, "per_device_train_batch_size"),
+        "prompt": (dataset, "prompt"),
+        "max_length": (trainer.data_collator, "max_length"),
+        "max_target_length": (trainer.data_collator, "max_target_length"),
+        "crop_min_area": (dataset.augmentation, "crop_min_area"),
+        "horizontal_flip": (dataset.augmentation, "horizontal_flip"),
+    }
+    for name in ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty"):
+        places[name] = (generation, name)
+    for name, value in settings.items():
+        if name == "first_words":
+            continue
+        holder, name_there = places.get(name, (args, name))
+        found = getattr(holder, name_there)
+        assert found == (float(value) if isinstance(found, float) else value), name
+    assert trainer.optimizer.param_groups[0]["betas"] == (settings["adam_beta1"], settings["adam_beta2"])
+    assert trainer.optimizer.param_groups[0]["weight_decay"] == settings["weight_decay"]
+    answers = json.loads((tmp_path / "out" / "answers.json").read_text())
+    assert len(answers["videos"][0]["answers"]) == args.num_return_sequences
+    saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out")
+    assert saved.generation_config.max_new_tokens == settings["max_new_tokens"]
+    assert saved.config.memory_bank_length == settings["memory_bank_length"]
+    assert AutoProcessor.from_pretrained(tmp_path / "out").video_processor.num_frames == CHANGED["num_frames"]
+
+
+def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp_path, monkeypatch):
+    from hf_video.training.answering import AnswerTrainer
+
+    monkeypatch.setattr(AnswerTrainer, "predict_answers", lambda self, dataset: ([["one two"]], ["one"]))
+    words = [str(data / "questions"), f"model={model}", "max_steps=1", "device=cpu", "num_beams=1"]
+    _, metrics = train_answers(parse(["train-answers", *words, f"output_dir={tmp_path / 'a'}", "first_words=true"]))
+    assert metrics["top1"] == 1
+    _, metrics = train_answers(parse(["train-answers", *words, f"output_dir={tmp_path / 'b'}"]))
+    assert metrics["top1"] == 0
+
+
+def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data, tmp_path, capsys):
+    words = ["train-answers", str(data / "questions"), f"model={model}", "device=cpu", "num_beams=1", "lora_rank=2"]
+    words += ["batch_size=1", "save_strategy=steps", "save_steps=1", "learning_rate=0.01", "max_new_tokens=3"]
+    assert main([*words, "max_steps=4", f"output_dir={tmp_path / 'whole'}"]) == 0
+    assert "try it   hf-video watch" in capsys.readouterr().out
+    parts = f"output_dir={tmp_path / 'parts'}"
+    trainer, _ = train_answers(parse([*words, "max_steps=4", "save_total_limit=4", parts]))
+    for step in (3, 4):
+        (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
+    resumed, _ = train_answers(parse([*words, "max_steps=4", parts, "--resume"]))
+    assert resumed.state.global_step == 4
+    first, second = (
+        AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
+    )
+    assert first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["promt=x"], "'promt' is not a setting. Did you mean prompt?"),
+        (["num_frames=many"], "num_frames=many is not of the type int"),
+        (["num_train_epochs=3"], "'num_train_epochs' is not a setting"),
+        (["first_words=maybe"], "first_words=maybe is not of the type bool"),
+        (["prompt=what is shown"], "has no place {} for them"),
+        (["num_beams=0"], "num_return_sequences is 1; from 1 to num_beams (0)"),
+    ],
+)
+def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, data, tmp_path, fails):
+    out = tmp_path / "out"
+    common = [data / "questions", f"model={model}", f"output_dir={out}", "device=cpu"]
+    assert message in fails("train-answers", *common, *words)
+    assert not out.exists()
+
+
+def test_what_is_missing_or_in_the_way_is_named(model, data, tmp_path, fails):
+    assert "The model to fine-tune is missing" in fails("train-answers", data, "output_dir=o")
+    assert "The output folder is missing" in fails("train-answers", data, f"model={model}")
+    (tmp_path / "mine").write_text("")
+    words = (data / "questions", f"model={model}", f"output_dir={tmp_path}", "device=cpu")
+    assert "is not empty (mine)" in fails("train-answers", *words)
+    assert "There is nothing to resume" in fails("train-answers", *words, "--resume")

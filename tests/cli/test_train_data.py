@@ -1,0 +1,121 @@
+"""Training from other data than folders: clips of several classes, and data sets with a column of videos."""
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Video
+from transformers import AutoModelForVideoClassification, pipeline
+
+from hf_video.cli.main import main
+from hf_video.processing import VideoClipProcessor
+
+from .conftest import TINY_MODEL, TINY_RUN
+
+NAMES = ["down", "left", "right", "up"]
+
+
+@pytest.fixture(scope="module")
+def directions(digits, tmp_path_factory):
+    """CSV files that give each moving digit the directions in the name of its folder."""
+    folder = tmp_path_factory.mktemp("directions")
+    for split in ("train", "test"):
+        lines = [f"{path},{path.parent.name.replace('-', ';')}" for path in sorted((digits / split).rglob("*.mp4"))]
+        (folder / f"{split}.csv").write_text("\n".join(["path,labels", *lines]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def multi_label_model(directions, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "multi_label"
+    words = ["--num-clips", "2", "mixup_alpha=0.8", "horizontal_flip=true"]
+    assert main(["train", str(directions), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN, *words]) == 0
+    return folder
+
+
+def test_a_model_of_several_classes_a_clip(multi_label_model):
+    config = AutoModelForVideoClassification.from_pretrained(multi_label_model).config
+    assert config.problem_type == "multi_label_classification"
+    assert [config.id2label[index] for index in range(4)] == NAMES
+    state = json.loads((multi_label_model / "checkpoint-4" / "trainer_state.json").read_text())
+    best = max(entry.get("eval_mean_average_precision", 0) for entry in state["log_history"])
+    assert state["best_metric"] == best > 0
+    assert VideoClipProcessor.from_pretrained(multi_label_model).num_clips == 2
+
+
+def test_evaluation_by_average_precision(multi_label_model, directions, tmp_path, capsys):
+    table = tmp_path / "table.csv"
+    words = ["evaluate", str(directions), "--model", str(multi_label_model), "--device", "cpu"]
+    assert main([*words, "--json", "--predictions", str(table)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    report = json.loads((multi_label_model / "report" / "metrics.json").read_text())
+    assert result["mean_average_precision"] == pytest.approx(report["mean_average_precision"])
+    assert result["class_names"] == NAMES and result["views"] == "2 clips x 1 crops"
+    present = [path.read_text().count(name) for name in NAMES for path in [directions / "test.csv"]]
+    assert sum(result["class_videos"]) <= sum(present) and len(result["class_average_precision"]) == 4
+    assert result["mean_average_precision"] == pytest.approx(sum(result["class_average_precision"]) / 4)
+    assert "confusion_matrix" not in result and "top1_accuracy" not in result
+    assert table.read_text().startswith("video,labels,predictions,is_right,error,score: down")
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "mean average precision" in out and "\ndown " in out
+
+
+def test_predictions_are_independent_probabilities(multi_label_model, digits, capsys):
+    video = str(next((digits / "test").rglob("*.mp4")))
+    words = ["predict", video, "--model", str(multi_label_model), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    scores = {entry["label"]: entry["score"] for entry in json.loads(capsys.readouterr().out)["predictions"]}
+    classify = pipeline("video-classification", multi_label_model)
+    expected = {entry["label"]: entry["score"] for entry in classify(video, num_frames=4, top_k=4)}
+    assert scores == pytest.approx(expected, abs=1e-5)
+    assert sum(scores.values()) != pytest.approx(1, abs=1e-2)
+
+
+def test_options_and_models_of_one_class_a_clip_are_refused(
+    multi_label_model, directions, digits, trained, tmp_path, fails
+):
+    words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "label_smoothing_factor=0.1"]
+    assert "label_smoothing_factor is 0.1, but a video may have several" in fails("train", directions, *words)
+    assert not (tmp_path / "out").exists()
+    message = fails("evaluate", digits, "--model", multi_label_model)
+    assert "not among the 4 known labels" in message
+    (tmp_path / "one.csv").write_text(
+        (directions / "test.csv").read_text().replace("labels", "label").replace(";", "-")
+    )
+    assert "not among the 4 known labels" in fails("evaluate", tmp_path / "one.csv", "--model", multi_label_model)
+    lines = [f"{path},{path.parent.name.split('-')[0]}" for path in sorted((digits / "test").rglob("*.mp4"))]
+    (tmp_path / "one.csv").write_text("\n".join(["path,label", *lines]))
+    message = fails("evaluate", tmp_path / "one.csv", "--model", multi_label_model)
+    assert "have one class each, the model was trained for any number" in message
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_data_set_with_a_column_of_videos(digits, tmp_path, stored, capsys):
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    splits = DatasetDict()
+    for split in ("train", "test"):
+        paths = sorted((digits / split).rglob("*.mp4"))
+        names = [path.parent.name for path in paths]
+        features = Features({"clip": Video(decode=False), "direction": ClassLabel(names=sorted(set(names)))})
+        if split == "train":
+            paths, names = [*paths, tmp_path / "broken.mp4"], [*names, names[0]]
+        clips = [{"path": path.name, "bytes": path.read_bytes()} if stored else str(path) for path in paths]
+        splits[split] = Dataset.from_dict({"clip": clips, "direction": names}, features=features)
+    splits.save_to_disk(tmp_path / "data")
+    words = ["--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--on-error", "skip"]
+    assert main(["train", str(tmp_path / "data"), *words]) == 0
+    out = capsys.readouterr().out
+    assert "1 videos could not be read" in out and "broken.mp4" in out
+    facts = json.loads((tmp_path / "out" / "training_facts.json").read_text())
+    assert facts["data"]["train"]["num_classes"] == 8
+    report = json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())
+    assert report["split"] == "test" and report["num_videos"] == 8
+    table = tmp_path / "table.csv"
+    words = ["evaluate", str(tmp_path / "data"), "--model", str(tmp_path / "out"), "--device", "cpu", "--json"]
+    assert main([*words, "--predictions", str(table)]) == 0
+    assert json.loads(capsys.readouterr().out)["top1_accuracy"] == report["top1_accuracy"]
+    assert len({line.partition(",")[0] for line in table.read_text().splitlines()}) == 9
+    assert main(["inspect", str(tmp_path / "data"), "--json"]) == 1
+    assert list(json.loads(capsys.readouterr().out)["broken"]) == ["train[24] broken.mp4"]
+    assert Path(tmp_path / "out" / "config.json").is_file()

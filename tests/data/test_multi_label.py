@@ -1,0 +1,162 @@
+"""Clips that have any number of classes: read, held out, and made into targets."""
+
+import json
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, List
+
+from hf_video.data import (
+    ClipAugmentation,
+    ClipDataset,
+    collate_clips,
+    hold_out,
+    is_multi_label,
+    label_names,
+    load_video_dataset,
+)
+from hf_video.data.moving_digits import _encode
+from hf_video.processing import VideoClipProcessor
+
+CSV = ["path,labels,start", "a.mp4,run;jump,", "b.mp4, run ; sit,0.5", "c.mp4,,"]
+JSON = [
+    {"path": "a.mp4", "labels": ["run", "jump"]},
+    {"path": "b.mp4", "labels": ["run", "sit"], "start": 0.5},
+    {"path": "c.mp4", "labels": []},
+]
+
+
+def write(folder, name="train.csv", lines=CSV):
+    for video in "abc":
+        (folder / f"{video}.mp4").touch()
+    path = folder / name
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(("name", "lines"), [("train.csv", CSV), ("train.json", [json.dumps(JSON)])])
+def test_files_with_labels(tmp_path, name, lines):
+    dataset = load_video_dataset(write(tmp_path, name, lines))["train"]
+    assert is_multi_label(dataset) and label_names(dataset) == ["jump", "run", "sit"]
+    assert dataset.features["labels"] == List(ClassLabel(names=["jump", "run", "sit"]))
+    assert dataset["labels"][:] == [[1, 0], [1, 2], []]
+    assert dataset["start"][:] == [None, 0.5, None]
+    assert dataset["video"][:] == [str(tmp_path / f"{video}.mp4") for video in "abc"]
+
+
+def test_entries_with_one_label(tmp_path):
+    entries = [{"path": "a.mp4", "label": "run", "start": 1, "end": 2}, {"path": "b.mp4", "label": "sit"}]
+    dataset = load_video_dataset(write(tmp_path, "train.json", [json.dumps(entries)]))["train"]
+    assert not is_multi_label(dataset) and label_names(dataset) == ["run", "sit"]
+    assert dataset["label"][:] == [0, 1] and dataset["end"][:] == [2.0, None]
+
+
+def test_the_ids_of_a_model_and_splits_that_lack_a_rare_class(tmp_path):
+    write(tmp_path)
+    write(tmp_path, "test.csv", ["path,labels", "a.mp4,sit"])
+    splits = load_video_dataset(tmp_path)
+    assert splits["test"]["labels"][:] == [[2]]
+    splits = load_video_dataset(tmp_path, labels=["sit", "run", "lie", "jump"])
+    assert splits["train"]["labels"][:] == [[1, 3], [1, 0], []]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("train.csv", ["path,labels", "a.mp4,run;run"], "line 2: labels is .*different names"),
+        ("train.csv", ["path,labels", "a.mp4,run;;sit"], "line 2: labels is .*none of them empty"),
+        ("train.csv", ["path,label,labels", "a.mp4,run,run"], "has the columns label and labels; keep one"),
+        ("train.csv", ["path,labels", "a.mp4,", "b.mp4,"], "has no class; at least two"),
+        (
+            "train.json",
+            [json.dumps([{"path": "a.mp4", "labels": {"run": 1}}])],
+            "entry 1: labels is .*a list of names",
+        ),
+        (
+            "train.json",
+            [json.dumps([*JSON, {"path": "a.mp4", "label": "run"}])],
+            "entries with label and entries with",
+        ),
+        ("train.json", [json.dumps([{"path": "a.mp4"}])], "an object with path and either label or labels"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, name, lines, message):
+    with pytest.raises(ValueError, match=message):
+        load_video_dataset(write(tmp_path, name, lines))
+
+
+def test_splits_of_both_kinds(tmp_path):
+    write(tmp_path)
+    write(tmp_path, "test.csv", ["path,label", "a.mp4,run"])
+    with pytest.raises(ValueError, match="some have one label a clip, others a list"):
+        load_video_dataset(tmp_path)
+    write(tmp_path, lines=["path,labels", "a.mp4,run;sit"])
+    write(tmp_path, "test.csv", ["path,labels", "a.mp4,swim"])
+    with pytest.raises(ValueError, match="train lacks 'swim'"):
+        load_video_dataset(tmp_path)
+
+
+def test_hold_out_takes_its_share_of_every_class_and_leaves_one(tmp_path):
+    generator = np.random.default_rng(0)
+    names = [f"class{number}" for number in range(6)]
+    shares = [0.5, 0.3, 0.2, 0.1, 0.05, 0.0]
+    lines = ["path,labels"]
+    for number in range(200):
+        (tmp_path / f"{number}.mp4").touch()
+        chosen = [name for name, share in zip(names, shares, strict=True) if generator.random() < share]
+        lines.append(f"{number}.mp4,{';'.join(chosen)}")
+    lines[1] += f";{names[-1]}" if not lines[1].endswith(",") else names[-1]
+    dataset = load_video_dataset(write(tmp_path, lines=lines))["train"]
+    train, held_out = hold_out(dataset, 0.2, seed=0)
+    assert sorted([*train["video"], *held_out["video"]]) == sorted(dataset["video"])
+    counts = [
+        np.bincount([label for ids in part["labels"] for label in ids], minlength=6) for part in (train, held_out)
+    ]
+    totals = counts[0] + counts[1]
+    assert (np.abs(counts[1][:5] / totals[:5] - 0.2) < 0.06).all()
+    assert counts[0][5] == 1 and counts[1][5] == 0
+    without = [sum(not ids for ids in part["labels"]) for part in (train, held_out)]
+    assert without[1] / sum(without) == pytest.approx(0.2, abs=0.03)
+    assert hold_out(dataset, 0.2, seed=0)[1]["video"][:] == held_out["video"][:]
+
+
+def test_a_class_whose_videos_all_have_rarer_classes_keeps_one(tmp_path):
+    lines = ["path,labels", "a.mp4,run;sit", "b.mp4,run;lie", "c.mp4,sit;lie"]
+    dataset = load_video_dataset(write(tmp_path, lines=lines))["train"]
+    for seed in range(10):
+        train, held_out = hold_out(dataset, 0.5, seed=seed)
+        assert len(held_out) == 1 and {label for ids in train["labels"] for label in ids} == {0, 1, 2}
+
+
+def test_targets_are_zeros_and_ones(tmp_path):
+    path = write(tmp_path)
+    for video in "abc":
+        _encode(tmp_path / f"{video}.mp4", np.zeros((8, 16, 16), dtype=np.uint8), fps=8)
+    dataset = load_video_dataset(path)["train"]
+    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
+    for training in (True, False):
+        clips = ClipDataset(dataset, processor, training=training)
+        labels = collate_clips([clips[index] for index in range(3)])["labels"]
+        assert labels.tolist() == [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+def test_one_direction_among_the_classes_forbids_mirroring(tmp_path):
+    write(tmp_path, lines=["path,labels", "a.mp4,run;turn left", "b.mp4,run"])
+    half_white = np.zeros((4, 16, 16), dtype=np.uint8)
+    half_white[..., :8] = 255
+    for video in "ab":
+        _encode(tmp_path / f"{video}.mp4", half_white, fps=4)
+    processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
+    clips = ClipDataset(
+        load_video_dataset(tmp_path)["train"],
+        processor,
+        training=True,
+        augmentation=ClipAugmentation(horizontal_flip=True),
+    )
+    mirrored = {0: set(), 1: set()}
+    for epoch in range(20):
+        clips.set_epoch(epoch)
+        for index, found in mirrored.items():
+            left, right = clips[index]["pixel_values"].chunk(2, dim=-1)
+            found.add(bool(left.mean() < right.mean()))
+    assert mirrored == {0: {False}, 1: {False, True}}

@@ -1,0 +1,148 @@
+"""Questions and captions of videos: files, cleaning, clips with texts, batches."""
+
+import json
+
+import pytest
+import torch
+
+from hf_video.data import ClipAugmentation
+from hf_video.data.video_texts import (
+    VideoTextCollator,
+    VideoTextDataset,
+    clean_answer,
+    clean_question,
+    load_video_texts,
+)
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import cut_file, encode_video, make_frames
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for name in ("a", "b"):
+        encode_video(folder / f"{name}.mp4", make_frames(30))
+    rows = [
+        {"video": "a.mp4", "question": "Which digit came first?", "answer": "One."},
+        {"video": "b.mp4", "question": "Which digit?", "answer": "two; three", "start": 0.2, "end": 0.8},
+    ]
+    (folder / "train.json").write_text(json.dumps(rows))
+    (folder / "val.jsonl").write_text("\n".join(json.dumps(row) for row in rows[:1]))
+    (folder / "test.csv").write_text("video,caption,start,end\na.mp4,One is shown,,\nb.mp4,two,0.1,0.5\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def processor():
+    return tiny_pair()[1]
+
+
+def test_every_format_is_read(folder):
+    data = load_video_texts(folder)
+    assert {split: len(rows) for split, rows in data.items()} == {"train": 2, "validation": 1, "test": 2}
+    assert data["train"][1] == {
+        "video": str(folder / "b.mp4"),
+        "question": "Which digit?",
+        "answer": "two; three",
+        "start": 0.2,
+        "end": 0.8,
+    }
+    assert data["test"][0] == {
+        "video": str(folder / "a.mp4"),
+        "question": "",
+        "answer": "One is shown",
+        "start": None,
+        "end": None,
+    }
+    assert load_video_texts(folder / "train.json")["train"][:] == data["train"][:]
+
+
+def test_relative_paths_begin_at_the_video_root(folder, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"video": "a.mp4", "answer": "one"}))
+    assert load_video_texts(tmp_path / "texts.jsonl", video_root=folder)["train"][0]["video"] == str(folder / "a.mp4")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("rows.json", '[{"video": "a.mp4"}]', ValueError, "row 1 lacks a video or an answer"),
+        ("rows.json", "[]", ValueError, "has no rows"),
+        ("rows.json", "{", ValueError, "cannot be read"),
+        ("rows.txt", "a.mp4 one", ValueError, "has another ending"),
+        ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4 does not exist"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "start and end are seconds"),
+    ],
+)
+def test_wrong_files_are_named(name, content, error, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(error, match=message):
+        load_video_texts(tmp_path / name)
+
+
+def test_folders_need_files_of_splits(tmp_path):
+    with pytest.raises(ValueError, match="holds no such file"):
+        load_video_texts(tmp_path)
+    for name in ("val.json", "valid.csv"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match="both name the split"):
+        load_video_texts(tmp_path)
+
+
+def test_texts_are_cleaned_as_the_original_does():
+    text = 'A man (left): "Hi!"; #2 ~ * done.  '
+    assert clean_question(text) == "a man left hi 2 done"
+    assert clean_answer("one.two  THREE!") == "one two three"
+    assert clean_question("one.two") == "onetwo"
+    assert clean_answer(" ".join(["word"] * 60)).split() == ["word"] * 50
+
+
+def test_items_are_clips_with_prompt_and_answer(folder, processor):
+    data = load_video_texts(folder)
+    dataset = VideoTextDataset(data["train"], processor, "in the video {}", training=False)
+    assert dataset[0]["text"] == "in the video which digit came first?"
+    assert [item["text_target"] for item in (dataset[0], dataset[1])] == ["one", "two three"]
+    captions = VideoTextDataset(data["test"], processor, "what is shown", training=True, seed=3)
+    assert captions[0]["text"] == "what is shown"
+    assert captions[0]["pixel_values"].shape == (1, 4, 3, 14, 14)
+
+
+def test_batches_are_those_of_the_processor(folder, processor):
+    dataset = VideoTextDataset(load_video_texts(folder)["train"], processor, training=False)
+    items = [dataset[0], None, dataset[1]]
+    batch = VideoTextCollator(processor, max_length=4, max_target_length=2)(items)
+    texts = [item["text"] for item in (items[0], items[2])]
+    expected = processor(
+        text=texts, text_target=["one", "two three"], max_length=4, max_target_length=2, return_tensors="pt"
+    )
+    assert batch["pixel_values"].shape == (2, 4, 3, 14, 14)
+    assert set(batch) == {"pixel_values", *expected}
+    assert all(torch.equal(batch[name], expected[name]) for name in expected)
+    assert "labels" not in VideoTextCollator(processor, with_targets=False)(items)
+
+
+def test_another_video_comes_with_its_own_text(folder, processor, tmp_path):
+    broken = cut_file(folder / "a.mp4", 0.3)
+    rows = [{"video": broken, "answer": "zero"}, {"video": str(folder / "b.mp4"), "answer": "nine"}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    data = load_video_texts(tmp_path / "rows.json")["train"]
+    replacing = VideoTextDataset(data, processor, "what is shown", training=True, on_error="replace")
+    assert replacing[0]["text_target"] == "nine"
+    assert VideoTextDataset(data, processor, "what is shown", training=False, on_error="skip")[0] is None
+
+
+def test_prompts_and_questions_must_fit(folder, processor):
+    data = load_video_texts(folder)
+    with pytest.raises(ValueError, match="has no place {} for them"):
+        VideoTextDataset(data["train"], processor, "what is shown", training=False)
+    with pytest.raises(ValueError, match="some rows have no question"):
+        VideoTextDataset(data["test"], processor, "{}", training=False)
+
+
+def test_several_views_are_refused(folder, processor):
+    data = load_video_texts(folder)["test"]
+    dataset = VideoTextDataset(
+        data, processor, "what is shown", training=True, augmentation=ClipAugmentation(num_augmentations=2)
+    )
+    with pytest.raises(ValueError, match="has one view"):
+        VideoTextCollator(processor)([dataset[0]])

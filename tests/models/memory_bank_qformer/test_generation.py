@@ -1,0 +1,376 @@
+"""MemoryBankQFormerForConditionalGeneration: what a language model reads of a video, its loss, answers and ranks."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM
+
+from hf_video import MemoryBank, MemoryBankQFormerForConditionalGeneration
+
+from .memory_bank_qformer_testing import random_frames, random_text, tiny_config, tiny_model
+
+VOCAB_SIZE, PLACE = 70, 69
+TOKENS = {"vocab_size": VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+LLAMA = {
+    **TOKENS,
+    "model_type": "llama",
+    "hidden_size": 24,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+T5 = {
+    **TOKENS,
+    "model_type": "t5",
+    "bos_token_id": None,
+    "decoder_start_token_id": 0,
+    "d_model": 24,
+    "d_kv": 6,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+}
+KINDS = {
+    "before the text": {"text_config": LLAMA},
+    "in its place": {"text_config": LLAMA, "video_token_id": PLACE},
+    "encoder-decoder": {"text_config": T5, "video_token_id": PLACE},
+}
+NUM_QUERIES = 4
+
+
+def make_model(kind="before the text", **settings):
+    return tiny_model(MemoryBankQFormerForConditionalGeneration, **KINDS[kind], **settings)
+
+
+def prompts(model, lengths=(5, 3), side="left"):
+    """Random prompts of the given lengths, with places for the video where the model has them."""
+    places = 0 if model.config.video_token_id is None else NUM_QUERIES
+    generator = torch.Generator().manual_seed(3)
+    total = places + max(lengths)
+    ids, mask = torch.zeros(len(lengths), total, dtype=torch.long), torch.zeros(len(lengths), total, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        words = torch.randint(3, 60, (length,), generator=generator)
+        sequence = torch.cat([torch.full((places,), PLACE), words])
+        span = slice(total - len(sequence), None) if side == "left" else slice(len(sequence))
+        ids[row, span], mask[row, span] = sequence, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def video_inputs(**settings):
+    return {"vision_embeds": random_frames(**settings), **random_text(settings.get("batch_size", 2))}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request):
+    return make_model(request.param)
+
+
+@torch.no_grad()
+def test_the_language_model_reads_the_queries_and_the_text(model):
+    """Against the language model itself, given its inputs by hand."""
+    text = prompts(model, (5, 5))
+    labels = torch.randint(3, 60, (2, 6))
+    is_decoder = not model.config.text_config.is_encoder_decoder
+    labels = text["input_ids"].masked_fill(text["input_ids"] == PLACE, -100) if is_decoder else labels
+    outputs = model(**video_inputs(), **text, labels=labels)
+    features = model.get_video_features(**video_inputs())
+    assert_close(outputs.video_embeds, features.pooler_output)
+    words = model.get_input_embeddings()(text["input_ids"][:, -5:])
+    given = torch.cat([features.pooler_output, words], dim=1)
+    if is_decoder:
+        places = labels.new_full((2, NUM_QUERIES), -100)
+        labels = torch.cat([places, text["input_ids"][:, -5:]], dim=1)
+    expected = model.language_model(inputs_embeds=given, labels=labels)
+    assert_close(outputs.logits, expected.logits)
+    assert_close(outputs.loss, expected.loss)
+    assert outputs.memory.frames_seen.tolist() == [9, 9]
+
+
+def test_padding_changes_nothing(model):
+    """Neither before the video, nor between it and the text, nor after."""
+    alone = prompts(model, (3,))
+    video = {name: tensor[1:] for name, tensor in video_inputs().items()}
+    with torch.no_grad():
+        for side in ("left", "right"):
+            both = prompts(model, (5, 3), side)
+            is_word = both["attention_mask"][1].bool()
+            alone["input_ids"] = both["input_ids"][1:, is_word]
+            labels = {"labels": torch.full((1, 2), 7)} if model.config.text_config.is_encoder_decoder else {}
+            pair = {name: tensor.repeat(2, 1) for name, tensor in labels.items()}
+            together, single = (
+                model(**video_inputs(), **both, **pair).logits[1],
+                model(**video, **alone, **labels).logits,
+            )
+            if not labels:
+                num_before = len(together) - len(is_word)
+                together = together[torch.cat([torch.ones(num_before, dtype=torch.bool), is_word])]
+            assert_close(together, single[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": False},
+        {"num_beams": 3, "do_sample": False},
+        {"num_beams": 4, "num_return_sequences": 2, "do_sample": False},
+        {"num_beams": 1, "repetition_penalty": 1.5, "do_sample": False},
+    ],
+    ids=["greedy", "beams", "several", "penalty"],
+)
+def test_a_batch_of_ragged_videos_is_answered_as_one_by_one(model, options):
+    text = prompts(model)
+    inputs = video_inputs()
+    has_frame = torch.tensor([[True] * 4 + [False] * 5, [False] * 2 + [True] * 7])
+    together = model.generate(**inputs, **text, frame_attention_mask=has_frame, max_new_tokens=6, **options)
+    per_video = together.unflatten(0, (2, -1))
+    for row in range(2):
+        is_word = text["attention_mask"][row].bool()
+        alone = model.generate(
+            vision_embeds=inputs["vision_embeds"][row : row + 1, has_frame[row]],
+            qformer_input_ids=inputs["qformer_input_ids"][row : row + 1],
+            qformer_attention_mask=inputs["qformer_attention_mask"][row : row + 1],
+            input_ids=text["input_ids"][row : row + 1, is_word],
+            max_new_tokens=6,
+            **options,
+        )
+        length = alone.shape[1]
+        assert torch.equal(per_video[row, :, :length], alone)
+        assert not per_video[row, :, length:].any()
+
+
+def test_samples_follow_the_seed(model):
+    inputs, text = video_inputs(), prompts(model)
+    options = {"do_sample": True, "max_new_tokens": 8}
+    answers = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        answers.append(model.generate(**inputs, **text, **options))
+    assert torch.equal(answers[0], answers[1])
+    assert answers[0].shape != answers[2].shape or not torch.equal(answers[0], answers[2])
+    greedy = model.generate(**inputs, **text, max_new_tokens=8, do_sample=False)
+    assert torch.equal(model.generate(**inputs, **text, **options, top_k=1), greedy)
+
+
+def test_the_video_is_read_once_for_all_beams_and_questions(model, monkeypatch):
+    calls = []
+    forward = type(model.memory_bank_qformer.qformer).forward
+
+    def counted(self, query_embeds, *args, **kwargs):
+        calls.append(len(query_embeds))
+        return forward(self, query_embeds, *args, **kwargs)
+
+    monkeypatch.setattr(type(model.memory_bank_qformer.qformer), "forward", counted)
+    inputs, text = video_inputs(), prompts(model)
+    options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 4, "do_sample": False}
+    answers = model.generate(**inputs, **text, **options)
+    assert calls == [2] * 9
+    video_embeds = model.get_video_features(**inputs).pooler_output
+    calls.clear()
+    assert torch.equal(model.generate(video_embeds=video_embeds, **text, **options), answers)
+    with torch.no_grad():
+        again = model(video_embeds=video_embeds, **text, labels=text["input_ids"])
+    assert again.memory is None and again.video_embeds is video_embeds
+    assert not calls
+
+
+def test_a_memory_grows_while_questions_are_asked(model):
+    """Frames in two calls give the answer of one call, and the memory is the caller's."""
+    inputs, text = video_inputs(), prompts(model)
+    frames = inputs.pop("vision_embeds")
+    options = {"max_new_tokens": 6, "do_sample": False}
+    expected = model.generate(vision_embeds=frames, **inputs, **text, **options)
+    memory = MemoryBank(model.config.memory_bank_length)
+    early = model.generate(vision_embeds=frames[:, :5], memory=memory, **inputs, **text, **options)
+    assert memory.frames_seen.tolist() == [5, 5]
+    answers = model.generate(vision_embeds=frames[:, 5:], memory=memory, **inputs, **text, **options)
+    assert memory.frames_seen.tolist() == [9, 9]
+    assert torch.equal(answers, expected)
+    assert torch.equal(early, model.generate(vision_embeds=frames[:, :5], **inputs, **text, **options))
+
+
+def test_without_a_text_a_text_is_begun(model):
+    answers = model.generate(**video_inputs(), max_new_tokens=5, do_sample=False)
+    places = NUM_QUERIES if model.config.video_token_id is not None else 0
+    first = [model.config.text_config.bos_token_id] if not model.config.text_config.is_encoder_decoder else []
+    start = torch.tensor([[PLACE] * places + first] * 2)
+    assert torch.equal(answers, model.generate(**video_inputs(), input_ids=start, max_new_tokens=5, do_sample=False))
+
+
+def test_frames_without_memory_are_all_read():
+    """Of a video with fewer frames than others the rest is hidden, or has no places."""
+    for kind in ("before the text", "in its place"):
+        model = make_model(kind, memory_bank_length=0)
+        inputs = {"vision_embeds": random_frames(2, 3), **random_text()}
+        has_frame = torch.tensor([[True] * 3, [True, False, True]])
+        words = torch.randint(3, 60, (2, 4))
+        mask = torch.ones(2, 4, dtype=torch.long)
+        if kind == "in its place":
+            tokens = torch.full((2, 3 * NUM_QUERIES), PLACE)
+            words = torch.cat([tokens, words], dim=1)
+            mask = torch.ones_like(words)
+            mask[1, :NUM_QUERIES] = words[1, :NUM_QUERIES] = 0
+        with torch.no_grad():
+            logits = model(**inputs, input_ids=words, attention_mask=mask, frame_attention_mask=has_frame).logits
+            alone = model(
+                vision_embeds=inputs["vision_embeds"][1:, has_frame[1]],
+                qformer_input_ids=inputs["qformer_input_ids"][1:],
+                qformer_attention_mask=inputs["qformer_attention_mask"][1:],
+                input_ids=words[1:, mask[1].bool()],
+            ).logits
+        assert logits.shape[1] == 3 * NUM_QUERIES + 4
+        assert_close(logits[1, -4:], alone[0, -4:], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["before the text", "in its place"])
+def test_a_cache_goes_on(kind):
+    model = make_model(kind)
+    text = prompts(model)
+    more = torch.randint(3, 60, (2, 3))
+    with torch.no_grad():
+        first = model(**video_inputs(), **text, use_cache=True)
+        num_before = first.logits.shape[1] - text["input_ids"].shape[1]
+        mask = torch.cat([torch.ones(2, num_before), text["attention_mask"], torch.ones(2, 3)], dim=1).long()
+        rest = model(input_ids=more, attention_mask=mask, past_key_values=first.past_key_values)
+        whole = model(
+            **video_inputs(),
+            input_ids=torch.cat([text["input_ids"], more], dim=1),
+            attention_mask=mask[:, num_before:],
+        )
+    assert_close(rest.logits, whole.logits[:, -3:], atol=1e-5, rtol=1e-4)
+
+
+def test_embedded_text_is_text(model):
+    text = prompts(model)
+    embedded = {"inputs_embeds": model.get_input_embeddings()(text["input_ids"]).detach()}
+    embedded["attention_mask"] = text["attention_mask"]
+    options = {"max_new_tokens": 5, "do_sample": False}
+    expected = model.generate(**video_inputs(), **text, **options)
+    assert torch.equal(model.generate(**video_inputs(), **embedded, **options), expected)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_losses_of_candidates_are_those_of_labels(model, side):
+    text = prompts(model, side=side)
+    candidates = torch.tensor([[5, 6, 7], [8, 0, 0], [9, 10, 2], [5, 6, 0]])
+    mask = (candidates != 0).long()
+    ranking = model.rank_candidates(candidates, mask, **text, **video_inputs(), candidates_per_pass=3)
+    assert torch.equal(ranking.ranks, ranking.losses.argsort(1))
+    video_embeds = model.get_video_features(**video_inputs()).pooler_output
+    is_decoder = not model.config.text_config.is_encoder_decoder
+    for row in range(2):
+        is_word = text["attention_mask"][row].bool()
+        prompt = text["input_ids"][row : row + 1, is_word]
+        for number, tokens in enumerate(mask.sum(1).tolist()):
+            answer = candidates[number : number + 1, :tokens]
+            ids, labels = prompt, answer
+            if is_decoder:
+                ids = torch.cat([prompt, answer], dim=1)
+                labels = torch.cat([torch.full_like(prompt, -100), answer], dim=1)
+            with torch.no_grad():
+                loss = model(video_embeds=video_embeds[row : row + 1], input_ids=ids, labels=labels).loss
+            assert_close(ranking.losses[row, number], loss * tokens, atol=1e-4, rtol=1e-4)
+    # Each video may have candidates of its own.
+    own = torch.stack([candidates, candidates.flip(0)])
+    each = model.rank_candidates(own, (own != 0).long(), **text, **video_inputs())
+    assert_close(each.losses[1].flip(0), ranking.losses[1], atol=1e-4, rtol=1e-4)
+
+
+def test_the_loss_reaches_what_is_to_be_trained(model):
+    model.zero_grad()
+    text = prompts(model, side="right")
+    model(
+        **video_inputs(), **text, labels=text["input_ids"].masked_fill(text["attention_mask"] == 0, -100)
+    ).loss.backward()
+    base = model.memory_bank_qformer
+    for parameter in (base.query_tokens, base.language_projection.weight, base.frame_position_embeddings.weight):
+        assert parameter.grad.any()
+    assert model.get_input_embeddings().weight.grad.any()
+    model.zero_grad()
+
+
+@torch.no_grad()
+def test_the_loss_is_shared_out_over_accumulated_batches(model):
+    """As `Trainer` asks for it: the sum over tokens by the number of tokens in all batches."""
+    text = prompts(model, (5, 5))
+    labels = text["input_ids"].masked_fill(text["input_ids"] == PLACE, -100)
+    is_decoder = not model.config.text_config.is_encoder_decoder
+    labels[:, : -3 if is_decoder else 0] = -100
+    count = (labels != -100).sum()
+    mean = model(**video_inputs(), **text, labels=labels).loss
+    shared = model(**video_inputs(), **text, labels=labels, num_items_in_batch=4 * count).loss
+    assert_close(shared * 4, mean)
+
+
+def test_saved_and_loaded_it_answers_the_same(model, tmp_path):
+    model.generation_config.max_new_tokens = 7
+    expected = model.generate(**video_inputs(), **prompts(model), do_sample=False)
+    model.save_pretrained(tmp_path)
+    for auto_class in (AutoModelForImageTextToText, AutoModelForMultimodalLM):
+        loaded = auto_class.from_pretrained(tmp_path)
+        assert type(loaded) is MemoryBankQFormerForConditionalGeneration
+        # The settings that were saved with the model are those it answers with.
+        answers = loaded.generate(**video_inputs(), **prompts(model), do_sample=False)
+        assert torch.equal(answers, expected)
+    model.generation_config.max_new_tokens = None
+
+
+EMBEDS = torch.zeros(2, NUM_QUERIES, 24)
+WORDS = torch.full((2, 3), 5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": WORDS}, "Got 0 of the three"),
+        ({"vision_embeds": random_frames(), "video_embeds": EMBEDS}, "Got 2 of the three"),
+        ({"video_embeds": EMBEDS[..., :3], "input_ids": WORDS}, r"num_tokens, 24\), got \(2, 4, 3\)"),
+        ({"video_embeds": EMBEDS, "input_ids": WORDS, "memory": MemoryBank(3)}, "leave it out"),
+        ({"video_embeds": EMBEDS[:1], "input_ids": WORDS}, "1 videos and 2 texts"),
+        ({"video_embeds": EMBEDS, "input_ids": WORDS, "attention_mask": WORDS[:, :2]}, r"\(2, 3\), got \(2, 2\)"),
+        ({"video_embeds": EMBEDS, "input_ids": WORDS, "labels": WORDS[:, :2]}, r"\(2, 3\), got \(2, 2\)"),
+        ({"video_embeds": EMBEDS, "labels": WORDS}, r"None, got \(2, 3\)"),
+        ({"video_embeds": EMBEDS, "input_ids": WORDS.repeat(1, 21)}, "67 tokens.*reads at most 64"),
+        (
+            {"vision_embeds": random_frames(), "frame_attention_mask": torch.tensor([[1] * 9, [0] * 9])},
+            r"none to number \[1\]",
+        ),
+    ],
+)
+def test_wrong_inputs_are_named(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        make_model()(**inputs)
+
+
+def test_wrong_numbers_of_places_are_named():
+    model = make_model("in its place")
+    ids = torch.tensor([[PLACE] * 4 + [5], [PLACE] * 3 + [5, 6]])
+    for call in (model, model.generate):
+        with pytest.raises(ValueError, match=r"have \[4, 3\] times the token 69 .* the videos \[4, 4\] tokens"):
+            call(video_embeds=EMBEDS, input_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "mask", "message"),
+    [
+        (torch.ones(3).long(), None, r"got \(3,\)"),
+        (torch.ones(3, 2, 4).long(), None, "for 2 videos"),
+        (torch.ones(3, 2).long(), torch.ones(3, 1), "must have the shape"),
+        (torch.ones(0, 2).long(), None, "at least one token"),
+        (torch.ones(3, 2).long(), torch.tensor([[1, 1], [0, 0], [1, 0]]), "at least one token"),
+        (torch.ones(1, 3).long(), torch.tensor([[1, 0, 1]]), "padding on the right alone"),
+    ],
+)
+def test_wrong_candidates_are_named(candidates, mask, message):
+    with pytest.raises(ValueError, match=message):
+        make_model().rank_candidates(candidates, mask, video_embeds=EMBEDS, input_ids=WORDS)
+
+
+def test_candidates_that_are_too_long_are_named():
+    with pytest.raises(ValueError, match="67 tokens.*reads at most 64"):
+        make_model().rank_candidates(torch.ones(1, 60).long(), video_embeds=EMBEDS, input_ids=WORDS)
+
+
+def test_a_language_model_is_needed():
+    with pytest.raises(ValueError, match="set `text_config`"):
+        MemoryBankQFormerForConditionalGeneration(tiny_config(projection_dim=24))

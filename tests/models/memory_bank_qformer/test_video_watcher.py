@@ -1,0 +1,145 @@
+"""VideoWatcher: frames in, answers out, whatever the chunks; interrupted, saved and continued."""
+
+import pytest
+import torch
+
+from hf_video import MemoryBank, VideoWatcher
+
+from .watching_testing import random_images, same, tiny_pair
+
+QUESTION, OTHER = "which digit came first", "what is shown"
+GREEDY = {"max_new_tokens": 6, "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tiny_pair()
+
+
+def expected_answer(model, processor, images, question):
+    """That of the whole video at once."""
+    inputs = processor(list(images), question, do_sample_frames=False, return_tensors="pt")
+    ids = model.generate(**inputs, **GREEDY)
+    return processor.batch_decode(ids, skip_special_tokens=True)[0].strip()
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 64])
+def test_answers_are_those_of_the_whole_video(pair, chunk_size):
+    images = random_images(10)
+    watcher = VideoWatcher(*pair, QUESTION, chunk_size=chunk_size)
+    answers = {seen: watcher.answer(**GREEDY) for seen in watcher.watch(image for image in images)}
+    assert list(answers) == list(range(1, 11))
+    for seen in (1, 5, 10):
+        assert answers[seen] == expected_answer(*pair, images[:seen], QUESTION)
+    assert len(set(answers.values())) > 1
+
+
+def test_another_question_leaves_the_memory_as_it_is(pair):
+    images = random_images(3)
+    watcher = VideoWatcher(*pair, QUESTION)
+    watcher.update(images[:2])
+    assert watcher.answer(OTHER, **GREEDY) == expected_answer(*pair, images[:2], OTHER)
+    watcher.update(images[2:])
+    assert watcher.answer(**GREEDY) == expected_answer(*pair, images, QUESTION)
+
+
+def test_a_model_is_asked_about_a_memory(pair):
+    """Two questions at once about one video, of which nothing was merged."""
+    model, processor = pair
+    images = random_images(2)
+    watcher = VideoWatcher(*pair, QUESTION)
+    watcher.update(images)
+    ids = model.ask(watcher.memory, **processor(text=[QUESTION, OTHER], return_tensors="pt"), **GREEDY)
+    answers = [text.strip() for text in processor.batch_decode(ids, skip_special_tokens=True)]
+    assert answers == [expected_answer(*pair, images, question) for question in (QUESTION, OTHER)]
+
+
+def test_questions_may_come_later(pair):
+    """Nothing is in mind while watching."""
+    images = random_images(3)
+    watcher = VideoWatcher(*pair)
+    watcher.update(images)
+    assert watcher.answer(QUESTION, **GREEDY) == expected_answer(*pair, images, QUESTION)
+
+
+def test_a_qformer_without_text_answers_every_question_exactly():
+    pair = tiny_pair(reads_text=False)
+    images = random_images(9)
+    watcher = VideoWatcher(*pair)
+    watcher.update(images)
+    for question in (QUESTION, OTHER):
+        assert watcher.answer(question, **GREEDY) == expected_answer(*pair, images, question)
+
+
+def test_the_prompt_is_put_around_questions(pair):
+    images = random_images(2)
+    watcher = VideoWatcher(*pair, "digit", prompt="which {} came first")
+    watcher.update(images)
+    assert watcher.answer(**GREEDY) == expected_answer(*pair, images, "which digit came first")
+
+
+def test_a_saved_memory_goes_on(pair, tmp_path):
+    images = random_images(9)
+    whole, first = VideoWatcher(*pair, QUESTION), VideoWatcher(*pair, QUESTION)
+    whole.update(images)
+    first.update(images[:5])
+    first.save(tmp_path / "memory.safetensors")
+    second = VideoWatcher(*pair, QUESTION, memory=MemoryBank.load(tmp_path / "memory.safetensors"))
+    assert second.frames_seen == 5 and second.answer(**GREEDY)
+    second.update(images[5:])
+    assert second.frames_seen == 9
+    for bank, other in zip(second.memory.banks(), whole.memory.banks(), strict=True):
+        assert same(bank.states, other.states, atol=1e-4)
+    assert second.answer(**GREEDY) == whole.answer(**GREEDY)
+
+
+@pytest.mark.parametrize("question", [OTHER, "what digit came first"])
+def test_a_memory_of_another_question_is_replayed(pair, question):
+    """The second question has as many words, so that only their embeddings tell."""
+    images = random_images(3)
+    first = VideoWatcher(*pair, QUESTION)
+    first.update(images)
+    second = VideoWatcher(*pair, question, memory=first.memory.clone())
+    expected = VideoWatcher(*pair, question)
+    expected.update(images)
+    for bank, other in zip(second.memory.banks(), expected.memory.banks(), strict=True):
+        assert same(bank.states, other.states, atol=1e-4)
+    assert second.answer(**GREEDY) == expected.answer(**GREEDY)
+
+
+def test_an_interrupted_frame_is_never_saved(pair, tmp_path, monkeypatch):
+    watcher = VideoWatcher(*pair, QUESTION)
+    watcher.update(random_images(2))
+    bank = watcher.memory.query[1]
+
+    def interrupt(states):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bank, "append", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watcher.update(random_images(1))
+    with pytest.raises(RuntimeError, match="was not written: a frame was interrupted"):
+        watcher.save(tmp_path / "memory.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_does_not_grow(pair):
+    watcher = VideoWatcher(*pair, QUESTION)
+    sizes = [sum(bank.slots.numel() for bank in watcher.memory.banks()) for _ in watcher.watch(random_images(40))]
+    assert len(set(sizes)) == 1
+
+
+def test_wrong_uses_are_named(pair, tmp_path):
+    model, processor = pair
+    watcher = VideoWatcher(*pair, QUESTION)
+    with pytest.raises(ValueError, match="nothing to answer about yet"):
+        watcher.answer()
+    with pytest.raises(ValueError, match="nothing to save yet"):
+        watcher.save(tmp_path / "memory.safetensors")
+    with pytest.raises(ValueError, match="chunk_size is 0"):
+        VideoWatcher(*pair, QUESTION, chunk_size=0)
+    with pytest.raises(ValueError, match="has no memory"):
+        VideoWatcher(tiny_pair(memory_bank_length=0)[0], processor, QUESTION)
+    watcher.update(random_images(1))
+    with pytest.raises(ValueError, match="of 2 videos"):
+        VideoWatcher(*pair, QUESTION, memory=watcher.memory.take(torch.tensor([0, 0])))

@@ -1,0 +1,117 @@
+"""Videos in several views: one row of logits, whose probabilities are the mean of those of the views."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import set_seed
+
+import hf_video
+from tests.hub.conftest import TINY_CLASSIFIERS
+
+FAMILIES = {"VideoViT": "videovit", "VideoMamba": "videomamba", "MemoryBankQFormer": "memory_bank_qformer"}
+LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [5.0, -5.0, 0.0]])
+
+
+def config(problem_type=None, num_labels=3):
+    return hf_video.VideoViTConfig(problem_type=problem_type, num_labels=num_labels)
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def average_views():
+    return import_module("hf_video.models.videovit.views_videovit").average_views
+
+
+@pytest.fixture
+def two_videos():
+    """Stands for the pixels of two videos in two views."""
+    return torch.zeros(2, 2, 1, 1, 1, 1)
+
+
+def make_classifier(family, **options):
+    set_seed(0)
+    configuration = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **options)
+    return getattr(hf_video, f"{family}ForVideoClassification")(configuration).eval()
+
+
+def test_families_have_the_same_rule():
+    folder = Path(hf_video.__file__).parent / "models"
+    texts = {(folder / name / f"views_{name}.py").read_text() for name in FAMILIES.values()}
+    assert len(texts) == 1
+
+
+def test_the_softmax_is_the_mean_of_the_views(average_views, two_videos):
+    expected = LOGITS.softmax(-1).view(2, 2, 3).mean(1)
+    logits = average_views(LOGITS, two_videos, config())
+    torch.testing.assert_close(logits.softmax(-1), expected)
+    torch.testing.assert_close(logits, expected.log())
+
+
+def test_the_sigmoid_is_the_mean_of_the_views_in_multi_label_classification(average_views, two_videos):
+    expected = LOGITS.sigmoid().view(2, 2, 3).mean(1)
+    logits = average_views(LOGITS, two_videos, config("multi_label_classification"))
+    torch.testing.assert_close(logits.sigmoid(), expected)
+
+
+def test_views_that_are_sure_give_finite_logits(average_views, two_videos):
+    sure = torch.tensor([[200.0, -200.0, 200.0]] * 3 + [[100.0, -100.0, -200.0]])
+    logits = average_views(sure, two_videos, config("multi_label_classification"))
+    torch.testing.assert_close(logits[0], sure[0])
+    torch.testing.assert_close(logits[1, 2], torch.tensor(0.0))
+    assert average_views(sure, two_videos, config()).isfinite().all()
+
+
+@pytest.mark.parametrize(("problem_type", "num_labels"), [("regression", 3), (None, 0), (None, 1)])
+def test_values_and_features_are_averaged_as_they_are(average_views, two_videos, problem_type, num_labels):
+    averaged = average_views(LOGITS, two_videos, config(problem_type, num_labels))
+    torch.testing.assert_close(averaged, LOGITS.view(2, 2, 3).mean(1))
+
+
+def test_half_precision_is_averaged_in_float32(average_views, two_videos):
+    logits = average_views(LOGITS.bfloat16(), two_videos, config())
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, average_views(LOGITS.bfloat16().float(), two_videos, config()))
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
+def test_a_classifier_merges_the_views_of_a_video(family, problem_type):
+    model = make_classifier(family, num_labels=3, problem_type=problem_type)
+    labels = torch.tensor([0, 2]) if problem_type.startswith("single") else torch.tensor([[1.0, 0, 0], [0, 1, 1]])
+    pixel_values = torch.randn(2, 6, 4, 3, 32, 32)
+    outputs = model(pixel_values, labels=labels)
+    views = torch.stack([model(pixel_values[:, view]).logits for view in range(6)])
+    function = {"s": lambda x: x.softmax(-1), "m": torch.sigmoid, "r": lambda x: x}[problem_type[0]]
+    torch.testing.assert_close(function(outputs.logits), function(views).mean(0))
+    scores = function(views).mean(0)
+    expected = {
+        "s": lambda: torch.nn.functional.nll_loss(scores.log(), labels),
+        "m": lambda: torch.nn.functional.binary_cross_entropy(scores, labels),
+        "r": lambda: torch.nn.functional.mse_loss(scores, labels),
+    }[problem_type[0]]()
+    torch.testing.assert_close(outputs.loss, expected)
+
+
+def test_one_view_has_the_scores_of_the_clip(family):
+    model = make_classifier(family, num_labels=3)
+    clips = torch.randn(2, 4, 3, 32, 32)
+    torch.testing.assert_close(model(clips[:, None]).logits.softmax(-1), model(clips).logits.softmax(-1))
+
+
+def test_gradients_flow_through_every_view(family):
+    model = make_classifier(family, num_labels=3)
+    pixel_values = torch.randn(1, 2, 4, 3, 32, 32)
+    if family == "MemoryBankQFormer":
+        model.requires_grad_(False)
+        model.classifier.requires_grad_(True)
+        model(pixel_values, labels=torch.tensor([1])).loss.backward()
+        assert model.classifier.weight.grad.abs().sum() > 0
+        return
+    pixel_values.requires_grad_()
+    model(pixel_values, labels=torch.tensor([1])).loss.backward()
+    assert (pixel_values.grad.abs().amax((2, 3, 4, 5)) > 0).all()

@@ -1,0 +1,52 @@
+"""Frames of a file one at a time are those of reading it at once."""
+
+import numpy as np
+import pytest
+
+from hf_video.processing import VideoReadError, read_video
+from hf_video.processing.frame_streaming import stream_frames
+
+from ..video_files import cut_file, damage_frame, encode_video, make_frames
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    return encode_video(tmp_path_factory.mktemp("videos") / "video.mp4")
+
+
+def test_all_frames_come_in_order_with_their_times(video):
+    frames = list(stream_frames(video))
+    expected, _ = read_video(video)
+    assert [frame.number for frame in frames] == list(range(60))
+    assert np.array_equal(np.stack([frame.image for frame in frames]), expected)
+    assert [frame.seconds for frame in frames] == pytest.approx([number / 30 for number in range(60)], abs=1e-3)
+
+
+@pytest.mark.parametrize(("fps", "expected"), [(1, [0, 30]), (10, range(0, 60, 3)), (7, None), (300, range(60))])
+def test_a_rate_takes_the_first_frame_of_each_interval(video, fps, expected):
+    if expected is None:
+        expected = [int(np.ceil(k * 30 / 7 - 1e-6)) for k in range(14)]
+    assert [frame.number for frame in stream_frames(video, fps=fps)] == list(expected)
+
+
+def test_the_rate_follows_the_times_of_frames(tmp_path):
+    times = [0, 1, 2, 30, 31, 90]
+    video = encode_video(
+        tmp_path / "uneven.mp4", codec_options={"bf": "0"}, times=times, frames=make_frames(len(times))
+    )
+    assert [(frame.number, round(frame.seconds, 2)) for frame in stream_frames(video, fps=1)] == [
+        (0, 0),
+        (3, 1),
+        (5, 3),
+    ]
+
+
+def test_what_cannot_be_read_is_named(video, tmp_path):
+    with pytest.raises(VideoReadError, match="does not exist"):
+        stream_frames(tmp_path / "none.mp4")
+    with pytest.raises(ValueError, match="fps=0 must be positive"):
+        stream_frames(video, fps=0)
+    with pytest.raises(VideoReadError, match="cut_video"):
+        list(stream_frames(cut_file(video, 0.5)))
+    with pytest.raises(VideoReadError, match="is damaged"):
+        list(stream_frames(damage_frame(video, 25)))

@@ -1,0 +1,121 @@
+"""Fine-tuning to answer: what is trained, adapters, generated answers, and their score."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from hf_video.data.video_texts import VideoTextDataset, load_video_texts
+from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
+from .tiny import weights_of
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("answers")
+    rows = []
+    for number, (shade, answer) in enumerate([(20, "one"), (230, "two"), (60, "one"), (200, "two")]):
+        encode_video(folder / f"{number}.mp4", make_frames(8) // 16 + shade)
+        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": answer})
+    (folder / "train.json").write_text(json.dumps(rows))
+    return load_video_texts(folder / "train.json")["train"]
+
+
+def make_trainer(data, folder, **options):
+    model, processor = tiny_pair()
+    defaults = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "use_cpu": True}
+    defaults |= {"eval_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True, "max_new_tokens": 2}
+    arguments = AnswerTrainingArguments(output_dir=str(folder), **defaults | options)
+    before = weights_of(model)
+    adapters = choose_trained(model, arguments)
+    dataset = VideoTextDataset(data, processor, training=True)
+    return AnswerTrainer(model, arguments, train_dataset=dataset, processing_class=processor), before, adapters
+
+
+def changed(before, after):
+    return {name for name in before if name in after and not torch.equal(before[name], after[name])}
+
+
+def test_the_tower_and_the_language_model_stay_as_they_are(data, tmp_path):
+    trainer, before, adapters = make_trainer(data, tmp_path)
+    trainer.train()
+    moved = changed(before, weights_of(trainer.model))
+    assert adapters is None
+    assert not any("vision_model" in name or name.startswith("language_model") for name in moved)
+    for part in ("query_tokens", "language_projection", "vision_layernorm", "frame_position_embeddings", "qformer"):
+        assert any(part in name for name in moved), part
+
+
+@pytest.mark.parametrize("part", ["vision_tower", "language_model"])
+def test_either_is_trained_on_request(part, data, tmp_path):
+    trainer, before, _ = make_trainer(data, tmp_path, **{f"train_{part}": True})
+    trainer.train()
+    moved = changed(before, weights_of(trainer.model))
+    name_there = {"vision_tower": "vision_model"}.get(part, part)
+    assert any(name_there in name for name in moved)
+
+
+def test_adapters_train_beside_the_qformer_and_merge_into_a_plain_model(data, tmp_path):
+    trainer, before, adapters = make_trainer(data, tmp_path, lora_rank=2, learning_rate=0.02, max_steps=3)
+    trained = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    assert any("lora_A" in name for name in trained) and any("qformer" in name for name in trained)
+    assert all("lora" in name for name in trained if name.startswith("language_model"))
+    trainer.train()
+    model, processor = trainer.model.eval(), trainer.processing_class
+    inputs = processor([torch.zeros(4, 3, 14, 14, dtype=torch.uint8)], "which digit", return_tensors="pt")
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    model.language_model = adapters.merge_and_unload()
+    assert changed(before, weights_of(model)) >= {"language_model.model.layers.0.self_attn.q_proj.weight"}
+    model.save_pretrained(tmp_path / "plain")
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "plain")
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**inputs).logits, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_only_matrices_decay(data, tmp_path):
+    trainer, _, _ = make_trainer(data, tmp_path, no_weight_decay=["query_tokens"])
+    names = trainer.get_decay_parameter_names(trainer.model)
+    parameters = dict(trainer.model.named_parameters())
+    assert names and all(parameters[name].ndim > 1 and parameters[name].requires_grad for name in names)
+    assert not any("query_tokens" in name for name in names)
+    assert any("frame_position_embeddings" in name for name in names)
+
+
+def test_it_learns_and_generates_what_it_learned(data, tmp_path):
+    options = {"max_steps": 60, "learning_rate": 5e-3, "train_language_model": True, "num_return_sequences": 2}
+    trainer, _, _ = make_trainer(data, tmp_path, **options, repetition_penalty=1.0, num_beams=3)
+    dataset = VideoTextDataset(data, trainer.processing_class, training=False)
+    trainer.eval_dataset = dataset
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < 0.3 * before
+    found, true = trainer.predict_answers(dataset)
+    assert true == ["one", "two", "one", "two"] and all(len(answers) == 2 for answers in found)
+    assert [answers[0] for answers in found] == true
+
+
+def test_answers_are_compared_word_for_word():
+    found = [["a cat", "cat"], ["dog runs"], ["bird"]]
+    assert exact_match(found, ["cat", "dog", "bird"]) == {"top1": pytest.approx(1 / 3), "any": pytest.approx(2 / 3)}
+    first = exact_match(found, ["cat", "dog", "bird"], first_words=True)
+    assert first == {"top1": pytest.approx(2 / 3), "any": 1.0}
+    with pytest.raises(ValueError, match="Answers of 3 videos"):
+        exact_match(found, ["cat"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora_rank": -1}, "lora_rank is -1"),
+        ({"lora_rank": 2, "train_language_model": True}, "adapts a frozen language model"),
+        ({"num_return_sequences": 6}, "num_return_sequences is 6; from 1 to num_beams"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        AnswerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
