@@ -33,6 +33,6 @@ cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from th
 	$(BIN)/python model_cards/generate.py
 
 bench: $(INSTALLED)  ## run every benchmark and print its figures
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/*.py; do $(BIN)/python $$script || [ $$? -eq 77 ] || exit 1; done
 
 .PHONY: help demo test lint format cards bench

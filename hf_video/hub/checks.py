@@ -17,11 +17,14 @@ from hf_video.training.record import FACTS_FILE
 CARD = "README.md"
 PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
 TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", TRAINER_STATE_NAME)
+TOKENIZER = (
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "*.jinja"),
+)
 # Anything else in the folder may be private.
 PUBLISHED = (
     *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
-    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-    *("tokenizer.model", "*.jinja", CARD, "LICENSE*", FACTS_FILE),
+    *(*TOKENIZER, *(f"qformer_tokenizer/{name}" for name in TOKENIZER), CARD, "LICENSE*", FACTS_FILE),
     # The report's picture of the worst clips has frames of the user's videos.
     *("report/curves.png", "report/confusion_matrix.png"),
 )

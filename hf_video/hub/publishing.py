@@ -283,7 +283,12 @@ def _add_code(staging: Path, config: dict[str, Any]) -> None:
     for name, content in contents.items():
         auto_class = PROCESSOR_AUTO_CLASSES[name]
         if auto_class in code.auto_map:
-            _write_json(staging / name, content | {"auto_map": {auto_class: code.auto_map[auto_class]}})
+            auto_classes = [auto_class]
+            if isinstance(part := content.get("video_processor"), dict) and "AutoVideoProcessor" in code.auto_map:
+                # A processor's file holds that of its video processor, too.
+                part["auto_map"] = {"AutoVideoProcessor": code.auto_map["AutoVideoProcessor"]}
+                auto_classes.append("AutoVideoProcessor")
+            _write_json(staging / name, content | {"auto_map": {each: code.auto_map[each] for each in auto_classes}})
 
 
 def _complete_license(source: dict[str, Any], api: HfApi) -> None:

@@ -25,11 +25,12 @@ def is_recipe(path: str | os.PathLike) -> bool:
 
 
 def published_recipe(name: str) -> Path | None:
-    """The file of a recipe that comes with this package, such as `videomae_base_kinetics400`."""
+    """The file of a recipe that comes with this package: `videomae_base_kinetics400`, or `malmm/msvd_qa`."""
     package = Path(hf_video.__file__).parent
     # Where the package has them when it is installed, and where its repository has them.
     files = (folder / "recipes" / f"{name}.yaml" for folder in (package, package.parent))
-    return next((file for file in files if Path(name).name == name and file.is_file()), None)
+    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+    return next((file for file in files if inside and file.is_file()), None)
 
 
 def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:

@@ -254,6 +254,10 @@ class MemoryBankQFormerLayer(GradientCheckpointingLayer):
         return torch.cat([queries, self.output(self.intermediate(text), text)], dim=1)
 
 
+class MemoryBankQFormerFramePositions(nn.Embedding):
+    """One vector for each frame, added to all of its tokens; zeros where a checkpoint does not have them."""
+
+
 class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
     config: MemoryBankQFormerConfig
     config_class = MemoryBankQFormerConfig
@@ -273,8 +277,8 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, MemoryBankQFormerModel):
             init.normal_(module.query_tokens, std=self.config.initializer_range)
-            if module.frame_position_embeddings is not None:
-                init.zeros_(module.frame_position_embeddings.weight)
+        elif isinstance(module, MemoryBankQFormerFramePositions):
+            init.zeros_(module.weight)
 
 
 class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
@@ -368,7 +372,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         self.has_memory = config.memory_bank_length > 0 and (config.visual_memory or config.query_memory)
         self.frame_position_embeddings = None
         if self.has_memory and config.visual_memory:
-            self.frame_position_embeddings = nn.Embedding(config.max_num_frames, width)
+            self.frame_position_embeddings = MemoryBankQFormerFramePositions(config.max_num_frames, width)
         self.query_tokens = nn.Parameter(torch.empty(1, config.num_query_tokens, hidden_size))
         self.qformer = MemoryBankQFormerEncoder(config)
         self.language_projection = None

@@ -54,7 +54,6 @@ class VideoWatcher:
         self.model, self.processor = model.eval(), processor
         self.question, self.prompt, self.chunk_size = question, prompt, chunk_size
         self._text = self._qformer_inputs(question)
-        self._is_between_frames = True
         # The queries after the last frame, which a memory does not hold.
         self._queries: torch.Tensor | None = None
         self.memory = memory
@@ -88,13 +87,11 @@ class VideoWatcher:
             with torch.no_grad():
                 vision_embeds = self.model.base_model.get_vision_embeds(pixel_values)
             for frame in vision_embeds.split(1, dim=1):
-                self._is_between_frames = False
                 with torch.no_grad():
                     outputs = self.model.base_model(
                         vision_embeds=frame, memory=self.memory, return_dict=True, **self._text
                     )
                 self.memory, self._queries = outputs.memory, outputs.last_hidden_state
-                self._is_between_frames = True
                 yield self.frames_seen
 
     def update(self, frames: Iterable[Any]) -> int:
@@ -136,13 +133,10 @@ class VideoWatcher:
         Write the memory, complete or not at all, as [`MemoryBank.save`] does; [`MemoryBank.load`] reads it.
 
         Raises:
-            ValueError: if there was no frame yet.
-            RuntimeError: if the reading of a frame was interrupted, so that the memory is of no whole number of them.
+            ValueError: if there was no frame yet, or the last one was interrupted while it entered the memory.
         """
         if self.memory is None or not self.frames_seen:
             raise ValueError("There is nothing to save yet: watch at least one frame.")
-        if not self._is_between_frames:
-            raise RuntimeError(f"{path} was not written: a frame was interrupted while the memory was changed by it.")
         self.memory.save(path)
 
     def _qformer_inputs(self, question: str) -> dict[str, torch.Tensor]:

@@ -444,6 +444,12 @@ def test_what_stands_in_place_of_a_missing_frame_reaches_nothing():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
+def test_frame_positions_that_a_checkpoint_lacks_are_zero(tmp_path):
+    tiny_model(visual_memory=False).save_pretrained(tmp_path)
+    model = MemoryBankQFormerModel.from_pretrained(tmp_path, visual_memory=True)
+    assert model.frame_position_embeddings.weight.eq(0).all()
+
+
 def test_wrong_pixels_and_missing_parts_are_named():
     with pytest.raises(ValueError, match=r"must be \(batch_size, num_frames, num_channels, height, width\)"):
         tiny_model(vision_config=TOWERS["clip"]).get_vision_embeds(torch.zeros(2, 3, 16, 16))
