@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .video_decoding import VideoReadError, _decode_in_order, _open_stream, _to_rgb
+from .video_decoding import VideoReadError, decode_in_order, open_stream, to_rgb
 
 
 class StreamedFrame(NamedTuple):
@@ -48,9 +48,9 @@ def stream_frames(path: str | os.PathLike, fps: float | None = None) -> Iterator
 
 def _stream(path: str, fps: float | None) -> Iterator[StreamedFrame]:
     taken, first_time = 0, None
-    with _open_stream(path, path, threaded=True) as (container, stream):
+    with open_stream(path, path, threaded=True) as (container, stream):
         rate = stream.average_rate or Fraction(25)
-        for number, frame in enumerate(_decode_in_order(container, stream, path)):
+        for number, frame in enumerate(decode_in_order(container, stream, path)):
             if first_time is None:
                 first_time = frame.time
             timed = frame.time is not None and first_time is not None
@@ -59,4 +59,4 @@ def _stream(path: str, fps: float | None) -> Iterator[StreamedFrame]:
             if fps is not None and seconds * fps < taken - 1e-3:
                 continue
             taken += 1 if fps is None else max(int(seconds * fps + 1e-3) + 1 - taken, 1)
-            yield StreamedFrame(number, seconds, _to_rgb(frame))
+            yield StreamedFrame(number, seconds, to_rgb(frame))

@@ -79,7 +79,7 @@ class VideoFileReader:
     def __init__(self, source: str | BinaryIO, name: str):
         self.source = source
         self.name = name
-        with _open_stream(source, name) as (container, stream):
+        with open_stream(source, name) as (container, stream):
             packets, first_frame = self._read_packets(container, stream)
             self.height, self.width = first_frame.height, first_frame.width
             if round(first_frame.rotation / 90) % 2:
@@ -157,8 +157,8 @@ class VideoFileReader:
         self._decode_order = {packet.time: place for place, packet in enumerate(packets)}
 
     def _index_by_decoding(self) -> None:
-        with _open_stream(self.source, self.name, threaded=True) as (container, stream):
-            times = [frame.pts for frame in _decode_in_order(container, stream, self.name)]
+        with open_stream(self.source, self.name, threaded=True) as (container, stream):
+            times = [frame.pts for frame in decode_in_order(container, stream, self.name)]
         if not times:
             raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
         if None in times or any(later <= time for time, later in pairwise(times)):
@@ -187,9 +187,9 @@ class VideoFileReader:
 
     def _decode_by_counting(self, numbers: list[int]) -> dict[int, np.ndarray]:
         chosen = set(numbers)
-        with _open_stream(self.source, self.name, threaded=True) as (container, stream):
-            in_order = enumerate(islice(_decode_in_order(container, stream, self.name), numbers[-1] + 1))
-            return {i: _to_rgb(frame) for i, frame in in_order if i in chosen}
+        with open_stream(self.source, self.name, threaded=True) as (container, stream):
+            in_order = enumerate(islice(decode_in_order(container, stream, self.name), numbers[-1] + 1))
+            return {i: to_rgb(frame) for i, frame in in_order if i in chosen}
 
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:
         runs: list[list[int]] = []
@@ -200,7 +200,7 @@ class VideoFileReader:
                 runs.append([i])
         length = sum(self._place(run[-1]) - self._key_place(run[0]) for run in runs)
         frames: dict[int, np.ndarray] = {}
-        with _open_stream(self.source, self.name, length > _FRAMES_WORTH_THREADS * len(runs)) as (container, stream):
+        with open_stream(self.source, self.name, length > _FRAMES_WORTH_THREADS * len(runs)) as (container, stream):
             for run in runs:
                 key_time = self._key_time(run[0])
                 try:
@@ -211,7 +211,7 @@ class VideoFileReader:
         missing = [i for i in numbers if i not in frames]
         if missing:
             # Damage, a seek that missed, or a key frame that decoding cannot start from: starting over settles it.
-            with _open_stream(self.source, self.name) as (container, stream):
+            with open_stream(self.source, self.name) as (container, stream):
                 frames |= self._decode_run(container, stream, None, missing)
         return frames
 
@@ -238,7 +238,7 @@ class VideoFileReader:
                 if frame.is_corrupt:
                     damaged.append(self._decode_order.get(frame.pts, place))
                 elif frame.pts in wanted:
-                    frames[wanted[frame.pts]] = _to_rgb(frame)
+                    frames[wanted[frame.pts]] = to_rgb(frame)
 
         for packet in container.demux(stream):
             place = self._decode_order.get(packet.pts, -1)
@@ -269,7 +269,7 @@ class VideoFileReader:
 
 
 @contextmanager
-def _open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> Iterator[tuple[Any, Any]]:
+def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> Iterator[tuple[Any, Any]]:
     """The container and its first video stream, the only one that is read."""
     if not isinstance(source, str):
         source.seek(0)
@@ -319,7 +319,7 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
     return packets[0].is_keyframe and all(packet.time >= times[0] or packet.is_discard for packet in packets)
 
 
-def _decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
+def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
     """Every frame from the start to the end; raises `VideoReadError` at the first damage."""
     for count, packet in enumerate(container.demux(stream)):
         decoded = _decode(stream, packet)
@@ -336,7 +336,7 @@ def _decode(stream: Any, packet: Any) -> list[Any] | None:
         return None
 
 
-def _to_rgb(frame: Any) -> np.ndarray:
+def to_rgb(frame: Any) -> np.ndarray:
     """(height, width, 3) uint8, turned upright."""
     # On small frames, starting the threads that are the default takes longer than the work.
     rgb = frame.reformat(format="rgb24", threads=1).to_ndarray()

@@ -29,8 +29,9 @@ def published_recipe(name: str) -> Path | None:
     package = Path(hf_video.__file__).parent
     # Where the package has them when it is installed, and where its repository has them.
     files = (folder / "recipes" / f"{name}.yaml" for folder in (package, package.parent))
-    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-    return next((file for file in files if inside and file.is_file()), None)
+    # Files for accelerate configure how processes run, not a training.
+    is_name = not Path(name).is_absolute() and not {"..", "accelerate"} & set(Path(name).parts)
+    return next((file for file in files if is_name and file.is_file()), None)
 
 
 def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:

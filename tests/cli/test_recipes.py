@@ -138,6 +138,7 @@ def test_a_published_recipe_is_known_by_its_name_unless_there_is_such_a_path(tmp
     known = known_settings()
     assert read_recipe("videomae_base_ssv2", known) == read_recipe(published_recipe("videomae_base_ssv2"), known)
     assert is_recipe("videomae_base_ssv2") and not is_recipe("videomae_base") and not is_recipe("accelerate/fsdp2")
+    assert is_recipe("malmm/msvd_qa") and not is_recipe("malmm") and not is_recipe("../recipes/videomae_base_ssv2")
     (tmp_path / "videomae_base_ssv2").mkdir()
     assert not is_recipe("videomae_base_ssv2")
 
