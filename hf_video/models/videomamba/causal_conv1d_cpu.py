@@ -4,11 +4,9 @@ Mamba's depthwise causal convolution with SiLU on the CPU, by kernels that numba
 PyTorch's convolution wants channels first, where linear layers give them last, and takes longer than the scan.
 """
 
-from collections.abc import Iterator
-
 import torch
 
-from .numba_threads import from_lanes, run_units, split_work, to_lanes
+from .numba_threads import from_lanes, run_units, split_clips, to_lanes, to_rows
 from .selective_scan_operators import operator_namespace, register_convolution_gradients
 
 NAMESPACE = operator_namespace(__name__)
@@ -38,25 +36,17 @@ def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> l
     from .numba_vectors import LANES
 
     bias = x.new_zeros(x.shape[-1]) if bias is None else bias
-    x = x if x.stride(-1) == 1 else x.contiguous()
-    return [to_lanes(x, 1, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
-
-
-def _units(x: torch.Tensor) -> Iterator[tuple[int, int, int]]:
-    from .numba_vectors import LANES
-
-    for batch, _, _, first, end in split_work(x.shape[0], 1, x.shape[-1] // LANES):
-        yield batch, first, end
+    return [to_rows(x, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
 
 
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
-    from .causal_conv1d_cpu_kernels import conv_forward_unit
+    from .causal_conv1d_cpu_kernels import LANES, conv_forward_unit
 
     arrays = _pack(x, weight, bias)
     y = x.new_empty(arrays[0].shape)
-    run_units(conv_forward_unit, (*arrays, y, reverse), _units(y))
+    run_units(conv_forward_unit, (*arrays, y, reverse), split_clips(y, LANES))
     return from_lanes(y, 1, x.shape[-1])
 
 
@@ -73,7 +63,7 @@ def conv_backward(
     dweight = x.new_empty(x.shape[0], *arrays[1].shape)
     dbias = x.new_empty(x.shape[0], dx.shape[-1])
     dy = to_lanes(dy, 1, LANES).contiguous()
-    run_units(conv_backward_unit, (*arrays, dy, dx, dweight, dbias, reverse), _units(dx))
+    run_units(conv_backward_unit, (*arrays, dy, dx, dweight, dbias, reverse), split_clips(dx, LANES))
     dx, dweight, dbias = (from_lanes(grad, 1, x.shape[-1]) for grad in (dx, dweight.sum(dim=0), dbias.sum(dim=0)))
     return dx, dweight.mT.contiguous(), dbias
 

@@ -31,6 +31,7 @@ from .embeddings_videomamba import (
     select_tokens,
     temporal_first_order,
 )
+from .gated_sum_cpu import gated_sum_cpu
 from .masking_videomamba import check_mask, draw_mask
 from .selective_scan import choose_backend, selective_scan
 from .teacher_videomamba import VideoMambaTeacher
@@ -141,13 +142,17 @@ class VideoMambaScan(nn.Module):
 
     def convolve(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Convolution and activation; in one go where the backend of the scan has that."""
-        conv1d, state_size = self.conv1d, self.A_log.shape[1]
+        conv1d = self.conv1d
         # An adapter around the convolution has to be called.
         if type(conv1d) is VideoMambaConv1d and self.fuses_silu:
-            backend = choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None)
+            backend = self.choose_backend(hidden_states)
             if backend in FUSED_CONVOLUTIONS:
                 return FUSED_CONVOLUTIONS[backend](hidden_states, conv1d.weight, conv1d.bias, self.reverse)
         return self.activation_fn(conv1d(hidden_states))
+
+    def choose_backend(self, hidden_states: torch.Tensor) -> str:
+        """The backend that the scan will run on."""
+        return choose_backend(hidden_states.device.type, hidden_states.dtype, self.A_log.shape[1], False, None)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """From and to `(batch_size, intermediate_size, sequence_length)`."""
@@ -185,10 +190,19 @@ class VideoMambaMixer(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+        forward = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+        backward = None
         if self.backward_scan is not None:
-            mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
-        return self.out_proj((mixed * self.activation_fn(gate)).mT)
+            backward = scan_in_order(self.backward_scan, hidden_states, temporal_first)
+        return self.out_proj(self.combine(forward, backward, gate).mT)
+
+    def combine(self, forward: torch.Tensor, backward: torch.Tensor | None, gate: torch.Tensor) -> torch.Tensor:
+        """The sum of the directions times the activated gate; in one go where the backend of the scan has that."""
+        scan = self.forward_scan
+        if scan.fuses_silu and scan.choose_backend(gate) == "cpu":
+            return gated_sum_cpu(forward, backward, gate)
+        mixed = forward if backward is None else forward + backward
+        return mixed * self.activation_fn(gate)
 
 
 def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:

@@ -56,6 +56,12 @@ def split_work(batch_size: int, groups: int, blocks: int) -> Iterator[tuple[int,
                 yield batch, group, part, first, end
 
 
+def split_clips(x: torch.Tensor, lanes: int) -> Iterator[tuple[int, int, int]]:
+    """Units of work (batch, first block, end block) for `(batch, length, blocks * lanes)`."""
+    for batch, _, _, first, end in split_work(x.shape[0], 1, x.shape[-1] // lanes):
+        yield batch, first, end
+
+
 def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int, ...]]) -> None:
     """
     Call a kernel with the same arguments for every unit of work, on as many threads as PyTorch uses.
@@ -150,3 +156,8 @@ def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:
 def from_lanes(tensor: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
     """The first `channels` of each group, what `to_lanes` was given."""
     return tensor.unflatten(-1, (groups, -1))[..., :channels].flatten(-2).contiguous()
+
+
+def to_rows(tensor: torch.Tensor, lanes: int) -> torch.Tensor:
+    """`(batch, length, channels)` in lanes, channels next to each other in memory; rows may be apart."""
+    return to_lanes(tensor if tensor.stride(-1) == 1 else tensor.contiguous(), 1, lanes)
