@@ -8,6 +8,8 @@ from .modeling_memory_bank_qformer import (
     MemoryBankQFormerPreTrainedModel,
 )
 from .modeling_memory_bank_qformer_generation import MemoryBankQFormerForConditionalGeneration
+from .processing_memory_bank_qformer import MemoryBankQFormerProcessor
+from .video_watcher import VideoWatcher
 
 __all__ = [
     "MemoryBank",
@@ -16,4 +18,6 @@ __all__ = [
     "MemoryBankQFormerForVideoClassification",
     "MemoryBankQFormerModel",
     "MemoryBankQFormerPreTrainedModel",
+    "MemoryBankQFormerProcessor",
+    "VideoWatcher",
 ]
