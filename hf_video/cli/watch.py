@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Of every frame that was looked at: its number in the file, and its time.
     numbers, times = array("q"), array("d")
-    already_seen, damage = watcher.frames_seen, None
+    already_seen, answered_at, damage = watcher.frames_seen, 0, None
     with _stop_at_next_frame() as stopped:
 
         def images() -> Iterator[Any]:
@@ -111,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.every is not None and now // args.every > before // args.every:
                     _save_memory(watcher, args)
                     _print_answers(watcher, now, args)
+                    answered_at = seen
                 if stopped():
                     break
         except VideoReadError as error:
@@ -126,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
             del numbers[watcher.frames_seen :], times[watcher.frames_seen :]
             _save_memory(watcher, args)
             _draw_picture(watcher, args, numbers, times)
-            _print_answers(watcher, times[-1], args)
+            if answered_at != watcher.frames_seen:
+                _print_answers(watcher, times[-1], args)
     if damage is not None:
         raise damage
     if stopped():

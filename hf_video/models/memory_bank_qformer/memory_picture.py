@@ -85,7 +85,7 @@ def draw_memory(
         yticks=range(1, num_entries + 1),
         title=f"{num_frames} frames in {num_entries} entries",
     )
-    figure.colorbar(image, label="share of token positions at which the entry holds the frame")
+    figure.colorbar(image, label="share of token positions\nthat hold the frame")
 
     if read_images is not None:
         shown = [_frames_to_show(row) for row in share]
