@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -82,19 +82,19 @@ def with_language_model(
         is_original: whether it is the one that the projection was trained for. If not the projection begins anew, with
             a warning.
     """
-    hidden_size = language_model.config.hidden_size
+    width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
     config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
-    config.text_config, config.projection_dim = language_model.config, hidden_size
+    config.text_config, config.projection_dim = language_model.config, width
     # Configurations remember the folder that they were read from, which is nobody's business once they are saved.
     config.name_or_path = config.text_config.name_or_path = ""
     if not is_original:
         warnings.warn(
-            f"{type(language_model).__name__} of width {hidden_size} is not the language model that this Q-Former was "
+            f"{type(language_model).__name__} of width {width} is not the language model that this Q-Former was "
             "trained for: its projection begins anew, and the model has to be fine-tuned before its answers mean "
             "anything.",
             stacklevel=2,
         )
-        projection = nn.Linear(config.qformer_config.hidden_size, hidden_size, dtype=base.dtype)
+        projection = nn.Linear(config.qformer_config.hidden_size, width, dtype=base.dtype)
         nn.init.normal_(projection.weight, std=config.initializer_range)
         nn.init.zeros_(projection.bias)
         base.language_projection = projection
@@ -123,16 +123,34 @@ def make_processor(
     """
     What prepares videos and texts; videos alone without a tokenizer. Tokens that the tokenizer has beyond the
     language model's embeddings get some.
+
+    Raises:
+        ConversionError: if the tokenizer does not know the token that holds the place of a video.
     """
     if tokenizer is None:
         return video_processor
     config = model.config
-    video_token = None if config.video_token_id is None else tokenizer.convert_ids_to_tokens(config.video_token_id)
+    if config.use_qformer_text_input and qformer_tokenizer is None:
+        warnings.warn(
+            "This Q-Former was trained to read the question, for which there is no tokenizer: it will read videos "
+            "alone. Put its tokenizer into the folder `qformer_tokenizer`, or name it by `--qformer-tokenizer`.",
+            stacklevel=2,
+        )
+    video_token = None
+    if config.video_token_id is not None:
+        video_token = tokenizer.convert_ids_to_tokens(config.video_token_id)
+        if video_token is None:
+            raise ConversionError(
+                f"The tokenizer has no token {config.video_token_id}, which holds the place of a video: it has "
+                f"{len(tokenizer)} tokens, and belongs to another model."
+            )
+    # Without memory the language model reads every frame's queries.
+    has_memory = model.memory_bank_qformer.has_memory
     processor = MemoryBankQFormerProcessor(
         video_processor,
         tokenizer,
         qformer_tokenizer,
-        num_query_tokens=config.num_query_tokens,
+        num_query_tokens=config.num_query_tokens * (1 if has_memory else cast(int, video_processor.num_frames)),
         video_token=video_token,
         is_encoder_decoder=config.text_config.is_encoder_decoder,
     )

@@ -29,6 +29,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     add_model_options(parser)
     parser.add_argument("--split", help="default: test if DATA has it, else validation, else train")
     parser.add_argument(
+        "--on-error", choices=("error", "skip"), default="error", help="a video that cannot be read; default error"
+    )
+    parser.add_argument(
         "--num-workers", type=non_negative_int, default=0, metavar="N", help="processes that read videos; default 0"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the confusion matrix")
@@ -47,26 +50,25 @@ def run(args: argparse.Namespace) -> int:
 
     from transformers import EvalPrediction
 
-    from hf_video.data import ClipDataset, is_multi_label, label_names, load_video_dataset
+    from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
     from hf_video.training.loading import class_names_of
     from hf_video.training.predictions import check_table_name
 
     if table is not None:
         check_table_name(table)
-    data = load_video_dataset(args.data, video_root=args.video_root)
-    split = args.split or next(name for name in ("test", "validation", "train") if name in data)
-    if split not in data:
-        raise ValueError(f"--split {split}: {args.data} only has {', '.join(data)}.")
     model, processor = load_trained_model(
         args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
     )
     names = class_names_of(model.config)
-    if label_names(data[split]) != names:
-        data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
+    data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
+    split = args.split or next(name for name in ("test", "validation", "train") if name in data)
+    if split not in data:
+        raise ValueError(f"--split {split}: {args.data} only has {', '.join(data)}.")
     _check_problem_type(model, args.data, is_multi_label(data[split]))
 
-    dataset = ClipDataset(data[split], processor, training=False)
+    dataset = ClipDataset(data[split], processor, training=False, on_error=args.on_error)
+    broken = dataset.drop_broken(num_workers=args.num_workers).broken_videos()
     scores, labels = evaluate_dataset(model, dataset, batch_size=args.batch_size, num_workers=args.num_workers)
     result = {
         "model": args.model,
@@ -76,15 +78,18 @@ def run(args: argparse.Namespace) -> int:
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **compute_metrics(EvalPrediction(predictions=scores, label_ids=labels)),
         **_by_class(scores, labels, names),
+        **({"broken_videos": broken} if broken else {}),
     }
     if output is not None:
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if table is not None:
-        write_predictions(table, videos=data[split]["video"], scores=scores, labels=labels, class_names=names)
+        write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
     if args.json:
         print(json.dumps(result))
     else:
         _print_table(result)
+        if broken:
+            print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
     return 0
 
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import last_checkpoint, move_aside, require_fresh
 from .train_inputs import load_data, load_model, readable_videos, training_splits
-from .train_options import DEFAULTS, FACTS_FILE, OPTIONS_FILE, SCRATCH_DEFAULTS, merge_options, read_settings
+from .train_options import (
+    DEFAULTS,
+    FACTS_FILE,
+    OPTIONS_FILE,
+    SCRATCH_DEFAULTS,
+    check_same_data,
+    describe_data,
+    merge_options,
+    read_settings,
+)
 from .trained_model import choose_device
 
 if TYPE_CHECKING:
@@ -172,18 +183,20 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     output_dir = Path(args.output_dir).expanduser().absolute()
     if resume and overwrite:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
-    if overwrite and Path(args.data).expanduser().absolute().is_relative_to(output_dir):
-        raise ValueError(f"DATA ({args.data}) lies inside --output-dir ({output_dir}), which would be renamed.")
+    if overwrite:
+        _check_none_inside([args.data], output_dir)
     checkpoint = last_checkpoint(output_dir) if resume else None
     if not resume and not overwrite:
         require_fresh(output_dir, expected=(OPTIONS_FILE, FACTS_FILE))
     options, words = merge_options(given, output_dir / OPTIONS_FILE if resume else None)
+    saved_data = options.pop("data", None)
 
     from transformers import ProgressCallback, set_seed
     from transformers.utils.logging import disable_progress_bar
 
     from hf_video.data import ClipDataset, MixingCollator, collate_clips, is_multi_label
-    from hf_video.training import VideoTrainer
+    from hf_video.data.labels import label_ids
+    from hf_video.training import VideoTrainer, parameter_settings
     from hf_video.training.callbacks import EpochLineCallback
     from hf_video.training.distillation import make_distillation
     from hf_video.training.report import replace_file
@@ -196,18 +209,37 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     # Checkpoints of adapters have no model in them; the trainer loads them into the one that they began with.
     saved_model = None if arguments.lora_rank else checkpoint
     data, class_names = load_data(args.data, saved_model or options["model"], options["video_root"])
+    described = describe_data(args.data, data, class_names)
+    check_same_data(described, saved_data)
+    if overwrite:
+        files = (split["video"] for split in data.values() if "bytes" not in split.column_names)
+        _check_none_inside(chain(*files), output_dir)
     problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
     arguments.check_problem_type(problem_type)
+    arguments.check_metric(problem_type, len(class_names))
     model, processor = load_model(options, class_names, problem_type, saved_model)
     model = _choose_weights(model, arguments)
+    # For its errors: the optimizer is made when the folder is written.
+    parameter_settings(
+        model,
+        layer_decay=arguments.layer_decay,
+        layer_decay_only=arguments.layer_decay_only,
+        no_weight_decay=arguments.no_weight_decay,
+    )
     distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, options["on_error"])
     train_split, validation_split = training_splits(data, options)
+    for name, split in {**data, "validation": validation_split}.items():
+        if not any(label_ids(split)):
+            raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
+    # A batch counts clips, of which evaluation takes several from each video.
+    eval_clips = arguments.per_device_eval_batch_size
+    _set_eval_batch_size(arguments, processor, eval_clips)
     if arguments.process_index == 0:
         if overwrite:
             move_aside(output_dir)
         output_dir.mkdir(parents=True, exist_ok=True)
-        saved = json.dumps({**options, "words": words}, indent=2) + "\n"
+        saved = json.dumps({**options, "words": words, "data": described}, indent=2) + "\n"
         replace_file(output_dir / OPTIONS_FILE, lambda path: path.write_text(saved, encoding="utf-8"))
 
     on_error = options["on_error"]
@@ -217,7 +249,9 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         train_dataset=ClipDataset(
             train_split, processor, training=True, seed=arguments.seed, augmentation=augmentation, on_error=on_error
         ),
-        eval_dataset=ClipDataset(validation_split, processor, training=False, on_error=_without_replacement(on_error)),
+        eval_dataset=ClipDataset(
+            validation_split, processor, training=False, on_error=_without_replacement(on_error)
+        ).drop_broken(),
         data_collator=MixingCollator(mixing, len(class_names), arguments.label_smoothing_factor)
         if mixing.is_on
         else collate_clips,
@@ -227,10 +261,14 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(EpochLineCallback())
+    if checkpoint is not None:
+        if trainer.is_world_process_zero():
+            _find_best_checkpoint(checkpoint, output_dir)
+        trainer.accelerator.wait_for_everyone()
     disable_progress_bar()  # that of writing each checkpoint; the trainer has its own
     try:
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-        _finish_model(trainer, options)
+        _finish_model(trainer, options, eval_clips)
         trainer.save_model()
         return trainer, _report(trainer, options, data.get("test"), broken)
     except KeyboardInterrupt:
@@ -269,7 +307,32 @@ def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
     return add_lora(model, arguments.lora_rank, arguments.lora_alpha) if arguments.lora_rank else model
 
 
-def _finish_model(trainer: VideoTrainer, options: dict[str, Any]) -> None:
+def _check_none_inside(paths: Iterable[str], output_dir: Path) -> None:
+    for path in paths:
+        if Path(path).expanduser().resolve().is_relative_to(output_dir.resolve()):
+            raise ValueError(f"{path}, to train on, lies inside --output-dir ({output_dir}), which would be renamed.")
+
+
+def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clips: int) -> None:
+    """Makes batches of as many videos as have so many clips, at least one."""
+    arguments.per_device_eval_batch_size = max(1, clips // (processor.num_clips * processor.num_crops))
+
+
+def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
+    """Lets a state name the best checkpoint where it is, although the folder was moved since the state was saved."""
+    from transformers import TrainerState
+
+    from hf_video.training.report import replace_file
+
+    file = checkpoint / "trainer_state.json"
+    state = TrainerState.load_from_json(str(file))
+    moved = output_dir / Path(state.best_model_checkpoint or "").name
+    if state.best_model_checkpoint not in (None, str(moved)) and moved.is_dir():
+        state.best_model_checkpoint = str(moved)
+        replace_file(file, lambda path: state.save_to_json(str(path)))
+
+
+def _finish_model(trainer: VideoTrainer, options: dict[str, Any], eval_clips: int) -> None:
     """Makes the model one that `from_pretrained` loads, with the views of its final evaluation."""
     from hf_video.training import to_plain_model
 
@@ -280,9 +343,7 @@ def _finish_model(trainer: VideoTrainer, options: dict[str, Any]) -> None:
     for name in ("num_clips", "num_crops"):
         if options[name] is not None:
             setattr(processor, name, options[name])
-    # No more clips at a time than in training, which needs more memory for each.
-    views = processor.num_clips * processor.num_crops
-    trainer.args.per_device_eval_batch_size = max(1, options["batch_size"] // views)
+    _set_eval_batch_size(trainer.args, processor, eval_clips)
 
 
 def _without_replacement(on_error: str) -> str:
@@ -301,10 +362,8 @@ def _report(
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
     if test_split is not None:
-        dataset, split = (
-            ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error),
-            "test",
-        )
+        dataset = ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error)
+        dataset, split = dataset.drop_broken(), "test"
     prediction = trainer.predict(dataset)
     datasets = (trainer.train_dataset, trainer.eval_dataset, dataset)
     broken = sorted({*broken, *gather_object([path for used in datasets for path in used.broken_videos()])})

@@ -101,7 +101,7 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
 
     from hf_video.data import ClipAugmentation
     from hf_video.data.video_texts import VideoTextDataset, load_video_texts
-    from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments, choose_trained
+    from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, saved_lora_rank
     from hf_video.training.arguments import parse_arguments
 
     device = choose_device(settings.get("device", "auto"))
@@ -114,6 +114,10 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
         [AnswerTrainingArguments, ClipAugmentation],
         **{"output_dir": str(output_dir), "use_cpu": device.type == "cpu"} | has_validation,
     )
+    if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
+        raise ValueError(
+            f"The run in {output_dir} has lora_rank={rank}, got {arguments.lora_rank}: resume it with that."
+        )
     set_seed(arguments.seed)
     model, processor = load_answering_model(settings, arguments)
     splits = {
@@ -184,7 +188,13 @@ def load_answering_model(settings: dict[str, Any], arguments: Any) -> tuple[Any,
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    from hf_video.training.answering import saved_lora_rank
+
     name = locate_model(settings["model"])
+    if saved_lora_rank(Path(name)):
+        raise ValueError(
+            f"{name} is a checkpoint with adapters, to resume its run from: give the folder of a whole model."
+        )
     options = {key: settings[key] for key in ("memory_bank_length",) if key in settings}
     model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
     if model.config.model_type != "memory_bank_qformer":
@@ -194,6 +204,9 @@ def load_answering_model(settings: dict[str, Any], arguments: Any) -> tuple[Any,
     for key in ("num_frames", "sampling_strategy"):
         if key in settings:
             setattr(processor.video_processor, key, settings[key])
+    # Without memory the language model reads every frame's queries, and the processor holds their places.
+    num_frames = 1 if model.base_model.has_memory else processor.video_processor.num_frames
+    processor.num_query_tokens = model.config.num_query_tokens * num_frames
     return model, processor
 
 

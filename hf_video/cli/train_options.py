@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .trained_model import locate_model
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 OPTIONS_FILE = "train_options.json"
 # That of hf_video.training.record, spelled out because options must not wait for its imports.
@@ -46,7 +52,11 @@ SCRATCH_DEFAULTS = {"num_frames": 16, "frame_sampling_rate": 4, "sampling_strate
 SCRATCH_ONLY = ("patch_size", "tubelet_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 MODEL_OPTIONS = ("drop_path_rate", "classifier_dropout", "classifier_init_scale")
 # A resumed run with another value of these would be another run, or would validate on videos it was trained on.
-FIXED_ON_RESUME = ("model", *SCRATCH_DEFAULTS, *SCRATCH_ONLY, *MODEL_OPTIONS, "seed", "validation_fraction")
+FIXED_ON_RESUME = (
+    *("model", *SCRATCH_DEFAULTS, *SCRATCH_ONLY, *MODEL_OPTIONS),
+    *("batch_size", "learning_rate", "seed", "validation_fraction"),
+)
+FIXED_FIELDS = ("gradient_accumulation_steps", "base_learning_rate", "per_device_train_batch_size")
 # Fields of the trainer that have an option under another name, which is the one for recipes.
 FIELDS_WITH_OPTIONS = {
     "num_train_epochs": "epochs",
@@ -79,16 +89,22 @@ def read_settings(args: argparse.Namespace) -> argparse.Namespace:
         if name in RESERVED_FIELDS:
             raise ValueError(f"{name}=... is set by the option {RESERVED_FIELDS[name]}.")
     for name in from_words:
-        if name in settings:
+        if name in settings and name != "data":
             raise ValueError(f"{name} is given twice, as an option and as {name}=...; leave one of them out.")
     chosen = {name for name in (*from_words, *settings)} | {word.partition("=")[0] for word in fields}
     if "learning_rate" in chosen:
         recipe_fields = [word for word in recipe_fields if not word.startswith("base_learning_rate=")]
+    elif "base_learning_rate" in chosen:
+        from_recipe.pop("learning_rate", None)
     if settings.get("resume"):
         # The options of the run are saved beside it, those of the recipe among them.
         from_recipe = {name: from_recipe[name] for name in ("data", "output_dir") if name in from_recipe}
         recipe_fields = []
+    if "data" in from_words and not settings["recipe"]:
+        raise ValueError(_why_two_data(args.data))
     merged = from_recipe | from_words | settings
+    if "learning_rate" in merged and any(word.startswith("base_learning_rate=") for word in (*recipe_fields, *fields)):
+        raise ValueError("learning_rate and base_learning_rate are both given, of which the latter sets the former.")
     for name, way in (("data", "DATA or data=..."), ("output_dir", "--output-dir")):
         if name not in merged:
             raise ValueError(f"{'The videos are' if name == 'data' else 'The output folder is'} missing: give {way}.")
@@ -117,7 +133,14 @@ def merge_options(given: dict[str, Any], saved_file: Path | None) -> tuple[dict[
         options["model"] = locate_model(options["model"])
     if saved_file is not None:
         saved = json.loads(saved_file.read_text(encoding="utf-8"))
-        words = _last_of_each([*saved.pop("words"), *words])
+        saved_words = saved.pop("words")
+        for word in words:
+            if word.partition("=")[0] in FIXED_FIELDS and word not in saved_words:
+                raise ValueError(
+                    f"{word} is not what the run being resumed has ({' '.join(saved_words) or 'no such setting'}). "
+                    "Leave it out, or train into another folder."
+                )
+        words = _last_of_each([*saved_words, *words])
         for name in FIXED_ON_RESUME:
             if name in options and options[name] != saved[name]:
                 raise ValueError(
@@ -131,6 +154,54 @@ def merge_options(given: dict[str, Any], saved_file: Path | None) -> tuple[dict[
             raise ValueError(f"--{wrong[0].replace('_', '-')} is for a model from scratch, not for --model.")
         return DEFAULTS | {"learning_rate": 1e-4} | options, words
     return DEFAULTS | SCRATCH_DEFAULTS | {"learning_rate": 1e-3} | options, words
+
+
+def describe_data(source: str, splits: DatasetDict, class_names: list[str]) -> dict[str, Any]:
+    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie."""
+    paths = [video for split in splits.values() for video in split["video"]]
+    root = len(os.path.commonprefix(paths))
+    columns = ("label", "labels", "start", "end")
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        rows = split.select_columns([column for column in columns if column in split.column_names])[:]
+        digest.update(json.dumps([name, [path[root:] for path in split["video"]], rows], sort_keys=True).encode())
+    return {
+        "source": source,
+        "class_names": class_names,
+        "num_videos": {name: len(split) for name, split in splits.items()},
+        "digest": digest.hexdigest(),
+    }
+
+
+def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
+    """Refuses other data than those of the run being resumed, if there is one, both from `describe_data`.
+
+    Raises:
+        ValueError: videos or classes differ.
+    """
+    if saved is None or all(given[name] == saved[name] for name in ("class_names", "digest")):
+        return
+    from hf_video.data.annotation_files import listed
+
+    found, known = (
+        f"{data['source']} ({sum(data['num_videos'].values())} videos of the classes {listed(data['class_names'])}; "
+        f"digest {data['digest'][:8]})"
+        for data in (given, saved)
+    )
+    raise ValueError(
+        f"The data {found} differ from those of the run being resumed, {known}. Resume with the same videos and "
+        "classes, or train into another folder."
+    )
+
+
+def _why_two_data(source: str) -> str:
+    from hf_video.training.recipes import published_recipes
+
+    if Path(source).expanduser().exists():
+        return "data is given twice, as DATA and as data=...; leave one of them out."
+    close = difflib.get_close_matches(source, published_recipes(), n=1)
+    hint = f"Did you mean {close[0]}?" if close else "Beside data=... a recipe is expected."
+    return f"There is no recipe or folder {source}. {hint}"
 
 
 def _split(words: Iterable[str], parser: argparse.ArgumentParser) -> tuple[dict[str, Any], list[str]]:

@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import math
 import re
 import signal
 import sys
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ DESCRIPTION = """\
 Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
 constant size, so the length of the video matters to neither time per frame nor memory.
 
-The first question is in the model's mind while it watches. Further ones are answered from what the memory kept.
-Ctrl-C stops behind the frame at hand, answers once more, and saves.
+The first question is in the model's mind while it watches. Further ones are answered from what the memory kept, and
+so are all but the one that a memory was begun with when it is resumed.
+Ctrl-C, SIGTERM and SIGHUP stop behind the frame at hand, answer once more, and save.
 """
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
@@ -88,12 +90,12 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     watcher = _make_watcher(args)
 
-    from hf_video.processing import VideoReadError
     from hf_video.processing.frame_streaming import stream_frames
 
     # Of every frame that was looked at: its number in the file, and its time.
     numbers, times = array("q"), array("d")
-    already_seen, answered_at, damage = watcher.frames_seen, 0, None
+    already_seen, answered_at = watcher.frames_seen, 0
+    errors: list[Exception] = []
     with _stop_at_next_frame() as stopped:
 
         def images() -> Iterator[Any]:
@@ -105,35 +107,52 @@ def run(args: argparse.Namespace) -> int:
                 if len(times) > already_seen:
                     yield frame.image
 
-        try:
+        with _collected(errors):
             for seen in watcher.watch(images()):
                 now, before = times[seen - 1], times[max(seen - 2, 0)]
-                if args.every is not None and now // args.every > before // args.every:
-                    _save_memory(watcher, args)
+                if args.every is not None and _periods(now, args.every) > _periods(before, args.every):
+                    with _collected(errors):
+                        _save_memory(watcher, args)
                     _print_answers(watcher, now, args)
                     answered_at = seen
                 if stopped():
                     break
-        except VideoReadError as error:
-            damage = error
         is_covered = len(times) >= watcher.frames_seen
-        if not is_covered and not stopped():
-            raise damage or ValueError(
+        if not is_covered and not stopped() and not errors:
+            raise ValueError(
                 f"{args.memory} has seen {watcher.frames_seen} frames, but {args.video} has {len(times)} of them at "
                 f"--fps {args.fps:g}: go on with the video and the rate that it was begun with."
             )
         if is_covered and watcher.frames_seen:
             # The decoder is ahead of the memory by the rest of a chunk.
             del numbers[watcher.frames_seen :], times[watcher.frames_seen :]
-            _save_memory(watcher, args)
-            _draw_picture(watcher, args, numbers, times)
-            if answered_at != watcher.frames_seen:
-                _print_answers(watcher, times[-1], args)
-    if damage is not None:
-        raise damage
+            with _collected(errors):
+                if watcher.frames_seen > already_seen:
+                    _save_memory(watcher, args)
+            with _collected(errors):
+                if answered_at != watcher.frames_seen:
+                    _print_answers(watcher, times[-1], args)
+            with _collected(errors):
+                _draw_picture(watcher, args, numbers, times)
+    if errors:
+        raise errors[0]
     if stopped():
         raise KeyboardInterrupt(_what_was_kept(args, watcher.frames_seen))
     return 0
+
+
+@contextmanager
+def _collected(errors: list[Exception]) -> Iterator[None]:
+    """What fails within does not cost what comes after it."""
+    try:
+        yield
+    except Exception as error:
+        errors.append(error)
+
+
+def _periods(now: float, every: float) -> int:
+    """How often `every` has passed; 0.3 / 0.1 is below 3."""
+    return math.floor(now / every + 1e-6)
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -146,6 +165,10 @@ def _check_files(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.memory} exists already. Go on from it with --resume, or choose another name.")
     if args.picture is not None and args.picture.exists():
         raise ValueError(f"{args.picture} exists already; choose another name.")
+    used: dict[Path, str] = {}
+    for name, path in (("the video", Path(args.video)), ("--memory", args.memory), ("--picture", args.picture)):
+        if path is not None and (other := used.setdefault(path.resolve(), name)) != name:
+            raise ValueError(f"{other} and {name} are one file, {path}: give each its own.")
     for path in (args.memory, args.picture):
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"{path.absolute().parent} is no folder to write {path.name} to.")
@@ -161,43 +184,80 @@ def _make_watcher(args: argparse.Namespace) -> Any:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     from hf_video import MemoryBank, VideoWatcher
-    from hf_video.models.memory_bank_qformer.memory_picture import import_pyplot
+    from hf_video.models.memory_bank_qformer.memory_picture import check_picture_format
 
     if args.picture is not None:
-        import_pyplot()
+        check_picture_format(args.picture)
     memory = MemoryBank.load(args.memory) if args.resume else None
+    origin = _origin(args)
+    if memory is not None:
+        _check_origin(memory.origin, origin, args)
     model = AutoModelForImageTextToText.from_pretrained(name, dtype=args.dtype).to(device)
     if model.config.model_type != "memory_bank_qformer":
         raise ValueError(f"{name} is a {type(model).__name__}, which has no memory; a MemoryBankQFormer is expected.")
     processor = AutoProcessor.from_pretrained(name)
-    return VideoWatcher(model, processor, args.question[0], args.prompt, args.chunk_size, memory)
+    questions = [_ask(question, args) for question in args.question]
+    # A memory is not bent to another question: what the first one made of frames that were merged would be lost.
+    in_mind = questions[0] if memory is None else memory.origin.get("text", questions[0])
+    watcher = VideoWatcher(model, processor, in_mind, chunk_size=args.chunk_size, memory=memory)
+    for question in questions:
+        watcher.check_question(question)
+    watcher.memory.origin |= origin
+    return watcher
+
+
+def _origin(args: argparse.Namespace) -> dict[str, Any]:
+    video = Path(args.video)
+    return {"video": video.name, "bytes": video.stat().st_size, "fps": args.fps}
+
+
+def _check_origin(kept: dict[str, Any], given: dict[str, Any], args: argparse.Namespace) -> None:
+    """Refuses another video or rate than the memory was begun with. A video may be renamed, or grow."""
+    if kept.get("fps", args.fps) != args.fps:
+        raise ValueError(f"{args.memory} was begun with --fps {kept['fps']:g}: go on with it, not {args.fps:g}.")
+    has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
+    if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:
+        raise ValueError(
+            f"{args.memory} was begun with {kept['video']} of {kept['bytes']} bytes, but {args.video} has "
+            f"{given['bytes']}: go on with the video that it was begun with, or choose another --memory."
+        )
+
+
+def _ask(question: str, args: argparse.Namespace) -> str:
+    return args.prompt.replace("{}", question)
 
 
 @contextmanager
 def _stop_at_next_frame() -> Iterator[Any]:
-    """Within it the first Ctrl-C only makes the yielded function true; a second one interrupts as usual."""
+    """Within it the first Ctrl-C, SIGTERM or SIGHUP only makes the yielded function true; a second one interrupts."""
     requests = 0
 
     def request(number: int, frame: Any) -> None:
         nonlocal requests
         requests += 1
         if requests == 1:
-            print("\nhf-video: stopping behind this frame; Ctrl-C again gives up what is not saved.", file=sys.stderr)
+            # After SIGHUP there may be no terminal.
+            with suppress(OSError):
+                print("\nhf-video: stopping behind this frame; once more gives up what is not saved.", file=sys.stderr)
         else:
             signal.default_int_handler(number, frame)
 
-    previous = signal.signal(signal.SIGINT, request)
+    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # Under `nohup` SIGHUP is ignored, and stays so.
+    heard = [number for number in signals if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, request) for number in heard}
     try:
         yield lambda: requests > 0
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _print_answers(watcher: Any, now: float, args: argparse.Namespace) -> None:
     given = {name: getattr(args, name) for name in ("max_new_tokens", "num_beams")}
     options = {name: value for name, value in given.items() if value is not None} | {"do_sample": False}
     for question in args.question:
-        answer = watcher.answer(question, **options)
+        answer = watcher.answer(_ask(question, args), **options)
         if args.json:
             line = {"seconds": round(now, 3), "frames": watcher.frames_seen, "question": question}
             print(json.dumps(line | {"answer": answer}), flush=True)

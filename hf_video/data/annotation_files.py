@@ -73,7 +73,7 @@ def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
         # utf-8-sig: spreadsheet programs begin the file with a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
         reader = csv.DictReader(io.StringIO(text), restval="")
-        columns = reader.fieldnames or []
+        columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
         if {"path", "label", "labels"} <= set(columns):
             raise ValueError(f"{path} has the columns label and labels; keep one of them.")
         if {"path", "label"} <= set(columns) or {"path", "labels"} <= set(columns):

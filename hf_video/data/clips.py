@@ -14,6 +14,7 @@ from hf_video.processing import VideoReadError, read_video
 
 from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
+from .inspection import inspect_videos
 from .labels import label_names
 from .video_column import open_video
 
@@ -47,7 +48,8 @@ class ClipDataset(Dataset):
             and a NumPy generator to draw from; returns frames of the same dtype and layout.
         on_error: What becomes of a video that cannot be read: "error" raises, "skip" makes the item None, which
             `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
-            `broken_videos` lists them. Evaluation never replaces: a score must belong to its video.
+            A training batch of which nothing would be left has one video replaced all the same. `broken_videos` lists
+            them. Evaluation never replaces, as a score must belong to its video: call `drop_broken` before it.
 
     Raises:
         ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or a random
@@ -90,21 +92,49 @@ class ClipDataset(Dataset):
         # Shared memory, because persistent DataLoader workers keep the copy of the data set they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
+        self._dropped: set[str] = set()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose clips are drawn, in this process and in its DataLoader workers."""
         self._epoch.fill_(epoch)
 
     def broken_videos(self) -> list[str]:
-        """Paths of the videos that this process and its DataLoader workers could not read so far."""
-        return sorted(set(self.dataset.select(self._is_broken.nonzero().flatten())["video"]))
+        """Paths of the videos that this process and its DataLoader workers could not read so far, or that were left
+        out by `drop_broken`."""
+        return sorted(self._dropped.union(self.dataset.select(self._is_broken.nonzero().flatten())["video"]))
+
+    def drop_broken(self, num_workers: int = 1) -> "ClipDataset":
+        """Leave out the rows of every video that cannot be read to its end, or lacks one of their segments. Then no
+        batch of an evaluation is empty, and those of several processes are equally large.
+
+        Every video is decoded once in full. With `on_error="error"` nothing happens.
+
+        Args:
+            num_workers: Videos read at a time, in threads.
+
+        Returns:
+            This data set.
+
+        Raises:
+            VideoReadError: If no video can be read.
+        """
+        if self.on_error == "error":
+            return self
+        inspected = inspect_videos(self.dataset, num_workers=num_workers)
+        self._dropped.update(video.path for video in inspected if video.error is not None)
+        kept = [row for row, video in enumerate(self.dataset["video"]) if video not in self._dropped]
+        if not kept:
+            raise self._nothing_readable()
+        self.dataset = self.dataset.select(kept)
+        self._is_broken = self._is_broken[kept].share_memory_()
+        return self
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> BatchFeature | None:
         index = range(len(self))[index]
-        key = (self.seed, int(self._epoch), index)
+        key = self._key(index)
         try:
             return self._item(index, key)
         except VideoReadError:
@@ -112,6 +142,16 @@ class ClipDataset(Dataset):
             if self.on_error == "error":
                 raise
         return self._replacement(key) if self.on_error == "replace" else None
+
+    def __getitems__(self, indices: list[int]) -> list[BatchFeature | None]:
+        """The items of a batch, as a DataLoader asks for them; in training at least one of them is not None."""
+        items = [self[index] for index in indices]
+        if self.training and all(item is None for item in items):
+            items[0] = self._replacement(self._key(indices[0]))
+        return items
+
+    def _key(self, index: int) -> tuple[int, int, int]:
+        return self.seed, int(self._epoch), index
 
     def _item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
         row = self.dataset[index]
@@ -137,13 +177,15 @@ class ClipDataset(Dataset):
     def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
-            if self._is_broken[index]:
-                continue
+            # Tried again even where it is known to be broken: what was met before must not change the draw.
             try:
                 return self._item(index, key)
             except VideoReadError:
                 self._is_broken[index] = True
-        raise VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
+        raise self._nothing_readable()
+
+    def _nothing_readable(self) -> VideoReadError:
+        return VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
 
     def _class_name(self, row: dict[str, Any]) -> str | None:
         """The name of the class, or those of all classes."""

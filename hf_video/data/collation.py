@@ -29,8 +29,8 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
     readable = [item for item in items if item is not None]
     if not readable:
         raise ValueError(
-            "There is nothing to collate: at least one readable video is expected. Where a whole batch may be broken, "
-            'use on_error="replace".'
+            "There is nothing to collate: at least one readable video is expected. Call drop_broken() of the "
+            "ClipDataset before an evaluation."
         )
     shapes = {tuple(item["pixel_values"].shape) for item in readable}
     if len(shapes) > 1 or len(next(iter(shapes))) != 5:

@@ -61,9 +61,9 @@ def load_video_dataset(
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist.
-        ValueError: If the layout is none of these, a class has no video, there are fewer than two classes, splits
-            differ in their classes while `labels` is not given, a class is not among `labels`, or an annotation file
-            lacks columns or rows or has a row that cannot be right.
+        ValueError: If the layout is none of these, a class has no video, there are fewer than two classes or "train"
+            lacks one of another split while `labels` is not given, a class is not among `labels`, or an annotation
+            file lacks columns or rows or has a row that cannot be right.
     """
     root = None if video_root is None else Path(video_root).expanduser().absolute()
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)

@@ -16,6 +16,9 @@ from .video_column import open_video
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
 
+# From and to, in seconds; None for the beginning and the end of the video.
+Segment = tuple[float | None, float | None]
+
 
 @dataclass(frozen=True)
 class InspectedVideo:
@@ -43,8 +46,7 @@ def inspect_videos(
     """Reads every video of a data set once.
 
     Args:
-        dataset: rows of `load_video_dataset`. A segment that begins after the end of its video is an error of the
-            video.
+        dataset: rows of `load_video_dataset`. A segment without a frame is an error of its video.
         decode: decode all frames; otherwise the structure of a file and one frame.
         num_workers: videos read at a time, in threads: the decoders run beside each other.
         progress: shows a progress bar.
@@ -53,22 +55,24 @@ def inspect_videos(
         One entry a video, in the order in which they first occur. Nothing is raised for a broken video.
     """
     rows: dict[str, int] = {}
-    starts: dict[str, float] = {}
-    all_starts = dataset["start"] if "start" in dataset.column_names else [None] * len(dataset)
-    for row, (video, start) in enumerate(zip(dataset["video"], all_starts, strict=True)):
+    segments: dict[str, list[Segment]] = {}
+    starts, ends = (
+        dataset[name] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end")
+    )
+    for row, (video, start, end) in enumerate(zip(dataset["video"], starts, ends, strict=True)):
         rows.setdefault(video, row)
-        starts[video] = max(starts.get(video, 0.0), start or 0.0)
+        segments.setdefault(video, []).append((start, end))
     inspect = partial(_inspect, dataset, decode=decode)
     with ThreadPoolExecutor(max_workers=max(num_workers, 1)) as pool:
-        found: Iterator[InspectedVideo] = pool.map(inspect, rows.values(), starts.values())
+        found: Iterator[InspectedVideo] = pool.map(inspect, rows.values(), segments.values())
         return list(tqdm(found, total=len(rows), desc="Checking videos", disable=not progress))
 
 
-def _inspect(dataset: Dataset, row: int, start: float, decode: bool) -> InspectedVideo:
+def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) -> InspectedVideo:
     video = dataset[row]
     path = video["video"]
     try:
-        metadata = probe_video(open_video(video))
+        metadata = probe_video(open_video(video), segments)
         if decode:
             for first in range(0, metadata.total_num_frames, _CHUNK):
                 read_video(
@@ -77,9 +81,6 @@ def _inspect(dataset: Dataset, row: int, start: float, decode: bool) -> Inspecte
                 )
     except VideoReadError as error:
         return InspectedVideo(path, error=str(error))
-    problem = None
-    if metadata.duration and start >= metadata.duration:
-        problem = f"{path}: a segment starts at {start:g} s, the video ends at {metadata.duration:g} s"
     return InspectedVideo(
-        path, problem, metadata.total_num_frames, metadata.duration, metadata.height or 0, metadata.width or 0
+        path, None, metadata.total_num_frames, metadata.duration, metadata.height or 0, metadata.width or 0
     )

@@ -47,13 +47,11 @@ def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
 def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Sequence[str] | None) -> list[str]:
     """The class names of all splits in the order of their ids: `labels`, or else those found, sorted.
 
-    Where clips have several labels, only the training split must have a clip of each class: rare ones happen to be
-    missing elsewhere.
+    Only the training split must have a clip of each class: rare ones happen to be missing elsewhere.
 
     Raises:
-        ValueError: A class is not among `labels`; or without them, a split lacks a class, or there is only one.
+        ValueError: A class is not among `labels`; or without them, the training split lacks one, or there is only one.
     """
-    multi_label = has_several(source, splits)
     found = {
         split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}
         for split, clips in splits.items()
@@ -66,13 +64,11 @@ def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Se
                 f"{listed(map(repr, labels))}. Rename or remove these classes, or train a model that knows them."
             )
         return list(labels)
-    for split, names in found.items():
-        lacking = sorted(every - names)
-        if lacking and not (multi_label and split != "train"):
-            raise ValueError(
-                f"The splits of {source} differ in their classes: {split} lacks {listed(map(repr, lacking))}. "
-                "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
-            )
+    if lacking := sorted(every - found.get("train", every)):
+        raise ValueError(
+            f"The splits of {source} differ in their classes: train lacks {listed(map(repr, lacking))}. "
+            "Add videos of these classes, remove them from the other splits, or pass all names as `labels`."
+        )
     if len(every) < 2:
         only = f"only one class, {every.pop()!r}" if every else "no class"
         raise ValueError(f"{source} has {only}; at least two are expected.")

@@ -1,7 +1,9 @@
 """Videos with questions and answers, or with captions: listed in files, read as clips, joined into batches."""
 
 import csv
+import io
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -42,7 +44,7 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
     Raises:
         FileNotFoundError: If `data`, or a video that it names, does not exist.
-        ValueError: If there are no such files or rows, or a row lacks a video or an answer.
+        ValueError: If there are no such files or rows, or a row lacks a video or an answer, or holds a list of them.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
@@ -164,13 +166,14 @@ def _split_files(folder: Path) -> dict[str, Path]:
 def _read_rows(file: Path, video_root: str | os.PathLike | None) -> list[dict[str, Any]]:
     root = file.parent if video_root is None else Path(video_root).expanduser().absolute()
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        # Line ends inside a CSV field are part of the text, and are read as they are.
+        text = file.read_bytes().decode("utf-8-sig")
         if file.suffix.lower() == ".csv":
-            found = list(csv.DictReader(text.splitlines()))
+            found = list(csv.DictReader(io.StringIO(text, newline="")))
         elif file.suffix.lower() == ".json":
             found = json.loads(text)
         elif file.suffix.lower() == ".jsonl":
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
         else:
             raise ValueError(f"{file} has another ending. {_EXPECTED}")
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -184,6 +187,9 @@ def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
     answer = row.get("answer", row.get("caption"))
     if not row.get("video") or answer in (None, ""):
         raise ValueError(f"{place} lacks a video or an answer: {row}. {_EXPECTED}")
+    for name, value in {"question": row.get("question"), "answer": answer}.items():
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"{place}: the {name} is one text, got {value!r}. Give several answers as many rows.")
     video = root / Path(str(row["video"])).expanduser()
     if not video.exists():
         raise FileNotFoundError(f"{place}: {video} does not exist.")
@@ -191,6 +197,8 @@ def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
         start, end = (None if row.get(name) in (None, "") else float(row[name]) for name in ("start", "end"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: start and end are seconds, got {row}.") from error
+    if not all(second is None or math.isfinite(second) for second in (start, end)):
+        raise ValueError(f"{place}: start and end are seconds, got {start} and {end}. Leave out what is not known.")
     return {
         "video": str(video),
         "question": str(row.get("question") or ""),

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -61,8 +61,8 @@ def read_video(
         and `frames_indices`, the indices read as a flat list. A folder has neither rate nor duration.
 
     Raises:
-        `VideoReadError`: when the video cannot be read, or a wanted frame is damaged.
-        `ValueError`: for an unknown backend, an index outside the video, or a segment without frames.
+        `VideoReadError`: when the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
+        `ValueError`: for an unknown backend, an index outside the video, or a segment of a folder of frames.
         `TypeError`: when `video` is none of the above.
     """
     reader = _open_reader(video, backend)
@@ -80,7 +80,7 @@ def read_video(
     return frames.reshape(*indices.shape, *frames.shape[1:]), metadata
 
 
-def probe_video(video: VideoSource) -> VideoMetadata:
+def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float | None]] = ()) -> VideoMetadata:
     """
     Metadata of a video, cheaply: a pass over the packets that decodes one frame. Only files whose packets do not tell
     the frames (AVI, MPEG-4, VP8, streams that begin with damage) are decoded in full.
@@ -88,14 +88,19 @@ def probe_video(video: VideoSource) -> VideoMetadata:
     Args:
         video (`str`, `os.PathLike`, `bytes` or binary file object):
             As for `read_video`.
+        segments (`Iterable[tuple[float | None, float | None]]`, *optional*):
+            Pairs of `start` and `end`, as for `read_video`, that must hold a frame each.
 
     Returns:
-        `VideoMetadata`: as of `read_video`, without `frames_indices`.
+        `VideoMetadata`: of the whole video as of `read_video`, without `frames_indices`.
 
     Raises:
-        `VideoReadError`: when the video cannot be read.
+        `VideoReadError`: when the video cannot be read, or a segment holds no frame.
+        `ValueError`: for a segment of a folder of frames.
     """
     reader = _open_reader(video, "auto")
+    for start, end in segments:
+        _find_segment(reader, start, end)
     return _make_metadata(reader, 0, len(reader))
 
 
@@ -248,7 +253,7 @@ def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tu
     first = 0 if start is None else bisect_left(frames, start, key=reader.seconds)
     stop = len(reader) if end is None else bisect_left(frames, end, key=reader.seconds)
     if (start or 0) < 0 or first >= stop:
-        raise ValueError(
+        raise VideoReadError(
             f"start={start}, end={end} holds no frame of {reader.name}; give seconds with 0 <= start < end, "
             f"the video lasts {reader.seconds(len(reader)):.3f} s."
         )

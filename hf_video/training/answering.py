@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+from safetensors import safe_open
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, SchedulerType, Trainer, TrainingArguments
@@ -15,6 +17,16 @@ from hf_video.hub.trainer import PublishingMixin
 
 from .callbacks import SetEpochCallback
 from .optimization import parameter_settings
+
+# In the names of adapters' weights.
+ADAPTER = ".lora_A."
+ADAPTER_NOTE = """\
+# A checkpoint with adapters
+
+It is there for its run to go on from: `hf-video train-answers ... --resume`, with the same settings. Its language
+model is stored as layers and adapters beside them, which `from_pretrained` does not put together: the layers would be
+left as initialised. When the run ends it writes them as one, into the folder above.
+"""
 
 
 @dataclass
@@ -110,6 +122,11 @@ class AnswerTrainer(PublishingMixin, Trainer):
         )
         return [name for name, setting in settings.items() if setting.weight_decay]
 
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        if any(ADAPTER in name for name, _ in self.model.named_parameters()):
+            Path(output_dir or self.args.output_dir, "README.md").write_text(ADAPTER_NOTE, encoding="utf-8")
+
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
         """
         Generate answers, as the arguments say.
@@ -179,6 +196,16 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
     config = LoraConfig(r=arguments.lora_rank, lora_alpha=cast(int, alpha), target_modules="all-linear")
     # The layers are replaced in place: the model goes on to call its language model as ever.
     return get_peft_model(model.language_model, config)
+
+
+def saved_lora_rank(checkpoint: Path) -> int:
+    """The rank of the adapters in a checkpoint, 0 where there are none."""
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        with safe_open(file, "pt") as weights:
+            for name in weights.keys():
+                if ADAPTER in name:
+                    return weights.get_slice(name).get_shape()[0]
+    return 0
 
 
 def exact_match(found: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:

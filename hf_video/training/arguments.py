@@ -12,15 +12,13 @@ from transformers import HfArgumentParser, SchedulerType, TrainingArguments
 from transformers.integrations import integration_utils
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-# Parameters with a place or a scale of their own, which nothing should pull towards zero.
-NO_WEIGHT_DECAY = (
-    "cls_token",
-    "mask_token",
-    "position_embeddings",
-    "temporal_position_embeddings",
-    "logit_scale",
-    "A_log",
-)
+from .optimization import NO_WEIGHT_DECAY
+
+# What needs another argument to have an effect, by that one.
+_COMPANIONS = {
+    "distillation_teacher": ("distillation_target", "distillation_weight", "distillation_temperature"),
+    "lora_rank": ("lora_alpha",),
+}
 
 
 @dataclass
@@ -111,19 +109,36 @@ class VideoTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
+        self._check_values()
         super().__post_init__()
         _check_trackers(cast(list[str], self.report_to))
         if self.data_seed is None:
             self.data_seed = self.seed
         if self.linear_probe and (self.lora_rank or self.freeze_layers):
             raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
+        if self.linear_probe and self.train_batch_size == 1:
+            raise ValueError("linear_probe normalises over the videos of a batch: take a batch size of at least 2.")
         if self.linear_probe and self.distillation_teacher and self.distillation_target != "logits":
             raise ValueError("linear_probe leaves the features as they are: use distillation_target=logits with it.")
-        if self.lora_rank < 0:
-            raise ValueError(f"lora_rank is {self.lora_rank}; a whole number of at least 0 is expected.")
         if self.base_learning_rate is not None:
             videos_per_step = self.train_batch_size * self.gradient_accumulation_steps * self.world_size
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
+
+    def _check_values(self) -> None:
+        for name, lowest in (("gradient_accumulation_steps", 1), ("lora_rank", 0)):
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name} is {getattr(self, name)}; a whole number of at least {lowest} is expected.")
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise ValueError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}; a number from 0 to below 1 is expected."
+            )
+        if self.warmup_epochs is not None and not self.warmup_epochs >= 0:
+            raise ValueError(f"warmup_epochs is {self.warmup_epochs}; a number of at least 0 is expected.")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for needed, names in _COMPANIONS.items():
+            for name in names:
+                if not getattr(self, needed) and getattr(self, name) != defaults[name]:
+                    raise ValueError(f"{name} is {getattr(self, name)}, which has no effect without {needed}.")
 
     def check_problem_type(self, problem_type: str | None) -> None:
         """Refuses what suits one class a video alone.
@@ -137,6 +152,24 @@ class VideoTrainingArguments(TrainingArguments):
                 "their targets are not smoothed, set it to 0."
             )
 
+    def check_metric(self, problem_type: str | None, num_labels: int) -> None:
+        """Refuses a `metric_for_best_model` that `hf_video.training.compute_metrics` does not measure.
+
+        Raises:
+            ValueError: it does not, for models of this problem type and so many classes; the message lists the others.
+        """
+        if problem_type == "multi_label_classification":
+            known = ["mean_average_precision"]
+        else:
+            known = ["top1_accuracy", "top5_accuracy"] if num_labels > 5 else ["top1_accuracy"]
+        name = (self.metric_for_best_model or "").removeprefix("eval_")
+        # The default stands for mean average precision where that is measured.
+        if name and self.eval_strategy != IntervalStrategy.NO and name not in ("loss", "top1_accuracy", *known):
+            raise ValueError(
+                f"metric_for_best_model is {self.metric_for_best_model!r}, which is not measured: use "
+                f"{', '.join(known)} or loss."
+            )
+
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """As in the base class, but `warmup_epochs` goes first where it is given."""
         if self.warmup_epochs is None:
@@ -148,8 +181,8 @@ def parse_arguments(words: Sequence[str], kinds: Sequence[type], **values: Any) 
     """Reads `name=value` words into dataclasses, each value by the type of its field.
 
     Args:
-        words: such as `["weight_decay=0.1", "bf16=true"]`; they win over `values`. Values of lists are separated by
-            commas.
+        words: such as `["weight_decay=0.1", "bf16=true"]`; they win over `values`, and the last of a name over those
+            before it. Values of lists are separated by commas.
         kinds: the dataclasses, without a field name in common.
         values: values of fields, taken as they are.
 
@@ -157,21 +190,31 @@ def parse_arguments(words: Sequence[str], kinds: Sequence[type], **values: Any) 
         One object for each of `kinds`.
 
     Raises:
-        ValueError: a name is no field, or a value is not of its type or not allowed.
+        ValueError: a name is no field, or a value is not of its type, not a number or not allowed.
     """
     known = [field.name for kind in kinds for field in dataclasses.fields(kind) if field.init]
     for name in [word.partition("=")[0] for word in words]:
         check_name(name, known, "a training argument")
     parser = HfArgumentParser(list(kinds), exit_on_error=False)
-    parser.set_defaults(**values)
     lists = {field.name for kind in kinds for field in dataclasses.fields(kind) if field.type == list[str]}
+    chosen = {name: value for name, _, value in (word.partition("=") for word in words)}
+    # A flag cannot say that a list is empty.
+    parser.set_defaults(**values | {name: [] for name in lists & set(chosen)})
     flags: list[str] = []
-    for name, _, value in (word.partition("=") for word in words):
-        flags += [f"--{name}", *value.split(",")] if name in lists else [f"--{name}={value}"]
+    for name, value in chosen.items():
+        if name not in lists:
+            flags.append(f"--{name}={value}")
+        elif value:
+            flags += [f"--{name}", *value.split(",")]
     try:
-        return list(parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
+        parsed = list(parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
     except argparse.ArgumentError as error:
         raise ValueError(f"Wrong training argument: {error}") from error
+    for name in chosen:
+        for found in (getattr(part, name, None) for part in parsed):
+            if isinstance(found, float) and math.isnan(found):
+                raise ValueError(f"{name} is nan; a number is expected.")
+    return parsed
 
 
 def parse_training_arguments(words: Sequence[str], **values: Any) -> VideoTrainingArguments:

@@ -93,8 +93,9 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
     ids = ""
     if num_classes <= _MAX_NAMED_CLASSES:
         names = [_short(name, _LONGEST_NAME) for name in class_names]
-        axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(num_classes), names)
+        # A dollar sign in a name begins no formula.
+        axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+        axes.set_yticks(range(num_classes), names, parse_math=False)
     else:
         ids = " (id)"
     if num_classes <= _MAX_COUNTED_CLASSES:
@@ -129,7 +130,8 @@ def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
         axes.axis("off")
     for axes, clip, strip in zip(grid, clips, strips, strict=False):
         axes.imshow(strip, interpolation="nearest")
-        axes.set_title("\n".join(_short(line, _LONGEST_LINE) for line in clip.caption), fontsize=9, loc="left")
+        caption = "\n".join(_short(line, _LONGEST_LINE) for line in clip.caption)
+        axes.set_title(caption, fontsize=9, loc="left", parse_math=False)
     return figure
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
 from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
 
 from hf_video.processing import VideoClipProcessor
@@ -50,7 +51,7 @@ def load_classifier(
         )
         if len(known) == len(names):
             # A head of the same size was loaded, with weights that stand for other classes.
-            network.classifier.reset_parameters()
+            _initialize(network, network.classifier)
     return network
 
 
@@ -120,6 +121,14 @@ def input_size(image_size: int | Sequence[int]) -> dict[str, dict[str, int]]:
 def class_names_of(config: PreTrainedConfig) -> list[str]:
     """The class names of a model by class id."""
     return [config.id2label[index] for index in range(config.num_labels)]
+
+
+def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
+    """Draws the weights of a part of a model anew, as the model draws those that a checkpoint lacks."""
+    for tensor in part.parameters():
+        # The mark of a loaded tensor, which Transformers' initialisers leave alone.
+        vars(tensor).pop("_is_hf_initialized", None)
+    part.apply(model._init_weights)
 
 
 def _few(names: Sequence[str]) -> str:

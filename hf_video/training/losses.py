@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from transformers.utils import ModelOutput
 
 
 def classification_loss(
@@ -48,3 +49,37 @@ def classification_loss(
         raise ValueError(f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}.")
     per_value = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     return per_value(logits, labels.to(logits).view_as(logits), reduction="sum") / num_label_values
+
+
+def soft_target_loss(
+    outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """The `compute_loss_func` of a plain `Trainer` whose collator is a `MixingCollator`.
+
+    Without it the loss of Transformers' classifiers takes float labels for those of a multi-label model, which their
+    configuration then says as well.
+
+    Args:
+        outputs: with `logits`, (batch_size, num_classes).
+        labels: (batch_size, num_classes) soft targets, or (batch_size,) class ids in evaluation.
+        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    """
+    return classification_loss(outputs["logits"], labels, num_label_values=num_items_in_batch)
+
+
+def multi_label_loss(
+    outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """The `compute_loss_func` of a plain `Trainer` for a multi-label model with gradient accumulation.
+
+    Without it each part of an accumulated batch counts alike, whatever its size, as the loss of Transformers'
+    classifiers leaves `num_items_in_batch` aside.
+
+    Args:
+        outputs: with `logits`, (batch_size, num_classes).
+        labels: (batch_size, num_classes) of zeros and ones.
+        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    """
+    return classification_loss(
+        outputs["logits"], labels, "multi_label_classification", num_label_values=num_items_in_batch
+    )

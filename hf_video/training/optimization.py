@@ -5,6 +5,16 @@ from typing import Any, NamedTuple, cast
 
 from torch import nn
 
+# Parameters with a place or a scale of their own, which nothing should pull towards zero.
+NO_WEIGHT_DECAY = (
+    "cls_token",
+    "mask_token",
+    "position_embeddings",
+    "temporal_position_embeddings",
+    "logit_scale",
+    "A_log",
+)
+
 
 class ParameterSetting(NamedTuple):
     """How one parameter is optimised: its share of the learning rate and its weight decay."""
@@ -36,7 +46,8 @@ def parameter_settings(
         no_weight_decay: parts of parameter names, such as "cls_token" or "A_log", without weight decay.
 
     Raises:
-        ValueError: `layer_decay` is out of range, the model tells no layer groups, or a name part is in no parameter.
+        ValueError: `layer_decay` is out of range, the model tells no layer groups, or a name part is in no parameter;
+            those of `NO_WEIGHT_DECAY`, which no model has all of, may be.
     """
     if not 0 < layer_decay <= 1:
         raise ValueError(f"layer_decay is {layer_decay}; a factor above 0, up to 1, is expected.")
@@ -56,6 +67,8 @@ def parameter_settings(
     known_parts = {part for name, _ in model.named_parameters() for part in name.split(".")}
     if unknown := sorted(set(layer_decay_only) - known_parts):
         raise ValueError(f"layer_decay_only names {unknown}, which no parameter of {type(model).__name__} contains.")
+    if unknown := sorted(set(no_weight_decay) - known_parts - set(NO_WEIGHT_DECAY)):
+        raise ValueError(f"no_weight_decay names {unknown}, which no parameter of {type(model).__name__} contains.")
 
     settings = {}
     for name, parameter in parameters.items():

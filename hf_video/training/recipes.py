@@ -16,6 +16,7 @@ from .arguments import VideoTrainingArguments, check_name
 # The dataclasses whose fields a recipe sets.
 FIELD_KINDS = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
 RECIPE_SUFFIXES = (".yaml", ".yml")
+_CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 def is_recipe(path: str | os.PathLike) -> bool:
@@ -26,12 +27,26 @@ def is_recipe(path: str | os.PathLike) -> bool:
 
 def published_recipe(name: str) -> Path | None:
     """The file of a recipe that comes with this package: `videomae_base_kinetics400`, or `malmm/msvd_qa`."""
-    package = Path(hf_video.__file__).parent
-    # Where the package has them when it is installed, and where its repository has them.
-    files = (folder / "recipes" / f"{name}.yaml" for folder in (package, package.parent))
+    files = (folder / f"{name}.yaml" for folder in _recipe_folders())
     # Files for accelerate configure how processes run, not a training.
     is_name = not Path(name).is_absolute() and not {"..", "accelerate"} & set(Path(name).parts)
     return next((file for file in files if is_name and file.is_file()), None)
+
+
+def published_recipes() -> list[str]:
+    """The names of all recipes that come with this package."""
+    names = {
+        file.relative_to(folder).with_suffix("").as_posix()
+        for folder in _recipe_folders()
+        for file in folder.rglob("*.yaml")
+    }
+    return sorted(name for name in names if published_recipe(name) is not None)
+
+
+def _recipe_folders() -> tuple[Path, Path]:
+    """Where the package has them when it is installed, and where its repository has them."""
+    package = Path(hf_video.__file__).parent
+    return package / "recipes", package.parent / "recipes"
 
 
 def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
@@ -66,17 +81,19 @@ def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
 
 
 def _as_word(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return ",".join(value)
-    return json.dumps(_as_numbers(value)) if isinstance(value, dict) else value
+    return value if isinstance(value, str) else json.dumps(_typed(value))
 
 
-def _as_numbers(mapping: dict[str, str]) -> dict[str, Any]:
-    """A mapping has no types to read its values by: what looks like a number is one."""
-    return {name: _number_or_word(value) for name, value in mapping.items()}
-
-
-def _number_or_word(value: str) -> int | float | str:
+def _typed(value: Any) -> Any:
+    """A mapping has no types to read its values by: what looks like a number, true, false or null is one."""
+    if isinstance(value, dict):
+        return {name: _typed(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_typed(part) for part in value]
+    if value in _CONSTANTS:
+        return _CONSTANTS[value]
     for kind in (int, float):
         try:
             return kind(value)

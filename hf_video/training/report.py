@@ -75,6 +75,15 @@ def write_report(
     metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
     counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
     details = {**(details or {}), **_throughput(log_history)}
+    result = {
+        "split": split,
+        "num_videos": len(labels),
+        **metrics,
+        **details,
+        "class_names": list(class_names),
+        **({} if counts is None else {"confusion_matrix": counts.tolist()}),
+    }
+    _replace_text(folder / "metrics.json", json.dumps(result, indent=2))
 
     figures = {}
     if importlib.util.find_spec("matplotlib") is None:
@@ -90,21 +99,9 @@ def write_report(
     for name, figure in figures.items():
         replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
 
-    result = {
-        "split": split,
-        "num_videos": len(labels),
-        **metrics,
-        **details,
-        "class_names": list(class_names),
-        **({} if counts is None else {"confusion_matrix": counts.tolist()}),
-    }
-    classes = _multi_label_table(scores, labels, class_names) if counts is None else _class_table(counts, class_names)
-    contents = {
-        "metrics.json": json.dumps(result, indent=2),
-        "report.md": "\n".join(_summary(metrics, len(labels), split, details, figures) + classes),
-    }
-    for name, text in contents.items():
-        replace_file(folder / name, partial(Path.write_text, data=text + "\n", encoding="utf-8"))
+    names = [_cell(name) for name in class_names]
+    classes = _multi_label_table(scores, labels, names) if counts is None else _class_table(counts, names)
+    _replace_text(folder / "report.md", "\n".join(_summary(metrics, len(labels), split, details, figures) + classes))
     return result
 
 
@@ -194,7 +191,12 @@ def _summary(
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "<br>".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "<br>".join(map(_cell, value)) if isinstance(value, list) else _cell(value)
+
+
+def _cell(value: object) -> str:
+    """Text in a table of Markdown, where a bar ends a cell."""
+    return str(value).replace("|", r"\|")
 
 
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
@@ -228,6 +230,10 @@ def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequ
         precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
         lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
     return lines
+
+
+def _replace_text(path: Path, text: str) -> None:
+    replace_file(path, partial(Path.write_text, data=text + "\n", encoding="utf-8"))
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:

@@ -4,23 +4,25 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import EvalPrediction, Trainer
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
 from hf_video.hub.trainer import PublishingMixin
 
-from .arguments import NO_WEIGHT_DECAY, VideoTrainingArguments
+from .adaptation import NormalizedLinear
+from .arguments import VideoTrainingArguments
 from .callbacks import SetEpochCallback
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
 from .features import watch_features
 from .losses import classification_loss
 from .metrics import compute_metrics as video_metrics
-from .optimization import parameter_groups, parameter_settings
+from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .record import RecordFactsCallback
 from .throughput import ThroughputCallback
 
@@ -34,7 +36,9 @@ class VideoTrainer(PublishingMixin, Trainer):
     smooths class ids in training alone, so that evaluation losses compare.
 
     A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
-    one process. Pass the video processor as `processing_class`: it is saved with every checkpoint.
+    one process; with a `MixingCollator` it needs `compute_loss_func=soft_target_loss`, with a multi-label model
+    `compute_loss_func=multi_label_loss`. Pass the video processor as `processing_class`: it is saved with every
+    checkpoint.
 
     Args:
         *args, **kwargs: see `transformers.Trainer`.
@@ -44,8 +48,9 @@ class VideoTrainer(PublishingMixin, Trainer):
 
     Raises:
         OSError: there is no such teacher.
-        ValueError: the arguments do not suit the `problem_type` of the model, or `ema_decay` is out of range, or asked
-            for with sharded weights, or the teacher does not fit.
+        ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
+            `compute_metrics` does not measure, or `ema_decay` is out of range, or asked for with sharded weights, or
+            the teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -59,12 +64,18 @@ class VideoTrainer(PublishingMixin, Trainer):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
+        self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
         super().__init__(*args, data_collator=data_collator, compute_metrics=compute_metrics, **kwargs)
         problem_type = self.model.config.problem_type
         if isinstance(self.args, VideoTrainingArguments):
             self.args.check_problem_type(problem_type)
+            if compute_metrics is video_metrics and not isinstance(self.eval_dataset, dict):
+                self.args.check_metric(problem_type, self.model.config.num_labels)
         if problem_type == "multi_label_classification" and self.args.metric_for_best_model == "top1_accuracy":
             self.args.metric_for_best_model = "mean_average_precision"
+        if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
+            # A last batch of one video has no variance to normalise by.
+            self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
         self.add_callback(RecordFactsCallback())
         self.ema: EMACallback | None = None
@@ -159,10 +170,16 @@ class VideoTrainer(PublishingMixin, Trainer):
         )
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        if self.ema is None:
-            return super().evaluation_loop(*args, **kwargs)
-        with self.ema.applied_to(self.model):
-            return super().evaluation_loop(*args, **kwargs)
+        with nullcontext() if self.ema is None else self.ema.applied_to(self.model):
+            output = super().evaluation_loop(*args, **kwargs)
+            scores, labels = output.predictions, output.label_ids
+            if self._measures_own_loss and isinstance(scores, np.ndarray) and isinstance(labels, np.ndarray):
+                # The base class averages over batches of full size, where a ragged one has videos twice.
+                loss = self._classification_loss(
+                    ModelOutput(logits=torch.from_numpy(scores)), torch.from_numpy(labels)
+                )
+                output.metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss.item()
+            return output
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)

@@ -10,6 +10,7 @@ from hf_video.cli.main import main
 from hf_video.data.moving_digits import _encode
 
 from ..data.broken_videos import spread_broken_videos
+from ..video_files import damage_frame
 from .conftest import TINY_MODEL
 
 RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "learning_rate=0.01"]
@@ -43,6 +44,29 @@ def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_p
     out = capsys.readouterr().out
     assert "6 videos could not be read:" in out and all(str(path) in out for path in broken)
     assert "6" in (tmp_path / "out" / "report" / "report.md").read_text()
+
+
+def test_training_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):
+    shutil.copytree(digits, tmp_path / "data")
+    broken = min((tmp_path / "data" / "train").rglob("*.mp4"))
+    for frame in range(1, 8):
+        shutil.move(damage_frame(broken, frame), broken)
+    words = ["train", str(tmp_path / "data"), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
+    words += ["--batch-size", "1", "--epochs", "1", "--on-error", "skip"]
+    (tmp_path / "data" / "test").rename(tmp_path / "data" / "validation")
+    assert main(words) == 0
+    assert f"1 videos could not be read:\n  {broken}" in capsys.readouterr().out
+
+
+def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):
+    shutil.copytree(digits, tmp_path / "data")
+    broken = max((tmp_path / "data" / "test").rglob("*.mp4"))
+    for frame in range(1, 8):
+        shutil.move(damage_frame(broken, frame), broken)
+    words = ["train", str(tmp_path / "data"), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
+    words += ["--epochs", "1", "--on-error", "skip", "per_device_eval_batch_size=1"]
+    assert main(words) == 0
+    assert f"1 videos could not be read:\n  {broken}" in capsys.readouterr().out
 
 
 def test_a_split_without_a_readable_video(digits, tmp_path, fails):

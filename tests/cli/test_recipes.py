@@ -1,6 +1,7 @@
 """Every recipe trains two steps of a tiny model, and each of its settings is where it takes effect."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main, parse
 from hf_video.cli.train import train
-from hf_video.cli.train_options import DEFAULTS, known_settings
+from hf_video.cli.train_options import DEFAULTS, known_settings, read_settings
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
@@ -197,3 +198,31 @@ def write_recipe(folder, *lines):
     path = folder / "recipe.yaml"
     path.write_text("\n".join(lines))
     return path
+
+
+def test_mappings_and_empty_lists_are_read(tmp_path):
+    recipe = write_recipe(
+        tmp_path,
+        "fsdp_config: {min_num_params: 2e3, limit_all_gathers: true, transformer_layer_cls_to_wrap: [A, {b: 1}]}",
+        "layer_decay_only: []",
+    )
+    mapping, empty = read_recipe(recipe, known_settings())
+    expected = {"min_num_params": 2000, "limit_all_gathers": True, "transformer_layer_cls_to_wrap": ["A", {"b": 1}]}
+    assert json.loads(mapping.removeprefix("fsdp_config=")) == expected
+    assert empty == "layer_decay_only="
+
+
+def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
+    words = (f"data={digits}", f"output_dir={tmp_path / 'out'}")
+    message = fails("train", "videomae_base_ssv3", *words)
+    assert "There is no recipe or folder videomae_base_ssv3. Did you mean videomae_base_ssv2?" in message
+    assert "data is given twice, as DATA and as data=" in fails("train", digits, *words)
+
+
+@pytest.mark.parametrize("word", ["learning_rate=0.1", "base_learning_rate=0.1"])
+def test_one_learning_rate_replaces_the_other_of_a_recipe(word, tmp_path):
+    name, other = sorted(["learning_rate", "base_learning_rate"], key=word.startswith, reverse=True)
+    recipe = write_recipe(tmp_path, f"{other}: 0.5", "data: x", "output_dir: y", "model: z")
+    settings = read_settings(parse(["train", str(recipe), word]))
+    found = {**vars(settings), **dict(entry.split("=") for entry in settings.words)}
+    assert float(found[name]) == 0.1 and other not in found

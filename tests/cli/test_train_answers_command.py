@@ -155,10 +155,27 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
     resumed, _ = train_answers(parse([*words, "max_steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
+    with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
+        train_answers(parse([*[word for word in words if "lora" not in word], "max_steps=4", parts, "--resume"]))
+    checkpoint = tmp_path / "parts" / "checkpoint-4"
+    assert "A checkpoint with adapters" in (checkpoint / "README.md").read_text()
+    assert not (tmp_path / "parts" / "README.md").exists()
+    other = [word.replace(str(model), str(checkpoint)) for word in words]
+    with pytest.raises(ValueError, match="is a checkpoint with adapters"):
+        train_answers(parse([*other, f"output_dir={tmp_path / 'other'}"]))
     first, second = (
         AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
     )
     assert first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+
+
+def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
+    words = ["train-answers", str(data / "questions"), f"model={model}", "device=cpu", "num_beams=1", "max_steps=1"]
+    words += ["memory_bank_length=0", "num_frames=3", f"output_dir={tmp_path / 'out'}"]
+    trainer, metrics = train_answers(parse(words))
+    num_queries = trainer.model.config.num_query_tokens
+    assert metrics["num_videos"] == 1
+    assert AutoProcessor.from_pretrained(tmp_path / "out").num_query_tokens == 3 * num_queries
 
 
 @pytest.mark.parametrize(

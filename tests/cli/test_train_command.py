@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli import train
-from hf_video.cli.main import main
+from hf_video.cli.main import main, parse
 from hf_video.cli.output_folder import require_fresh
 from hf_video.cli.train_options import FACTS_FILE, OPTIONS_FILE
 from hf_video.data.moving_digits import MOTIONS
@@ -120,6 +120,10 @@ def test_the_sampling_strategies_are_those_of_the_processor():
         (["--sampling-strategy", "random"], "--sampling-strategy: invalid choice: 'random'"),
         (["weight_decy=1"], "'weight_decy' is not a training argument. Did you mean weight_decay?"),
         (["warmup_steps=-1"], "warmup_steps = -1.0"),
+        (["mixup_alpha=nan"], "mixup_alpha is nan; a number is expected"),
+        (["no_weight_decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
+        (["metric_for_best_model=nope"], "'nope', which is not measured: use top1_accuracy, top5_accuracy or loss"),
+        (["base_learning_rate=1", "learning_rate=1"], "learning_rate and base_learning_rate are both given"),
         (["output_dir=elsewhere"], "output_dir is given twice, as an option and as output_dir=..."),
         (["--model", "/no/such/model"], "--model /no/such/model: there is no such folder"),
         (["--model", "a/model", "--hidden-size", "8"], "--hidden-size is for a model from scratch, not for --model"),
@@ -132,6 +136,43 @@ def test_the_sampling_strategies_are_those_of_the_processor():
 def test_wrong_options_are_named_and_nothing_is_written(digits, tmp_path, fails, words, message):
     assert message in fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_other_data_are_not_resumed_with(digits, trained, tmp_path, fails):
+    output_dir = tmp_path / "out"
+    shutil.copytree(trained, output_dir)
+    for name, source in (("more", "left-up/0000.mp4"), ("renamed", None), ("fewer", None)):
+        data = shutil.copytree(digits, tmp_path / name)
+        if name == "more":
+            shutil.copy(data / "train" / source, data / "train" / "left-up" / "9999.mp4")
+        for split in ("train", "test") if name != "more" else ():
+            folder = data / split / "left-up"
+            folder.rename(data / split / "sideways") if name == "renamed" else shutil.rmtree(folder)
+        message = fails("train", data, "--output-dir", output_dir, "--resume")
+        assert f"The data {data} (" in message and f"differ from those of the run being resumed, {digits} (" in message
+
+
+def test_a_run_is_resumed_where_it_and_its_data_were_moved(digits, trained, tmp_path):
+    data, output_dir = shutil.copytree(digits, tmp_path / "data"), shutil.copytree(trained, tmp_path / "out")
+    states = sorted(output_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    state = json.loads(states[-1].read_text())
+    # The first of two checkpoints was the best one, in a folder that is gone.
+    state |= {"best_model_checkpoint": str(tmp_path / "gone" / states[0].parent.name), "best_metric": 1.0}
+    states[-1].write_text(json.dumps(state))
+    assert len(states) == 2 and main(["train", str(data), "--output-dir", str(output_dir), "--resume"]) == 0
+    best, final = (AutoModelForVideoClassification.from_pretrained(path) for path in (states[0].parent, output_dir))
+    torch.testing.assert_close(final.state_dict(), best.state_dict(), rtol=0, atol=0)
+
+
+def test_evaluation_counts_the_views_of_a_video_in_its_batches(digits, trained, tmp_path):
+    model = shutil.copytree(trained, tmp_path / "model")
+    VideoClipProcessor.from_pretrained(model, num_clips=2, num_crops=3).save_pretrained(model)
+    words = ["--model", str(model), *TINY_RUN[2:], "max_steps=1"]
+    for number, (word, expected) in enumerate((("seed=1", 16 // 6), ("per_device_eval_batch_size=12", 2))):
+        command = ["train", str(digits), "--output-dir", str(tmp_path / str(number)), *words, word]
+        trainer, _ = train.train(parse(command))
+        assert trainer.args.per_device_eval_batch_size == expected
+        assert trainer.get_eval_dataloader().batch_sampler.batch_size == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that the test takes for missing")
@@ -171,7 +212,7 @@ def test_segments_outside_their_video_are_found_before_training(digits, tmp_path
     ]
     (tmp_path / "data.csv").write_text("\n".join(["path,label,start,end", *rows]))
     message = fails("train", tmp_path / "data.csv", "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
-    assert "2 videos cannot be read" in message and "a segment starts at 9.5 s, the video ends at" in message
+    assert "2 videos cannot be read" in message and "start=9.5, end=None holds no frame of" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -195,6 +236,22 @@ def test_the_data_are_never_renamed_away(digits, tmp_path, fails):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_listed_videos_are_never_renamed_away(digits, tmp_path, fails):
+    shutil.copytree(digits / "train", tmp_path / "out" / "videos")
+    rows = [f"out/videos/{name}/000{number}.mp4,{name}" for name in ("left-up", "up-left") for number in range(3)]
+    (tmp_path / "data.csv").write_text("\n".join(["path,label", *rows]))
+    message = fails("train", tmp_path / "data.csv", "--output-dir", tmp_path / "out", "--overwrite-output-dir")
+    assert "0000.mp4, to train on, lies inside --output-dir" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.csv", "out"]
+
+
 def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
     message = fails("train", digits, "--output-dir", trained, "--resume", "--num-frames", "8")
     assert "--num-frames 8 differs from the run being resumed (4)" in message
+    for word, message in (
+        ("batch_size=8", "--batch-size 8 differs from the run being resumed (16)"),
+        ("learning_rate=0.5", "--learning-rate 0.5 differs from the run being resumed (0.001)"),
+        ("base_learning_rate=0.5", "base_learning_rate=0.5 is not what the run being resumed has"),
+        ("gradient_accumulation_steps=2", "gradient_accumulation_steps=2 is not what the run being resumed has"),
+    ):
+        assert message in fails("train", digits, "--output-dir", trained, "--resume", word)

@@ -1,6 +1,7 @@
 """Training from other data than folders: clips of several classes, and data sets with a column of videos."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,12 @@ def test_a_data_set_with_a_column_of_videos(digits, tmp_path, stored, capsys):
     assert main(["inspect", str(tmp_path / "data"), "--json"]) == 1
     assert list(json.loads(capsys.readouterr().out)["broken"]) == ["train[24] broken.mp4"]
     assert Path(tmp_path / "out" / "config.json").is_file()
+
+
+def test_a_validation_split_without_any_class_is_refused_before_training(directions, tmp_path, fails):
+    data = shutil.copytree(directions, tmp_path / "data")
+    rows = [line.partition(",")[0] + "," for line in (directions / "test.csv").read_text().splitlines()[1:]]
+    (data / "validation.csv").write_text("\n".join(["path,labels", *rows]))
+    message = fails("train", data, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
+    assert "No video of the validation split has a class" in message
+    assert not (tmp_path / "out").exists()

@@ -56,8 +56,6 @@ def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "checkpoint-2")
     (tmp_path / "part" / "model.safetensors").unlink()
-    for state in (tmp_path / "part").glob("checkpoint-1/trainer_state.json"):
-        state.write_text(state.read_text().replace(str(tmp_path / "whole"), str(tmp_path / "part")))
     assert main(["train", str(digits), "--output-dir", str(tmp_path / "part"), "--resume"]) == 0
     assert not changed(weights_in(tmp_path / "whole"), weights_in(tmp_path / "part"))
 

@@ -4,18 +4,21 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from hf_video import MemoryBank
+from hf_video import MemoryBank, VideoWatcher
 from hf_video.cli.main import main
-from hf_video.cli.watch import seconds
+from hf_video.cli.watch import _stop_at_next_frame, seconds
+from hf_video.processing import VideoReadError, frame_streaming
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..video_files import cut_file, encode_video, make_frames
+from ..video_files import cut_file, damage_frame, encode_video, make_frames
 
 QUESTION = ["--question", "which digit came first", "--max-new-tokens", "4", "--device", "cpu"]
 
@@ -38,6 +41,16 @@ def watch(*words):
     return main(["watch", *map(str, words), *QUESTION])
 
 
+def frames_before_damage(path):
+    with suppress(VideoReadError):
+        yield from frame_streaming.stream_frames(path, 30)
+
+
+def answers(out):
+    """Those of the printed lines, without their times."""
+    return [line.split("  ", 1)[1] for line in out.splitlines()]
+
+
 def test_answers_come_with_their_times(model_folder, video, capsys):
     assert watch(video, "--model", model_folder, "--fps", 10, "--every", "0.5s", "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -54,16 +67,38 @@ def test_a_memory_is_saved_and_gone_on_from(model_folder, video, tmp_path, capsy
     whole, parts = tmp_path / "whole.memory", tmp_path / "parts.memory"
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", whole) == 0
     expected = capsys.readouterr().out
-    short = encode_video(tmp_path / "short.mp4", make_frames()[:23], codec_options={"qp": "0"})
-    whole_again = encode_video(tmp_path / "again.mp4", codec_options={"qp": "0"})
+    growing = tmp_path / "growing.mp4"
+    short = encode_video(growing, make_frames()[:23], codec_options={"qp": "0"})
     assert watch(short, "--model", model_folder, "--fps", 30, "--memory", parts) == 0
     assert MemoryBank.load(parts).frames_seen.tolist() == [23]
+    whole_again = encode_video(growing, codec_options={"qp": "0"})
     assert watch(whole_again, "--model", model_folder, "--fps", 30, "--memory", parts, "--resume") == 0
     assert MemoryBank.load(parts).frames_seen.tolist() == [60]
     capsys.readouterr()
     # Nothing is left to see: the answer comes from the memory alone.
+    before = whole.read_bytes()
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", whole, "--resume") == 0
-    assert capsys.readouterr().out.split()[0] == expected.split()[0]
+    assert capsys.readouterr().out == expected
+    assert whole.read_bytes() == before
+
+
+def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path, capsys):
+    growing, memory = tmp_path / "growing.mp4", tmp_path / "memory"
+    words = ("--model", model_folder, "--fps", 30, "--memory", memory)
+    other = ("--question", "what is shown", "--max-new-tokens", "4", "--device", "cpu")
+    short = encode_video(growing, make_frames()[:23], codec_options={"qp": "0"})
+    assert watch(short, *words) == 0
+    before = memory.read_bytes()
+    capsys.readouterr()
+    assert main(["watch", short, *map(str, words), "--resume", *other]) == 0
+    assert len(answers(capsys.readouterr().out)) == 1 and memory.read_bytes() == before
+    # With more to see the memory goes on as the first question would have it.
+    whole = encode_video(growing, codec_options={"qp": "0"})
+    assert main(["watch", whole, *map(str, words), "--resume", *other]) == 0
+    assert watch(whole, "--model", model_folder, "--fps", 30, "--memory", tmp_path / "at_once") == 0
+    resumed, at_once = (MemoryBank.load(path) for path in (memory, tmp_path / "at_once"))
+    assert resumed.origin == at_once.origin and resumed.frames_seen.tolist() == [60]
+    assert torch.allclose(resumed.last_queries, at_once.last_queries, atol=1e-3)
 
 
 def test_ctrl_c_leaves_a_usable_memory(model_folder, tmp_path):
@@ -77,7 +112,8 @@ def test_ctrl_c_leaves_a_usable_memory(model_folder, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout.readline().startswith("0:00:01  ")
+    first = process.stdout.readline()
+    assert first.startswith("0:00:01  ")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -85,9 +121,12 @@ def test_ctrl_c_leaves_a_usable_memory(model_folder, tmp_path):
     seen = int(kept.frames_seen)
     assert 30 < seen < 3000 and kept.visual.counts.sum(1).eq(seen).all()
     assert f"{memory} holds the {seen} frames so far" in err and "Traceback" not in err
-    assert out.splitlines()[-1].startswith("0:0")
+    minutes, rest = divmod((seen - 1) // 30, 60)
+    assert [first, *out.splitlines()][-1].startswith(f"0:{minutes:02d}:{rest:02d}  ")
     assert [path.name for path in tmp_path.glob("*memory*")] == ["interrupted.memory"]
-    # Going on is as if nothing had happened.
+    # Going on is as if nothing had happened; which video it was is not known then, and not asked.
+    kept.origin = {}
+    kept.save(memory)
     end = encode_video(tmp_path / "end.mp4", frames[: seen + 20], codec_options=lossless)
     assert watch(end, "--model", model_folder, "--fps", 30, "--memory", memory, "--resume") == 0
     assert watch(end, "--model", model_folder, "--fps", 30, "--memory", tmp_path / "whole.memory") == 0
@@ -97,12 +136,99 @@ def test_ctrl_c_leaves_a_usable_memory(model_folder, tmp_path):
     assert torch.equal(resumed.visual.counts, whole.visual.counts)
 
 
+def test_a_download_that_broke_off_is_gone_on_with(model_folder, tmp_path):
+    memory, options = tmp_path / "damaged.memory", {"movflags": "faststart"}
+    whole = encode_video(tmp_path / "video.mp4", container_options=options)
+    part = Path(cut_file(whole, 0.7))
+    words = ["--model", model_folder, "--fps", 30, "--memory", memory]
+    main(["watch", *map(str, [part, *words, *QUESTION])])
+    assert 0 < int(MemoryBank.load(memory).frames_seen) < 60
+    Path(whole).rename(part)
+    assert watch(part, *words, "--resume") == 0
+    assert MemoryBank.load(memory).frames_seen.tolist() == [60]
+
+
 def test_what_was_read_of_a_damaged_file_is_kept(model_folder, video, tmp_path, fails):
-    memory = tmp_path / "damaged.memory"
-    words = ["--model", model_folder, "--fps", 30, "--memory", memory, *QUESTION]
-    assert "cut_video.mp4" in fails("watch", cut_file(video, 0.7), *words, "--chunk-size", 1)
-    if memory.exists():
-        assert 0 < int(MemoryBank.load(memory).frames_seen) < 60
+    """The damage comes in the middle of a chunk."""
+    memory, damaged = tmp_path / "damaged.memory", damage_frame(video, 50)
+    words = ("--model", model_folder, "--fps", 30, "--memory", memory, "--chunk-size", 5)
+    assert "damaged_video.mp4 is damaged" in fails("watch", damaged, *words, *QUESTION)
+    kept = MemoryBank.load(memory)
+    seen = len(list(frames_before_damage(damaged)))
+    assert kept.frames_seen.tolist() == [seen] and seen % 5
+    assert kept.visual.counts.sum(1).eq(seen).all()
+    assert watch(video, *words, "--resume") == 0
+    assert MemoryBank.load(memory).frames_seen.tolist() == [60]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypatch, capsys, name):
+    number = getattr(signal, name)
+    stream_frames = frame_streaming.stream_frames
+
+    def signalled(*args):
+        for i, frame in enumerate(stream_frames(*args)):
+            # The first frame of the third chunk is the one at hand when the model hears of it.
+            if i == 20:
+                signal.raise_signal(number)
+            yield frame
+
+    monkeypatch.setattr(frame_streaming, "stream_frames", signalled)
+    previous = signal.signal(number, signal.default_int_handler)
+    try:
+        memory = tmp_path / "memory"
+        assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 130
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, previous)
+    printed = capsys.readouterr()
+    assert len(answers(printed.out)) == 1 and "holds the 17 frames so far" in printed.err
+    assert MemoryBank.load(memory).frames_seen.tolist() == [17]
+
+
+def test_a_second_signal_interrupts_and_an_ignored_one_is_none():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _stop_at_next_frame() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stopped()
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_a_full_disk_costs_neither_answers_nor_picture(model_folder, video, tmp_path, monkeypatch, capsys):
+    def fail(memory, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MemoryBank, "save", fail)
+    files = ("--memory", tmp_path / "memory", "--picture", tmp_path / "memory.png")
+    assert watch(video, "--model", model_folder, "--fps", 10, "--every", "0.5s", *files) == 2
+    printed = capsys.readouterr()
+    assert len(answers(printed.out)) == 4 and "No space left on device" in printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.png"]
+
+
+def test_an_answer_that_fails_costs_neither_memory_nor_picture(model_folder, video, tmp_path, monkeypatch, fails):
+    def fail(watcher, *args, **kwargs):
+        raise ValueError("the language model is gone")
+
+    monkeypatch.setattr(VideoWatcher, "answer", fail)
+    files = ("--memory", tmp_path / "memory", "--picture", tmp_path / "memory.png")
+    words = ("watch", video, "--model", model_folder, "--fps", 10, *files, *QUESTION)
+    assert "the language model is gone" in fails(*words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "memory.png"]
+    assert MemoryBank.load(tmp_path / "memory").frames_seen.tolist() == [20]
+
+
+def test_no_answer_is_skipped(model_folder, video, capsys):
+    """In floating point 0.3 // 0.1 is 2."""
+    assert watch(video, "--model", model_folder, "--fps", 10, "--every", "0.1s", "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["frames"] for line in lines] == list(range(2, 21))
 
 
 def test_the_picture_shows_the_memory(model_folder, video, tmp_path):
@@ -122,6 +248,13 @@ def test_nothing_is_overwritten_and_mistakes_are_named_at_once(model_folder, vid
     assert "There is no memory" in fails(*words, "--resume", "--memory", tmp_path / "none")
     assert "is no folder" in fails(*words, "--memory", tmp_path / "none" / "memory")
     assert "has no {} for the question" in fails(*words, "--prompt", "Question:")
+    both = tmp_path / "both.png"
+    assert "--memory and --picture are one file" in fails(*words, "--memory", both, "--picture", both)
+    assert "the video and --memory are one file" in fails(*words, "--memory", video, "--resume")
+    assert "should end in a format of pictures" in fails(*words, "--picture", tmp_path / "memory.xyz")
+    memory, long = tmp_path / "memory", " ".join(["digit"] * 25)
+    assert "26 tokens, but the Q-Former reads" in fails(*words, "--memory", memory, "--question", long)
+    assert not memory.exists() and not both.exists()
     assert "does not exist" in fails("watch", tmp_path / "none.mp4", "--model", model_folder, *QUESTION)
     assert "expected a time such as" in fails(*words, "--every", "soon")
     assert kept.read_text() == "mine"
@@ -132,7 +265,17 @@ def test_a_memory_of_a_longer_video_is_refused(model_folder, video, tmp_path, fa
     assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 0
     before = memory.read_bytes()
     words = ("watch", video, "--model", model_folder, *QUESTION, "--memory", memory, "--resume")
-    assert "has seen 60 frames, but" in fails(*words, "--fps", 10)
+    assert "was begun with --fps 30: go on with it, not 10" in fails(*words, "--fps", 10)
+    other = encode_video(tmp_path / "other.mp4", make_frames()[:20])
+    words = ("watch", other, *words[2:], "--fps", 30)
+    assert "was begun with video.mp4 of" in fails(*words)
+    assert memory.read_bytes() == before
+    # Where the memory does not tell, the number of frames does.
+    kept = MemoryBank.load(memory)
+    kept.origin = {}
+    kept.save(memory)
+    before = memory.read_bytes()
+    assert "has seen 60 frames, but" in fails(*words)
     assert memory.read_bytes() == before
 
 

@@ -19,6 +19,8 @@ from transformers import (
     InstructBlipVideoForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
 )
 
 from conversion import instructblip
@@ -193,6 +195,43 @@ def test_another_language_model_begins_the_projection_anew(tmp_path):
     for name, tensor in llama.state_dict().items():
         assert torch.equal(tensor, model.language_model.state_dict()[name])
     assert AutoVideoProcessor.from_pretrained(tmp_path / "model").num_frames == 20
+
+
+def with_tokenizer(folder, number):
+    """A folder of InstructBLIP whose language model has a tokenizer of so many tokens."""
+    make_original("instructblip", "opt").save_pretrained(folder)
+    tokenizer = word_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<{i}>" for i in range(len(tokenizer), number)]})
+    tokenizer.save_pretrained(folder)
+
+
+def test_a_question_that_nobody_reads_is_warned_of(tmp_path):
+    with_tokenizer(tmp_path / "original", PLACE + 1)
+    with pytest.warns(UserWarning, match="will read videos alone"):
+        instructblip.main([str(tmp_path / "original"), str(tmp_path / "model")])
+    assert AutoProcessor.from_pretrained(tmp_path / "model").qformer_tokenizer is None
+
+
+def test_a_tokenizer_without_the_place_of_a_video_is_refused(tmp_path, capsys):
+    with_tokenizer(tmp_path / "original", PLACE - 2)
+    word_tokenizer(None, "[SEP]").save_pretrained(tmp_path / "original" / "qformer_tokenizer")
+    with pytest.raises(SystemExit):
+        instructblip.main([str(tmp_path / "original"), str(tmp_path / "model")])
+    assert f"has no token {PLACE}" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_projection_is_as_wide_as_the_embeddings(tmp_path):
+    """Which are narrower than the language model in some OPT."""
+    make_original("blip-2", "llama").save_pretrained(tmp_path / "original")
+    config = OPTConfig(**{**LANGUAGE_MODELS["opt"], "word_embed_proj_dim": 12})
+    OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
+    with pytest.warns(UserWarning, match="of width 12 is not the language model"):
+        instructblip.main([str(tmp_path / "original"), str(tmp_path / "model"), "--llm", str(tmp_path / "opt")])
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
+    assert model.config.projection_dim == model.memory_bank_qformer.language_projection.out_features == 12
+    answers = model.generate(torch.randn(1, 2, 3, 14, 14), input_ids=torch.ones(1, 3).long(), max_new_tokens=2)
+    assert answers.shape[0] == 1
 
 
 MEASURE = """

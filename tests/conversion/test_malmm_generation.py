@@ -118,20 +118,23 @@ def candidates(golden):
 
 
 @pytest.mark.parametrize("candidates_per_pass", [16, 3])
-def test_candidate_losses_and_ranks_equal_the_original(golden, converted, candidates_per_pass):
-    """The original ranks on all frames' queries, without a visual bank and its frame positions."""
-    model = AutoModelForImageTextToText.from_pretrained(converted, visual_memory=False)
+@pytest.mark.parametrize("frames", ["pixel_values", "vision_embeds"])
+def test_candidate_losses_and_ranks_equal_the_original(golden, model, frames, candidates_per_pass):
     ids, mask = candidates(golden)
-    with torch.no_grad():
-        base = model.memory_bank_qformer
-        frames = base(**read_inputs(golden), output_frame_hidden_states=True).frame_hidden_states
-        video_embeds = base.language_projection(frames).flatten(1, 2)
-    prompt = {"input_ids": golden.inputs["llm_prompt_ids"], "attention_mask": golden.inputs["llm_prompt_mask"]}
+    inputs = read_inputs(golden)
+    if frames == "vision_embeds":
+        with torch.no_grad():
+            inputs[frames] = model.memory_bank_qformer.get_vision_embeds(inputs.pop("pixel_values"))
     outputs = model.rank_candidates(
-        ids, mask, video_embeds=video_embeds, candidates_per_pass=candidates_per_pass, **prompt
+        ids,
+        mask,
+        input_ids=golden.inputs["llm_prompt_ids"],
+        attention_mask=golden.inputs["llm_prompt_mask"],
+        candidates_per_pass=candidates_per_pass,
+        original_protocol=True,
+        **inputs,
     )
-    length = video_embeds.shape[1] + prompt["input_ids"].shape[1] + ids.shape[1]
-    assert_float32_close(outputs.losses / (length - 1), golden.expected["predict_class.losses"])
+    assert_float32_close(outputs.losses, golden.expected["predict_class.losses"])
     assert torch.equal(outputs.ranks, golden.expected["predict_class.ranks"])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from datasets import ClassLabel
 
-from hf_video.data import hold_out, load_video_dataset
+from hf_video.data import hold_out, label_names, load_video_dataset
 
 
 def make_files(root: Path, *names: str) -> Path:
@@ -105,6 +105,19 @@ def test_given_labels_fix_the_ids(tmp_path):
     assert dataset["test"]["label"][:] == [0]
 
 
+def test_a_split_beside_that_for_training_may_lack_a_class(tmp_path):
+    dataset = load_video_dataset(make_files(tmp_path, "train/jump/1.mp4", "train/run/1.mp4", "test/run/1.mp4"))
+    assert [label_names(split) for split in dataset.values()] == [["jump", "run"], ["jump", "run"]]
+    assert dataset["test"]["label"][:] == [1]
+
+
+def test_spaces_around_the_names_of_columns(tmp_path):
+    make_files(tmp_path, "a.mp4", "b.mp4")
+    (tmp_path / "train.csv").write_text("path, label , start\na.mp4, run, 1\nb.mp4, jump,\n")
+    split = load_video_dataset(tmp_path)["train"]
+    assert label_names(split) == ["jump", "run"] and split["start"][:] == [1.0, None]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -115,7 +128,7 @@ def test_given_labels_fix_the_ids(tmp_path):
         (["run/a/1.mp4", "jump/a/1.mp4"], "has no video: it holds only a"),
         (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "one level down in more/"),
         (["run/1.mp4"], "has only one class, 'run'"),
-        (["train/run/1.mp4", "train/jump/1.mp4", "test/run/1.mp4"], "test lacks 'jump'"),
+        (["train/run/1.mp4", "test/jump/1.mp4", "test/run/1.mp4"], "train lacks 'jump'"),
         (["train/run/1.mp4", "train/jump/1.mp4", "extra/1.mp4"], "extra/ is not a split"),
         (["train/.keep", "val/run/1.mp4", "val/jump/1.mp4"], "train/ is not a split"),
         (["val/run/1.mp4", "val/jump/1.mp4", "dev/run/1.mp4"], "both name the split 'validation'"),

@@ -1,11 +1,17 @@
+import os
+from pathlib import Path
+
 import pytest
 from datasets import Dataset
+from torch.utils.data import DataLoader
 
 from hf_video.data import ClipDataset, collate_clips, inspect_videos
 from hf_video.processing import VideoClipProcessor, VideoReadError
 
-from ..video_files import encode_video, make_frames
+from ..video_files import damage_frame, encode_video, make_frames
 from .broken_videos import write_broken_videos
+
+PROCESSOR = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +25,18 @@ def broken(tmp_path_factory):
     return write_broken_videos(tmp_path_factory.mktemp("broken"))
 
 
+@pytest.fixture(scope="module")
+def damaged_later(tmp_path_factory):
+    """A video whose first frame can be decoded, and no more than that."""
+    path = encode_video(tmp_path_factory.mktemp("damaged") / "later.mp4", make_frames(20, 32, 48), fps=10)
+    for frame in range(1, 20):
+        os.replace(damage_frame(path, frame), path)
+    return path
+
+
 def make_dataset(paths, **options):
     rows = [{"video": str(path), "label": number} for number, path in enumerate(paths)]
-    processor = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=16, crop_size=16)
-    return ClipDataset(Dataset.from_list(rows), processor, **options)
+    return ClipDataset(Dataset.from_list(rows), PROCESSOR, **options)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -44,7 +58,17 @@ def test_damaged_data_are_passed_over_without_decoding(broken):
 def test_a_segment_behind_the_end_is_an_error_and_a_video_is_read_once(good):
     rows = [{"video": good[0], "start": None, "end": None}, {"video": good[0], "start": 9.5, "end": None}]
     (video,) = inspect_videos(Dataset.from_list(rows), progress=False)
-    assert "a segment starts at 9.5 s, the video ends at 2 s" in video.error
+    assert "start=9.5, end=None holds no frame" in video.error and "lasts 2.000 s" in video.error
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_every_segment_is_checked_for_a_frame(good, decode):
+    segments = [(0.01, 0.02), (0.0, 1.0), (None, None)]  # the first frames are at 0 and 0.1 s
+    rows = [{"video": good[number], "start": start, "end": end} for number, (start, end) in enumerate(segments)]
+    rows += [{"video": good[1], "start": 0.51, "end": 0.52}]
+    found = inspect_videos(Dataset.from_list(rows), decode=decode, progress=False)
+    assert ["holds no frame" in (video.error or "") for video in found] == [True, True, False]
+    assert ClipDataset(Dataset.from_list(rows), PROCESSOR, training=True, on_error="skip")[0] is None
 
 
 def test_broken_videos_are_left_out_of_a_batch(good, broken):
@@ -62,12 +86,47 @@ def test_a_broken_video_is_replaced_by_another_drawn_from_seed_epoch_and_index(g
         first, second = (make_dataset(paths, training=True, on_error="replace") for _ in range(2))
         first.set_epoch(epoch)
         second.set_epoch(epoch)
-        second[4]  # which videos were met before does not matter for a draw among readable ones
+        second[4]  # which videos were met before does not matter
         item = first[0]
         assert (item["pixel_values"] == second[0]["pixel_values"]).all()
         assert item["sample_key"] == (0, epoch, 0)
         drawn.add(item["labels"])
     assert drawn == {1, 2, 3}
+
+
+def test_a_replacement_does_not_depend_on_the_videos_met_before(good, tmp_path):
+    whole = encode_video(tmp_path / "whole.mp4", make_frames(20, 32, 48), fps=10)
+    first, second = (make_dataset([tmp_path / "none.mp4", whole], training=True, on_error="replace") for _ in range(2))
+    Path(whole).rename(tmp_path / "away.mp4")
+    with pytest.raises(VideoReadError, match="None of the 2 videos"):
+        second[1]
+    (tmp_path / "away.mp4").rename(whole)
+    assert (first[0]["pixel_values"] == second[0]["pixel_values"]).all()
+
+
+def test_a_training_batch_of_broken_videos_gets_another_video(good, broken):
+    dataset = make_dataset([broken["text"], *good, broken["damaged"]], training=True, on_error="skip")
+    loader = DataLoader(dataset, batch_size=1, collate_fn=collate_clips)
+    drawn = [batch["labels"].item() for batch in loader]
+    assert drawn[1:4] == [1, 2, 3] and {drawn[0], drawn[4]} <= {1, 2, 3}
+    assert [batch["labels"].item() for batch in loader] == drawn
+    assert dataset.broken_videos() == sorted(map(str, (broken["text"], broken["damaged"])))
+    full = DataLoader(dataset, batch_size=3, collate_fn=collate_clips)
+    assert [batch["labels"].tolist() for batch in full] == [[1, 2], [3]]
+
+
+def test_an_evaluation_goes_on_without_the_videos_that_break_off(good, damaged_later):
+    assert inspect_videos(Dataset.from_dict({"video": [damaged_later]}), decode=False, progress=False)[0].error is None
+    dataset = make_dataset([*good, damaged_later], training=False, on_error="skip")
+    assert dataset.drop_broken() is dataset and len(dataset) == 3
+    batches = list(DataLoader(dataset, batch_size=1, collate_fn=collate_clips))
+    assert [batch["labels"].item() for batch in batches] == [0, 1, 2]
+    assert dataset.broken_videos() == dataset.drop_broken().broken_videos() == [damaged_later]
+    kept = make_dataset([*good, damaged_later], training=False).drop_broken()
+    with pytest.raises(VideoReadError, match="damaged"):
+        kept[3]
+    with pytest.raises(VideoReadError, match="None of the 1 videos can be read"):
+        make_dataset([damaged_later], training=False, on_error="skip").drop_broken()
 
 
 def test_no_readable_video_at_all(broken):

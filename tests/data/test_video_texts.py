@@ -72,12 +72,36 @@ def test_relative_paths_begin_at_the_video_root(folder, tmp_path):
         ("rows.txt", "a.mp4 one", ValueError, "has another ending"),
         ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4 does not exist"),
         ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "start and end are seconds"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,nan\n", ValueError, "row 1: start and end are seconds"),
+        ("rows.csv", "video,answer,end\nrows.csv,one,inf\n", ValueError, "row 1: start and end are seconds"),
+        (
+            "rows.json",
+            '[{"video": "rows.json", "answer": ["one", "two"]}]',
+            ValueError,
+            "rows.json, row 1: the answer",
+        ),
+        (
+            "rows.json",
+            '[{"video": "rows.json", "caption": {"en": "one"}}]',
+            ValueError,
+            "rows.json, row 1: the answer",
+        ),
     ],
 )
 def test_wrong_files_are_named(name, content, error, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(error, match=message):
         load_video_texts(tmp_path / name)
+
+
+def test_line_ends_within_texts_are_no_ends_of_rows(folder):
+    """Neither in a quoted field of CSV, nor those that Unicode has besides in JSON Lines."""
+    text = "one\ntwo\r\nthree\u2028four\x85five"
+    (folder / "rows.csv").write_bytes(f'video,answer\r\na.mp4,"{text}"\r\n'.encode())
+    row = json.dumps({"video": "a.mp4", "answer": text}, ensure_ascii=False)
+    (folder / "rows.jsonl").write_bytes(f"{row}\r\n{row}\n".encode())
+    assert load_video_texts(folder / "rows.csv")["train"]["answer"][:] == [text]
+    assert load_video_texts(folder / "rows.jsonl")["train"]["answer"][:] == [text] * 2
 
 
 def test_folders_need_files_of_splits(tmp_path):

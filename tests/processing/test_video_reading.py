@@ -164,8 +164,11 @@ def test_segments_count_from_their_start(folder, frames, name, start, end, first
 
 @pytest.mark.parametrize("start, end", [(1, 1), (2, 1), (-1, 1), (5, None), (0.001, 0.002)])
 def test_segments_without_frames_are_refused(video, start, end):
-    with pytest.raises(ValueError, match=f"start={start}, end={end} holds no frame of .*video.mp4.*lasts 2.000 s"):
+    message = f"start={start}, end={end} holds no frame of .*video.mp4.*lasts 2.000 s"
+    with pytest.raises(VideoReadError, match=message):
         read_video(video, start=start, end=end)
+    with pytest.raises(VideoReadError, match=message):
+        probe_video(video, [(0, 1), (start, end)])
 
 
 @pytest.mark.parametrize("index", [-1, 60])

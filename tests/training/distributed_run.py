@@ -66,7 +66,11 @@ def ragged_evaluation(folder, num_processes):
         eval_dataset=RandomClips(7, num_views=3, num_labels=2),
     )
     prediction = trainer.predict(trainer.eval_dataset)
-    return {"predictions": prediction.predictions.tolist(), "labels": prediction.label_ids.tolist()}
+    return {
+        "predictions": prediction.predictions.tolist(),
+        "labels": prediction.label_ids.tolist(),
+        "loss": prediction.metrics["test_loss"],
+    }
 
 
 def sharded(folder, num_processes):

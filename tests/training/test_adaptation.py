@@ -84,3 +84,14 @@ def test_errors():
         make_linear_probe(model.videovit)
     with pytest.raises(ValueError, match="Linear does not tell its layers, so lora_rank=4 is impossible"):
         add_lora(torch.nn.Linear(2, 2), 4)
+
+
+def test_a_last_batch_of_one_clip_is_left_out_of_training_a_probe(tmp_path):
+    model = make_model()
+    make_linear_probe(model)
+    arguments = make_arguments(tmp_path, num_train_epochs=1, eval_strategy="no", load_best_model_at_end=False)
+    trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips(5))
+    trainer.train()
+    assert trainer.state.global_step == 1
+    with pytest.raises(ValueError, match="linear_probe normalises over the videos of a batch"):
+        make_arguments(tmp_path, linear_probe=True, per_device_train_batch_size=1)

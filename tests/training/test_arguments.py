@@ -56,3 +56,38 @@ def test_warmup_epochs(tmp_path):
 def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
     with pytest.raises(ValueError, match="linear_probe freezes all but the head already"):
         VideoTrainingArguments(output_dir=str(tmp_path), linear_probe=True, lora_rank=4)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"label_smoothing_factor": 1.0}, "label_smoothing_factor is 1.0; a number from 0 to below 1 is expected"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; a whole number of at least 1"),
+        ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0; a number of at least 0"),
+        ({"distillation_weight": 0.3}, "distillation_weight is 0.3, which has no effect without distillation_teacher"),
+        ({"lora_alpha": 8.0}, "lora_alpha is 8.0, which has no effect without lora_rank"),
+    ],
+)
+def test_values_without_a_meaning_are_named(tmp_path, option, message):
+    with pytest.raises(ValueError, match=message):
+        VideoTrainingArguments(output_dir=str(tmp_path), **option)
+
+
+def test_a_list_may_be_empty_and_no_number_is_nan(tmp_path):
+    assert parse_training_arguments(["no_weight_decay="], output_dir=str(tmp_path)).no_weight_decay == []
+    with pytest.raises(ValueError, match="weight_decay is nan; a number is expected"):
+        parse_training_arguments(["weight_decay=nan"], output_dir=str(tmp_path))
+
+
+def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
+    def check(metric, problem_type, num_labels, **options):
+        arguments = VideoTrainingArguments(output_dir=str(tmp_path), metric_for_best_model=metric, **options)
+        arguments.check_metric(problem_type, num_labels)
+
+    check("eval_loss", "multi_label_classification", 2)
+    check("top5_accuracy", None, 6)
+    check("nope", None, 6, eval_strategy="no", load_best_model_at_end=False)
+    with pytest.raises(ValueError, match="'top5_accuracy', which is not measured: use top1_accuracy or loss"):
+        check("top5_accuracy", None, 5)
+    with pytest.raises(ValueError, match="'nope', which is not measured: use mean_average_precision or loss"):
+        check("nope", "multi_label_classification", 6)

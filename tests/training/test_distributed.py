@@ -55,6 +55,8 @@ def test_a_ragged_last_batch_is_gathered_right(tmp_path):
     one, two = (run("ragged_evaluation", tmp_path / str(number), number) for number in (1, 2))
     assert two["labels"] == one["labels"] == [index % 2 for index in range(7)]
     np.testing.assert_allclose(two["predictions"], one["predictions"], rtol=1e-5, atol=1e-6)
+    expected = torch.nn.functional.cross_entropy(torch.tensor(one["predictions"]), torch.tensor(one["labels"]))
+    assert two["loss"] == pytest.approx(one["loss"]) == pytest.approx(expected.item())
 
 
 def test_sharded_weights_are_saved_whole(tmp_path):

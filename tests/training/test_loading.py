@@ -97,3 +97,11 @@ def test_a_model_that_cannot_change_its_input_size_says_so():
     set_input_size(model, image_size=32, num_frames=4)
     with pytest.raises(ValueError, match="only takes the input size it was made for: num_frames=4"):
         set_input_size(model, num_frames=8)
+
+
+@pytest.mark.parametrize("names", [["clap", "jump", "run"], ["clap", "run"]])
+def test_a_fresh_head_is_drawn_as_the_model_draws_it(saved, names):
+    folder, _ = saved
+    head = load_classifier(folder, names, classifier_init_scale=0.001).classifier
+    assert 0 < head.weight.abs().max() < 1e-3
+    assert not head.bias.any()

@@ -6,7 +6,7 @@ import torch
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.training import parameter_groups, parameter_settings
-from hf_video.training.arguments import NO_WEIGHT_DECAY
+from hf_video.training.optimization import NO_WEIGHT_DECAY
 
 SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_labels": 2}
 
@@ -105,5 +105,7 @@ def test_errors():
         parameter_settings(videovit(), layer_decay=1.5)
     with pytest.raises(ValueError, match="Linear does not tell its layers, so layer_decay=0.5 cannot be applied"):
         parameter_settings(torch.nn.Linear(2, 2), layer_decay=0.5)
+    with pytest.raises(ValueError, match=r"no_weight_decay names \['pos_embed'\], which no parameter"):
+        parameter_settings(videovit(), no_weight_decay=["pos_embed", "cls_token"])
     with pytest.raises(ValueError, match=r"layer_decay_only names \['pos_embed'\], which no parameter"):
         parameter_settings(videovit(), layer_decay=0.5, layer_decay_only=["pos_embed"])

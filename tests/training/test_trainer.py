@@ -7,7 +7,13 @@ from transformers import Trainer, TrainerState, set_seed
 
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-from hf_video.training import VideoTrainer, VideoTrainingArguments, compute_metrics
+from hf_video.training import (
+    VideoTrainer,
+    VideoTrainingArguments,
+    compute_metrics,
+    multi_label_loss,
+    soft_target_loss,
+)
 from hf_video.training.callbacks import SetEpochCallback
 
 
@@ -212,3 +218,51 @@ def test_weight_decay_spares_the_same_parameters_without_layer_decay(model, tmp_
         "videovit.layers.0.mlp.fc2.weight",
         "classifier.weight",
     }
+
+
+def test_a_metric_that_is_not_measured_is_named_at_the_start(model, tmp_path):
+    def trainer(**options):
+        arguments_ = arguments(tmp_path, metric_for_best_model="nope")
+        return VideoTrainer(model=model, args=arguments_, eval_dataset=RandomClips(), **options)
+
+    with pytest.raises(ValueError, match="'nope', which is not measured: use top1_accuracy or loss"):
+        trainer()
+    trainer(compute_metrics=lambda prediction: {"nope": 1.0})
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
+def test_a_plain_trainer_accumulates_float_labels_right_with_the_loss_for_them(model, tmp_path, problem_type):
+    soft = problem_type == "single_label_classification"
+    model.config.problem_type = problem_type if not soft else None
+
+    class FloatClips(RandomClips):
+        def __getitem__(self, index):
+            item = super().__getitem__(index)
+            return item | {"labels": torch.tensor([0.25, 0.75] if soft else [1.0, index % 2])}
+
+    trained = []
+    for trainer_class in (VideoTrainer, Trainer):
+        own = {"compute_loss_func": soft_target_loss if soft else multi_label_loss} if trainer_class is Trainer else {}
+        trainer = trainer_class(
+            model=copy.deepcopy(model),
+            # Five clips: the last part of the only step is a smaller one.
+            args=arguments(
+                tmp_path / trainer_class.__name__,
+                gradient_accumulation_steps=2,
+                num_train_epochs=1,
+                optim="sgd",
+                max_grad_norm=0,
+                warmup_steps=0,
+                eval_strategy="no",
+                load_best_model_at_end=False,
+            ),
+            train_dataset=FloatClips(5),
+            eval_dataset=FloatClips(5),
+            data_collator=collate_clips,
+            **own,
+        )
+        trainer.train()
+        assert trainer.state.global_step == 1 and trainer.model.config.problem_type == model.config.problem_type
+        trained.append(weights(trainer.model))
+    assert not torch.equal(trained[0]["classifier.weight"], model.classifier.weight)
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-6, atol=1e-7)

@@ -24,7 +24,8 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             The Q-Former; that of InstructBLIP by default. Without a query bank its `position_embedding_type` may be
             `"relative_key"` or `"relative_key_query"` instead of `"absolute"`.
         text_config (`PreTrainedConfig` or `dict`, *optional*):
-            Language model that the Q-Former's output is projected for. Its `hidden_size` sets `projection_dim`.
+            Language model that the Q-Former's output is projected for. The width of its embeddings, `hidden_size` but
+            for some OPT, sets `projection_dim`.
         projection_dim (`int`, *optional*):
             Width that the Q-Former's output is projected to; without it there is no projection.
         num_query_tokens (`int`, defaults to 32):
@@ -98,11 +99,22 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
         if self.vision_config is not None:
             self.qformer_config.encoder_hidden_size = self.vision_config.hidden_size
         if self.text_config is not None:
-            self.projection_dim = self.text_config.hidden_size
+            embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
+            self.projection_dim = embedding_width or self.text_config.hidden_size
 
     @property
     def num_frames(self) -> None:
         """Any number: the video-classification pipeline asks, and this leaves the answer to the processor."""
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """That of the language model, here because `Seq2SeqTrainer` looks for it here; nothing without one."""
+        return getattr(self.text_config, "pad_token_id", None)
+
+    @pad_token_id.setter
+    def pad_token_id(self, value: int | None) -> None:
+        if self.text_config is not None:
+            self.text_config.pad_token_id = value
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from .compression_policies import POLICIES
-from .frame_bank import Bank
+from .frame_bank import Bank, TensorMap
 
 
 class MemoryBank:
@@ -39,6 +39,9 @@ class MemoryBank:
         query (`list[Bank]`): for every layer of the Q-Former its input, queries and then text. `states` is
             `(batch_size, num_entries, num_query_tokens + text_length, hidden_size)`.
         frames_seen (`torch.LongTensor` of shape `(batch_size,)`, on the CPU): frames so far.
+        last_queries (`torch.Tensor` of shape `(batch_size, num_query_tokens, hidden_size)`, *optional*): what the
+            Q-Former said after the last frame.
+        origin (`dict[str, Any]`): what whoever fills the memory wants to find again in its file, as JSON has it.
     """
 
     def __init__(self, length: int, policy: str = "merge"):
@@ -51,6 +54,8 @@ class MemoryBank:
         self.visual: Bank | None = None
         self.query: list[Bank] = []
         self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
+        self.last_queries: torch.Tensor | None = None
+        self.origin: dict[str, Any] = {}
         # Whether a frame is entering the banks: some have it then, and some do not.
         self.is_unfinished = False
 
@@ -98,6 +103,7 @@ class MemoryBank:
             )
             self.visual, self.query = visual, [bank for bank in query if bank is not None]
             self.frames_seen = torch.zeros(batch_size, dtype=torch.long, device="cpu")
+            self.last_queries = None
         if self.batch_size != batch_size:
             raise ValueError(
                 f"The memory is of {self.batch_size} videos, but the batch has {batch_size}: select the videos with "
@@ -108,6 +114,7 @@ class MemoryBank:
             raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
         if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
             self._replace(lambda bank: bank.map(torch.Tensor.clone))
+            self._replace_queries(torch.Tensor.clone)
             self.frames_seen = self.frames_seen.clone()
         if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
@@ -124,20 +131,27 @@ class MemoryBank:
         self.visual = None if self.visual is None else function(self.visual)
         self.query = [function(bank) for bank in self.query]
 
+    def _replace_queries(self, function: TensorMap) -> None:
+        self.last_queries = None if self.last_queries is None else function(self.last_queries)
+
     def _copy(self, function: Callable[[Bank], Bank]) -> "MemoryBank":
         memory = MemoryBank(self.length, self.policy)
         memory.visual, memory.query, memory.frames_seen = self.visual, self.query, self.frames_seen.clone()
+        memory.last_queries, memory.origin = self.last_queries, dict(self.origin)
         memory.is_unfinished = self.is_unfinished
         memory._replace(function)
         return memory
 
     def clone(self) -> "MemoryBank":
         """An independent copy, to go on in two ways."""
-        return self._copy(lambda bank: bank.map(torch.Tensor.clone))
+        memory = self._copy(lambda bank: bank.map(torch.Tensor.clone))
+        memory._replace_queries(torch.Tensor.clone)
+        return memory
 
     def to(self, device: torch.device | str) -> "MemoryBank":
         """The memory on a device: itself, moved. Its precision stays."""
         self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)))
+        self._replace_queries(lambda queries: queries.to(device))
         return self
 
     def detach(self) -> "MemoryBank":
@@ -148,17 +162,22 @@ class MemoryBank:
         """Forget everything, to begin new videos."""
         self.visual, self.query, self.is_unfinished = None, [], False
         self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
+        self.last_queries, self.origin = None, {}
 
-    def append(self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor]) -> None:
+    def append(
+        self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor], last_queries: torch.Tensor
+    ) -> None:
         """
-        Add a frame to every bank: its tokens `(batch_size, num_tokens, hidden_size of the vision tower)`, and the
-        input of every layer `(batch_size, num_query_tokens + text_length, hidden_size)`.
+        Add a frame to every bank: its tokens `(batch_size, num_tokens, hidden_size of the vision tower)`, the input of
+        every layer `(batch_size, num_query_tokens + text_length, hidden_size)`, and the queries behind the last layer
+        `(batch_size, num_query_tokens, hidden_size)`.
         """
         self.is_unfinished = True
         if self.visual is not None:
             self.visual.append(vision_states)
         for bank, layer_input in zip(self.query, layer_inputs, strict=bool(self.query)):
             bank.append(layer_input)
+        self.last_queries = last_queries.detach()
         self.frames_seen += 1
         self.is_unfinished = False
 
@@ -178,6 +197,7 @@ class MemoryBank:
     def take(self, rows: torch.Tensor) -> "MemoryBank":
         """A memory with copies of the videos in `rows`, int64."""
         memory = self._copy(lambda bank: bank.take(rows))
+        memory._replace_queries(lambda queries: queries[rows.to(queries.device)])
         memory.frames_seen = self.frames_seen[rows.cpu()]
         return memory
 
@@ -185,12 +205,21 @@ class MemoryBank:
         """Write videos back that [`~MemoryBank.take`] took."""
         for own, new in zip(self.banks(), memory.banks(), strict=True):
             own.put(rows, new)
+        if memory.last_queries is not None:
+            new_queries = memory.last_queries
+            if self.last_queries is None:
+                self.last_queries = new_queries.new_zeros(self.batch_size, *new_queries.shape[1:])
+            # Not in place: the caller may hold the tensor as an output.
+            self.last_queries = self.last_queries.index_copy(
+                0, rows.to(new_queries.device), new_queries.to(self.last_queries)
+            )
         self.frames_seen[rows.cpu()] = memory.frames_seen
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the videos of these indices (int64, or bool for each video), in this order."""
         rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
         self._replace(lambda bank: bank.take(rows))
+        self._replace_queries(lambda queries: queries[rows.to(queries.device)])
         self.frames_seen = self.frames_seen[rows]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -208,18 +237,27 @@ class MemoryBank:
 
         Raises:
             ValueError: if a call was interrupted while a frame entered the memory.
+            OSError: if the file cannot be written.
         """
         if self.is_unfinished:
             raise ValueError(f"{path} was not written: a call was interrupted while a frame entered the memory.")
         names = ("slots", "order", "slot_counts", "similarities")
         tensors = {"frames_seen": self.frames_seen}
+        if self.last_queries is not None:
+            tensors["last_queries"] = self.last_queries.contiguous()
         for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:
             if bank is not None:
                 tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in names}
                 tensors[f"{name}.num_entries"] = torch.tensor(bank.num_entries)
         unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
-        save_file(tensors, unfinished, {"memory_bank": json.dumps({"length": self.length, "policy": self.policy})})
-        unfinished.replace(path)
+        header = {"length": self.length, "policy": self.policy, "origin": self.origin}
+        try:
+            save_file(tensors, unfinished, {"memory_bank": json.dumps(header)})
+            unfinished.replace(path)
+        except SafetensorError as error:
+            raise OSError(f"{path} was not written: {error}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "MemoryBank":
@@ -227,18 +265,24 @@ class MemoryBank:
         Read a file of [`~MemoryBank.save`].
 
         Raises:
-            ValueError: if it is another safetensors file.
+            ValueError: if it is another file, or damaged.
         """
-        with safe_open(path, "pt", device=str(device)) as file:
-            header = (file.metadata() or {}).get("memory_bank")
-            if header is None:
-                raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
-            memory = cls(**json.loads(header))
-            tensors: dict[str, dict[str, Any]] = {}
-            for key in file.keys():
-                owner, _, name = key.rpartition(".")
-                tensors.setdefault(owner, {})[name] = file.get_tensor(key)
-        memory.frames_seen = tensors.pop("")["frames_seen"].cpu()
+        tensors: dict[str, dict[str, Any]] = {}
+        try:
+            with safe_open(path, "pt", device=str(device)) as file:
+                header = (file.metadata() or {}).get("memory_bank")
+                if header is None:
+                    raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
+                for key in file.keys():
+                    owner, _, name = key.rpartition(".")
+                    tensors.setdefault(owner, {})[name] = file.get_tensor(key)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote, or is damaged: {error}") from error
+        settings = json.loads(header)
+        memory = cls(settings["length"], settings["policy"])
+        memory.origin = settings.get("origin", {})
+        own = tensors.pop("")
+        memory.frames_seen, memory.last_queries = own["frames_seen"].cpu(), own.get("last_queries")
         banks = {}
         for owner, content in tensors.items():
             banks[owner] = bank = object.__new__(Bank)

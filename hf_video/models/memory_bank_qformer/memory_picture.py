@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,9 +64,10 @@ def draw_memory(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if the memory holds no frames.
+        ValueError: if the memory holds no frames, or the ending of the path is that of no format.
     """
     pyplot = import_pyplot()
+    check_picture_format(path)
     share = frames_of_entries(memory, video)
     num_entries, num_frames = share.shape
     width = 11 if read_images is None else 14
@@ -109,6 +111,19 @@ def import_pyplot() -> Any:
     except ImportError as error:
         raise ImportError("The picture needs matplotlib: pip install hf-video-models[demo].") from error
     return pyplot
+
+
+def check_picture_format(path: str | os.PathLike) -> None:
+    """
+    See that matplotlib writes files of this ending.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if it does not.
+    """
+    endings = import_pyplot().FigureCanvasBase.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".").lower() not in endings:
+        raise ValueError(f"{path} should end in a format of pictures, one of .{', .'.join(sorted(endings))}.")
 
 
 def _frames_to_show(share: torch.Tensor) -> list[int]:

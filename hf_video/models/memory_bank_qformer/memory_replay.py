@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .frames_memory_bank_qformer import check_inputs
 from .memory_bank import MemoryBank
 
 
@@ -31,14 +32,15 @@ def replay_memory(
         A memory to go on with, and the queries after its last entry `(batch_size, num_query_tokens, hidden_size)`.
 
     Raises:
-        ValueError: if the memory is empty, keeps no frames (`visual_memory=False`), or holds different numbers of
-            entries for the videos of a batch.
+        ValueError: if the memory is empty, keeps no frames (`visual_memory=False`), holds different numbers of
+            entries for the videos of a batch, or the texts are not one for each video, or too long.
     """
     if memory.visual is None or not any(memory.visual.num_entries):
         raise ValueError("The memory holds no frames to be read with another text: ask from the start instead.")
     if qformer_input_ids is not None and memory.batch_size == 1:
         memory = memory.take(torch.zeros(len(qformer_input_ids), dtype=torch.long))
     visual: Any = memory.visual
+    check_inputs(model.config, None, visual.slots, None, qformer_input_ids, qformer_attention_mask)
     num_entries, config = visual.entries_of_each, model.config
     text_length = 0 if qformer_input_ids is None else qformer_input_ids.shape[1]
     query_size = (config.num_query_tokens + text_length, config.qformer_config.hidden_size)
@@ -64,7 +66,8 @@ def replay_memory(
         counts = visual.counts if bank is replayed.visual else visual.counts.mean(-1, keepdim=True)
         bank.slot_counts[:, :num_entries] = counts
     replayed.frames_seen = memory.frames_seen.clone()
-    return replayed, outputs.last_hidden_state[:, : config.num_query_tokens]
+    replayed.last_queries = outputs.last_hidden_state[:, : config.num_query_tokens]
+    return replayed, replayed.last_queries
 
 
 __all__ = ["replay_memory"]

@@ -600,7 +600,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        memory.append(vision_states, outputs.layer_inputs)
+        memory.append(vision_states, outputs.layer_inputs, outputs.last_hidden_state[:, : query_embeds.shape[1]])
         return outputs
 
     def frame_positions(self, frames_seen: torch.Tensor) -> torch.Tensor:

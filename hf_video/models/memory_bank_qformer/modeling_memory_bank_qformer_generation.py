@@ -1,6 +1,9 @@
 """PyTorch MemoryBankQFormer with a language model: frames and text in, text out."""
 
+import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -95,6 +98,18 @@ class VideoInputs(NamedTuple):
     outputs: MemoryBankQFormerModelOutput | None
 
 
+@contextmanager
+def restored_on_error(memory: MemoryBank | None) -> Iterator[None]:
+    """Take frames out of a memory again if the call fails behind them: tried again it does not count them twice."""
+    before = None if memory is None else memory.clone()
+    try:
+        yield
+    except BaseException:
+        if memory is not None:
+            vars(memory).update(vars(before))
+        raise
+
+
 class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel, GenerationMixin):
     """
     A language model that answers about a video: it reads the projected queries after the last frame, and text.
@@ -130,6 +145,12 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.language_model.set_output_embeddings(new_embeddings)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As in the base class, with what the language model has for each token besides, as the bias of BART."""
+        embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
+        self.vocab_size = self.config.text_config.vocab_size = self.language_model.config.vocab_size
+        return embeddings
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.language_model.get_encoder() if modality is None else super().get_encoder(modality=modality)
@@ -192,35 +213,38 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             ValueError: for inputs of a wrong shape, that contradict each other, do not fit the memory, or are longer
                 than the language model reads.
         """
+        if labels is not None and "encoder_outputs" not in kwargs:
+            self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
         video = None
         continues = past_key_values is not None or "encoder_outputs" in kwargs
-        if not continues or any(given is not None for given in (pixel_values, vision_embeds, video_embeds)):
-            recorded = {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
-            video = self.read_video(
-                video_embeds,
-                pixel_values=pixel_values,
-                vision_embeds=vision_embeds,
-                qformer_input_ids=qformer_input_ids,
-                qformer_attention_mask=qformer_attention_mask,
-                memory=memory,
-                use_memory=use_memory,
-                frame_attention_mask=frame_attention_mask,
-                interpolate_pos_encoding=interpolate_pos_encoding,
-                **recorded,
-            )
         inputs: dict[str, Any] = {"past_key_values": past_key_values, "use_cache": use_cache, **kwargs}
-        if "encoder_outputs" not in kwargs:
-            if labels is not None and not self.config.text_config.is_encoder_decoder:
-                self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
-            inputs_embeds, attention_mask = self.embed(video, input_ids, attention_mask, inputs_embeds)
-            inputs["inputs_embeds"] = inputs_embeds
-        outputs, loss = self.run_language_model(
-            labels, attention_mask, decoder_input_ids, decoder_attention_mask, **inputs
-        )
+        with restored_on_error(memory):
+            if not continues or any(given is not None for given in (pixel_values, vision_embeds, video_embeds)):
+                recorded = {
+                    name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs
+                }
+                video = self.read_video(
+                    video_embeds,
+                    pixel_values=pixel_values,
+                    vision_embeds=vision_embeds,
+                    qformer_input_ids=qformer_input_ids,
+                    qformer_attention_mask=qformer_attention_mask,
+                    memory=memory,
+                    use_memory=use_memory,
+                    frame_attention_mask=frame_attention_mask,
+                    interpolate_pos_encoding=interpolate_pos_encoding,
+                    **recorded,
+                )
+            if "encoder_outputs" not in kwargs:
+                inputs_embeds, attention_mask = self.embed(video, input_ids, attention_mask, inputs_embeds)
+                inputs["inputs_embeds"] = inputs_embeds
+            outputs, loss = self.run_language_model(
+                labels, attention_mask, decoder_input_ids, decoder_attention_mask, **inputs
+            )
         return MemoryBankQFormerForConditionalGenerationModelOutput(
             loss=loss,
             logits=outputs.logits,
-            past_key_values=outputs.past_key_values,
+            past_key_values=outputs.get("past_key_values"),
             video_embeds=None if video is None else video.embeds,
             memory=None if video is None or video.outputs is None else video.outputs.memory,
             hidden_states=outputs.get("decoder_hidden_states", outputs.get("hidden_states")),
@@ -235,6 +259,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         pixel_values: torch.Tensor | None = None,
         vision_embeds: torch.Tensor | None = None,
         frame_attention_mask: torch.Tensor | None = None,
+        all_frames: bool = False,
         **kwargs: Any,
     ) -> VideoInputs:
         """
@@ -243,6 +268,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Args:
             video_embeds: as `forward` takes them, if they are known.
             pixel_values, vision_embeds, frame_attention_mask, kwargs: for [`MemoryBankQFormerModel`] otherwise.
+            all_frames: whether it reads the queries after every frame, made without a visual bank.
         """
         given = [tensor is not None for tensor in (pixel_values, vision_embeds, video_embeds)]
         if sum(given) != 1:
@@ -268,19 +294,33 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 f"Each video needs a frame, but `frame_attention_mask` leaves none to number {without}: pass the "
                 "`video_embeds` of an earlier call instead of frames."
             )
-        outputs = self.get_video_features(
+        base = self.without_visual_memory() if all_frames else self.memory_bank_qformer
+        outputs = base.get_video_features(
             pixel_values,
             vision_embeds=vision_embeds,
             frame_attention_mask=frame_attention_mask,
+            output_frame_hidden_states=all_frames,
             return_dict=True,
             **kwargs,
         )
         embeds = cast(torch.Tensor, outputs.pooler_output)
+        if all_frames:
+            embeds = cast(nn.Module, base.language_projection)(outputs.frame_hidden_states.flatten(1, 2))
         mask = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
-        if outputs.memory is None and frame_attention_mask is not None:
+        if (all_frames or outputs.memory is None) and frame_attention_mask is not None:
             of_frames = frame_attention_mask.to(mask)
             mask = of_frames.repeat_interleave(self.config.num_query_tokens, dim=1)
         return VideoInputs(embeds, mask, outputs)
+
+    def without_visual_memory(self) -> MemoryBankQFormerModel:
+        """The part before the language model, its weights shared, as with `visual_memory=False`."""
+        base = copy.copy(self.memory_bank_qformer)
+        base.config = copy.copy(base.config)
+        base.config.visual_memory = False
+        base.has_memory = base.has_memory and base.config.query_memory
+        # Of a copied module the table of submodules is shared.
+        base._modules = {**base._modules, "frame_position_embeddings": None}
+        return base
 
     def embed(
         self,
@@ -314,6 +354,11 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 f"`attention_mask` must have the shape of the text, {(batch_size, text_length)}, got "
                 f"{tuple(attention_mask.shape)}."
             )
+        if video.embeds.shape[-1] != inputs_embeds.shape[-1]:
+            raise ValueError(
+                f"The video's tokens have the width {video.embeds.shape[-1]}, those of the text "
+                f"{inputs_embeds.shape[-1]}: `projection_dim` must be the width of the language model's embeddings."
+            )
         embeds, mask = video.embeds.to(inputs_embeds), video.mask.to(inputs_embeds.device)
         if video_token_id is None:
             inputs_embeds = torch.cat([embeds, inputs_embeds], dim=1)
@@ -324,15 +369,26 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             if not torch.equal(places, tokens):
                 raise ValueError(
                     f"The texts have {places.tolist()} times the token {video_token_id} that holds the place of a "
-                    f"video, the videos {tokens.tolist()} tokens: these numbers must be the same."
+                    f"video, the videos {tokens.tolist()} tokens: these numbers must be the same. Without memory "
+                    "every frame has its tokens, for which the processor's `num_query_tokens` is set."
                 )
             inputs_embeds = inputs_embeds.masked_scatter(is_place[..., None], embeds[mask])
-        self.check_length(inputs_embeds.shape[1])
+        self.check_length(attention_mask)
         return inputs_embeds, attention_mask
 
-    def check_length(self, length: int) -> None:
-        """Raise `ValueError` for a sequence that is longer than the language model reads."""
+    def gather_padding(self, embeds: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        What `embed` returns with the padding of each row on one side: in front for a decoder, and behind for an
+        encoder. Language models that count positions, or look a number of tokens back, then read a row of a batch as
+        they do alone.
+        """
+        order = mask.long().argsort(dim=1, stable=True, descending=self.config.text_config.is_encoder_decoder)
+        return embeds.gather(1, order[..., None].expand_as(embeds)), mask.gather(1, order)
+
+    def check_length(self, attention_mask: torch.Tensor) -> None:
+        """Raise `ValueError` for a sequence that is, without padding, longer than the language model reads."""
         longest = getattr(self.config.text_config, "max_position_embeddings", None)
+        length = int(attention_mask.bool().sum(1).max())
         if longest is not None and length > longest:
             raise ValueError(
                 f"Video and text have {length} tokens, and the language model reads at most {longest}: shorten the "
@@ -340,9 +396,12 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             )
 
     def check_labels(self, labels: torch.Tensor, text: torch.Tensor | None) -> None:
-        """Raise `ValueError` for labels that are not of the text, ids or embeddings."""
+        """Raise `ValueError` for labels that do not fit the text, ids or embeddings."""
         expected = None if text is None else tuple(text.shape[:2])
-        if tuple(labels.shape) != expected:
+        if self.config.text_config.is_encoder_decoder:
+            if expected is not None and len(labels) != expected[0]:
+                raise ValueError(f"`labels` are of {len(labels)} texts, but there are {expected[0]}.")
+        elif tuple(labels.shape) != expected:
             raise ValueError(f"`labels` must have the shape of the text, {expected}, got {tuple(labels.shape)}.")
 
     def start_tokens(self, video: VideoInputs | None) -> torch.Tensor:
@@ -362,6 +421,11 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         video_token_id = cast(int, self.config.video_token_id)
         if input_ids is not None:
             return input_ids.eq(video_token_id)
+        if video_token_id >= len(cast(torch.Tensor, self.get_input_embeddings().weight)):
+            raise ValueError(
+                f"The language model has no embedding of the token {video_token_id} that holds the place of a video: "
+                "pass `input_ids`, or resize its embeddings."
+            )
         token = torch.tensor(video_token_id, device=inputs_embeds.device)
         return inputs_embeds.eq(self.get_input_embeddings()(token)).all(dim=-1)
 
@@ -428,8 +492,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
 
         Args:
             pixel_values, ..., interpolate_pos_encoding (*optional*):
-                As in `forward`; texts are padded on the left. A `memory` is grown in place by the frames. Without a
-                text the model begins one.
+                As in `forward`; texts are padded on either side. A `memory` is grown in place by the frames, unless an
+                error is raised. Without a text the model begins one.
             kwargs (*optional*):
                 Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`.
 
@@ -441,24 +505,25 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Raises:
             ValueError: for the reasons of `forward`.
         """
-        video = self.read_video(
-            video_embeds,
-            pixel_values=pixel_values,
-            vision_embeds=vision_embeds,
-            qformer_input_ids=qformer_input_ids,
-            qformer_attention_mask=qformer_attention_mask,
-            memory=memory,
-            use_memory=use_memory,
-            frame_attention_mask=frame_attention_mask,
-            interpolate_pos_encoding=interpolate_pos_encoding,
-        )
-        inputs_embeds, attention_mask = self.embed(video, input_ids, attention_mask, inputs_embeds)
         if hasattr(self.language_model, "_hf_hook"):
             # Accelerate's hooks must leave the tokens where `generate` looks for them.
             self.language_model._hf_hook.io_same_device = True
         # The defaults are those saved with this model, not those that its parts were made with.
         self.language_model.generation_config = self.generation_config
-        return self.language_model.generate(inputs_embeds=inputs_embeds, attention_mask=attention_mask, **kwargs)
+        with restored_on_error(memory):
+            video = self.read_video(
+                video_embeds,
+                pixel_values=pixel_values,
+                vision_embeds=vision_embeds,
+                qformer_input_ids=qformer_input_ids,
+                qformer_attention_mask=qformer_attention_mask,
+                memory=memory,
+                use_memory=use_memory,
+                frame_attention_mask=frame_attention_mask,
+                interpolate_pos_encoding=interpolate_pos_encoding,
+            )
+            embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
+            return self.language_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
 
     @torch.no_grad()
     def ask(
@@ -501,16 +566,13 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         candidates_per_pass: int = 16,
+        original_protocol: bool = False,
+        memory: MemoryBank | None = None,
         **kwargs: Any,
     ) -> MemoryBankQFormerRankingOutput:
         r"""
         How likely the model is to continue with each of some given texts (`predict_class` of LAVIS and MA-LMM). The
         video is read once.
-
-        The original divides all losses of a video by the same number, the tokens of the longest sequence less one,
-        which leaves the ranks as they are. It also ranks on other tokens of the video than it generates from: all
-        frames' queries, read without a visual bank. For these load the model with `visual_memory=False`, and pass the
-        projected `frame_hidden_states` of `memory_bank_qformer` as `video_embeds`.
 
         Args:
             candidate_input_ids (`torch.LongTensor` of shape `(num_candidates, length)` or `(batch_size,
@@ -523,6 +585,12 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 The text before, as in `forward`, padded on either side.
             candidates_per_pass (`int`, defaults to 16):
                 How many candidates of a video to try at once; bounds the memory it takes.
+            original_protocol (`bool`, defaults to `False`):
+                Whether to rank as the original, on other tokens than it generates from: all frames' queries, read
+                without a visual bank and the frames' positions. Its losses are divided by the tokens of the longest
+                sequence, padding included, less one.
+            memory ([`MemoryBank`], *optional*):
+                Grown in place by the frames, unless an error is raised; none for the original's protocol.
             kwargs (*optional*):
                 Frames and what else `forward` takes to read them, or `video_embeds`.
 
@@ -532,25 +600,32 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Raises:
             ValueError: for candidates of another shape or without a token, besides the reasons of `forward`.
         """
-        embeds, mask = self.embed(self.read_video(**kwargs), input_ids, attention_mask, inputs_embeds)
-        ids, is_token = self.check_candidates(len(embeds), candidate_input_ids, candidate_attention_mask)
         if candidates_per_pass < 1:
             raise ValueError(f"`candidates_per_pass` must be at least 1, got {candidates_per_pass}.")
-        states, logits_of = embeds, self.logits_of_continuation
-        if self.config.text_config.is_encoder_decoder:
-            states = self.get_encoder()(inputs_embeds=embeds, attention_mask=mask, return_dict=True).last_hidden_state
-            logits_of = self.logits_of_decoder
-        losses = []
-        for some_ids, some_tokens in zip(
-            ids.split(candidates_per_pass, 1), is_token.split(candidates_per_pass, 1), strict=True
-        ):
-            count = some_ids.shape[1]
-            flat_ids, flat_tokens = some_ids.flatten(0, 1), some_tokens.flatten(0, 1)
-            before = (states.repeat_interleave(count, 0), mask.repeat_interleave(count, 0))
-            logits = logits_of(*before, flat_ids, flat_tokens)
-            loss = F.cross_entropy(logits.float().transpose(1, 2), flat_ids, reduction="none")
-            losses.append((loss * flat_tokens).sum(1).unflatten(0, (-1, count)))
+        if original_protocol and memory is not None:
+            raise ValueError("The original ranks on all frames at once: leave `memory` out, or `original_protocol`.")
+        with restored_on_error(memory):
+            video = self.read_video(memory=memory, all_frames=original_protocol, **kwargs)
+            ids, is_token = self.check_candidates(len(video.embeds), candidate_input_ids, candidate_attention_mask)
+            embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
+            states, logits_of = embeds, self.logits_of_continuation
+            if self.config.text_config.is_encoder_decoder:
+                encoder = self.get_encoder()
+                states = encoder(inputs_embeds=embeds, attention_mask=mask, return_dict=True).last_hidden_state
+                logits_of = self.logits_of_decoder
+            losses = []
+            for some_ids, some_tokens in zip(
+                ids.split(candidates_per_pass, 1), is_token.split(candidates_per_pass, 1), strict=True
+            ):
+                count = some_ids.shape[1]
+                flat_ids, flat_tokens = some_ids.flatten(0, 1), some_tokens.flatten(0, 1)
+                before = (states.repeat_interleave(count, 0), mask.repeat_interleave(count, 0))
+                logits = logits_of(*before, flat_ids, flat_tokens)
+                loss = F.cross_entropy(logits.float().transpose(1, 2), flat_ids, reduction="none")
+                losses.append((loss * flat_tokens).sum(1).unflatten(0, (-1, count)))
         all_losses = torch.cat(losses, dim=1)
+        if original_protocol:
+            all_losses = all_losses / (embeds.shape[1] + ids.shape[2] - 1)
         return MemoryBankQFormerRankingOutput(losses=all_losses, ranks=all_losses.argsort(dim=1, stable=True))
 
     def check_candidates(
@@ -582,9 +657,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         vocab_size)`. The first is foreseen at the last token before, which padding may follow.
         """
         before, length = states.shape[1], input_ids.shape[1]
-        self.check_length(before + length)
         sequence = torch.cat([states, self.get_input_embeddings()(input_ids)], dim=1)
         mask = torch.cat([mask, is_token.to(mask)], dim=1)
+        self.check_length(mask)
         logits = self.run_language_model(None, mask, inputs_embeds=sequence, use_cache=False)[0].logits
         time = torch.arange(before, device=mask.device)
         last = torch.where(mask[:, :before].bool(), time, 0).amax(1, keepdim=True)

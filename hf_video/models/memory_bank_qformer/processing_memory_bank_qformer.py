@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import AddedToken
 from transformers.feature_extraction_utils import BatchFeature
+from transformers.image_utils import ImageInput, load_image, make_flat_list_of_images
 from transformers.processing_utils import ProcessorMixin
 from transformers.utils import TensorType, cached_file
 from transformers.video_utils import VideoInput
@@ -24,7 +25,8 @@ FLATTEN_MESSAGES = """\
     {%- else -%}
         {%- set flat.text = '' -%}
         {%- for block in message['content'] -%}
-            {%- set flat.text = flat.text + ('VIDEO_TOKEN' if block['type'] == 'video' else block['text']) -%}
+            {%- set is_text = block['type'] == 'text' -%}
+            {%- set flat.text = flat.text + (block['text'] if is_text else 'VIDEO_TOKEN') -%}
         {%- endfor -%}
     {%- endif -%}
     {%- set flat.messages = flat.messages + [dict(message, content=flat.text)] -%}
@@ -46,7 +48,8 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
             beginning: its `truncation_side` is set to "left". None for a model without a language model.
         qformer_tokenizer (`PreTrainedTokenizerBase`, *optional*): of the Q-Former, likewise. None where the Q-Former
             reads no text, as that of BLIP-2.
-        num_query_tokens (`int`, defaults to 32): as in the model's configuration.
+        num_query_tokens (`int`, defaults to 32): as in the model's configuration. For a model without memory
+            (`memory_bank_length=0`), which reads every frame's queries, as many for each of `num_frames`.
         video_token (`str`, *optional*, defaults to `"<video>"`): placeholder, added to the tokenizer if it is none of
             its tokens; the model's `video_token_id` is its id. None for models that put the video in front of the text
             without placeholders.
@@ -109,12 +112,17 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         text: str | Sequence[str] | None = None,
         qformer_text: str | Sequence[str] | None = None,
         text_target: str | Sequence[str] | None = None,
-        images: None = None,
+        images: ImageInput | None = None,
         audio: None = None,
         add_special_tokens: bool = True,
         max_length: int | None = None,
         max_target_length: int | None = None,
+        padding: bool | str = True,
+        truncation: bool | str | None = None,
         return_tensors: str | TensorType | None = None,
+        text_kwargs: dict[str, Any] | None = None,
+        videos_kwargs: dict[str, Any] | None = None,
+        common_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
         """
@@ -127,11 +135,17 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
             qformer_text (`str` or `Sequence[str]`, *optional*): what the Q-Former reads; the prompt by default.
             text_target (`str` or `Sequence[str]`, *optional*): the answers, for training. Of a decoder they follow the
                 prompt, with the end of sequence behind them, and padding comes last; for generation it comes first.
-            images, audio: none; there for chat templates.
+            images (*optional*): instead of videos, images that are read as videos of one frame.
+            audio: none; there for chat templates.
             add_special_tokens (`bool`, defaults to `True`): whether prompts get those of the tokenizer.
             max_length (`int`, *optional*): tokens of the prompt, without placeholders, and of the Q-Former's text.
             max_target_length (`int`, *optional*): tokens of the answer; the rest is cut off.
+            padding (`bool` or `str`, defaults to `True`): texts are padded to the longest.
+            truncation (`bool`, *optional*): whether long texts are cut; with `max_length` by default. Without it they
+                are cut to what the tokenizer's model reads.
             return_tensors (`str`, *optional*): "pt" for tensors.
+            text_kwargs, videos_kwargs, common_kwargs (`dict`, *optional*): the same options, sorted by what they are
+                of.
             kwargs: options of the video processor.
 
         Returns:
@@ -141,11 +155,31 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
             as `input_ids` with -100 but for the answer, or of an encoder-decoder (batch_size, target_length).
 
         Raises:
-            ValueError: if the numbers of videos and texts differ, a text holds several videos, or answers come
-                without prompts.
+            ValueError: if the numbers of videos and texts differ, a text holds several videos, answers come without
+                prompts, or texts are to be padded to another length.
         """
-        if images is not None or audio is not None:
-            raise ValueError(f"{type(self).__name__} takes videos and texts, no images and no sound.")
+        if nested := [each for each in (common_kwargs, text_kwargs, videos_kwargs) if each]:
+            options = {
+                "add_special_tokens": add_special_tokens,
+                "max_length": max_length,
+                "max_target_length": max_target_length,
+                "padding": padding,
+                "truncation": truncation,
+                "return_tensors": return_tensors,
+                **kwargs,
+            }
+            for each in nested:
+                options |= each
+            return self(videos, text, qformer_text, text_target, images, audio, **options)
+        if audio is not None:
+            raise ValueError(f"{type(self).__name__} takes videos, images and texts, no sound.")
+        if padding not in (True, "longest"):
+            raise ValueError(f"Texts are padded to the longest: `padding` is True or 'longest', got {padding!r}.")
+        if images is not None:
+            if videos is not None:
+                raise ValueError("Pass `videos` or `images`: a text is of one video.")
+            videos, kwargs = _as_videos(images), kwargs | {"do_sample_frames": False}
+        truncation = max_length is not None if truncation is None else truncation
         if videos is None and text is None and qformer_text is None:
             raise ValueError("Pass `videos`, `text` or `qformer_text`.")
         if text_target is not None and (text is None or self.tokenizer is None):
@@ -158,7 +192,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         prompts = _one_each(text, num_videos, "text", videos is not None)
         if prompts is not None and self.tokenizer is not None:
             targets = _one_each(text_target, len(prompts), "text_target")
-            data |= self._tokenize(prompts, targets, add_special_tokens, max_length, max_target_length)
+            data |= self._tokenize(prompts, targets, add_special_tokens, truncation, max_length, max_target_length)
         if self.qformer_tokenizer is not None and (qformer_text is not None or prompts is not None):
             if qformer_text is None and prompts is not None:
                 qformer_text = [prompt.replace(self.video_token or "", "") for prompt in prompts]
@@ -166,7 +200,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
             is_number_fixed = videos is not None or prompts is not None
             read = _one_each(qformer_text, number, "qformer_text", is_number_fixed)
             encoded = self.qformer_tokenizer(
-                read, padding=True, padding_side="right", truncation=max_length is not None, max_length=max_length
+                read, padding=True, padding_side="right", truncation=truncation, max_length=max_length
             )
             data |= {f"qformer_{name}": encoded[name] for name in ("input_ids", "attention_mask")}
         return BatchFeature(data, tensor_type=return_tensors, skip_tensor_conversion=self.skip_tensor_conversion)
@@ -176,18 +210,24 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         prompts: list[str],
         targets: list[str] | None,
         add_special_tokens: bool,
+        truncation: bool | str,
         max_length: int | None,
         max_target_length: int | None,
     ) -> dict[str, list[list[int]]]:
         """Prompts with placeholders, and labels where there are targets; lists of one length."""
         encoded = self.tokenizer(
-            prompts, add_special_tokens=add_special_tokens, truncation=max_length is not None, max_length=max_length
+            prompts, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
         )
         sequences = [self._with_placeholders(*pair) for pair in zip(prompts, encoded["input_ids"], strict=True)]
         labels = None
         if targets is not None and self.is_encoder_decoder:
             labels = [ids[:max_target_length] for ids in self.tokenizer(text_target=targets)["input_ids"]]
         elif targets is not None:
+            if self.tokenizer.eos_token_id is None:
+                raise ValueError(
+                    "An answer ends with the end of sequence, but the tokenizer has no `eos_token`: set one, which "
+                    "the model's `generation_config.eos_token_id` names, too."
+                )
             answers = self.tokenizer(targets, add_special_tokens=False)["input_ids"]
             answers = [[*ids, self.tokenizer.eos_token_id][:max_target_length] for ids in answers]
             pairs = list(zip(sequences, answers, strict=True))
@@ -256,6 +296,15 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         return super()._load_tokenizer_from_pretrained(
             sub_processor_type, pretrained_model_name_or_path, subfolder=subfolder, **kwargs
         )
+
+
+def _as_videos(images: Any) -> list[Any]:
+    """Images, in whatever nesting, as videos of one frame."""
+    if isinstance(images, (list, tuple)):
+        return [video for image in images for video in _as_videos(image)]
+    if isinstance(images, str):
+        return [[load_image(images)]]
+    return [[image] for image in make_flat_list_of_images(images)]
 
 
 def _one_each(texts: Any, number: int, name: str, is_number_fixed: bool = True) -> list[str] | None:

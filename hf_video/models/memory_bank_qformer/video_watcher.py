@@ -1,14 +1,17 @@
 """Watching a video that goes on: frames in, answers out, with time and memory that do not grow."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 
 from .memory_bank import MemoryBank
 from .memory_replay import replay_memory
+
+# How far half precisions move a token of the Q-Former's input, as a share of its length; other words are farther.
+ROUNDING = 0.02
 
 
 class VideoWatcher:
@@ -30,10 +33,11 @@ class VideoWatcher:
         chunk_size (`int`, defaults to 8): frames that the vision tower takes at once. A live source with 1 is
             answered about without delay.
         memory ([`MemoryBank`], *optional*): of frames seen before, grown in place. One that was filled with another
-            question is replayed.
+            question is left as it is, and a replay of it grows.
 
     Raises:
-        ValueError: if the model has no memory, or the memory is of several videos.
+        ValueError: if the model has no memory, its Q-Former reads text and the processor has no tokenizer for it, the
+            question is too long, or the memory is of several videos or of another model.
     """
 
     def __init__(
@@ -49,27 +53,35 @@ class VideoWatcher:
             raise ValueError(f"chunk_size is {chunk_size}; at least 1 frame is expected.")
         if not model.base_model.has_memory:
             raise ValueError("This model has no memory (`memory_bank_length=0`), so it cannot watch frame by frame.")
+        if model.config.use_qformer_text_input and processor.qformer_tokenizer is None:
+            raise ValueError("The model's Q-Former reads text, but the processor has no `qformer_tokenizer` for it.")
         if memory is not None and memory.batch_size > 1:
             raise ValueError(f"The memory is of {memory.batch_size} videos: `take` one of them.")
         self.model, self.processor = model.eval(), processor
         self.question, self.prompt, self.chunk_size = question, prompt, chunk_size
         self._text = self._qformer_inputs(question)
-        # The queries after the last frame, which a memory does not hold.
-        self._queries: torch.Tensor | None = None
+        origin = {"model": _fingerprint(model.base_model.query_tokens), "text": self._ask(question)}
+        if memory is None:
+            memory = MemoryBank(model.config.memory_bank_length, model.config.memory_policy)
+        elif memory.batch_size:
+            if memory.origin.get("model", origin["model"]) != origin["model"]:
+                raise ValueError("The memory was filled by another model: go on with that one, or begin without it.")
+            memory = memory.to(model.device)
+            if not self._fits(memory):
+                kept = memory.origin
+                memory, _ = replay_memory(model.base_model, memory, **self._text)
+                memory.origin = dict(kept)
         self.memory = memory
-        if memory is not None and memory.batch_size:
-            self.memory = memory.to(model.device)
-            if not self._fits(self.memory):
-                self.memory, self._queries = replay_memory(model.base_model, self.memory, **self._text)
+        self.memory.origin |= origin
 
     @property
     def frames_seen(self) -> int:
         """Frames so far, with those of the memory that the watcher began with."""
-        return int(self.memory.frames_seen.sum()) if self.memory is not None else 0
+        return int(self.memory.frames_seen.sum())
 
     def watch(self, frames: Iterable[Any]) -> Iterator[int]:
         """
-        Read frames, one after the other.
+        Read frames, one after the other. An error of their source is raised behind the frames before it.
 
         Args:
             frames: from anywhere, a generator or a list: images of one size, PIL images or arrays (height, width,
@@ -78,8 +90,7 @@ class VideoWatcher:
         Yields:
             `frames_seen`, after each frame. Here the caller may answer, save, or stop.
         """
-        frames = iter(frames)
-        while chunk := list(islice(frames, self.chunk_size)):
+        for chunk in _chunks(frames, self.chunk_size):
             pixel_values = self.processor.video_processor(
                 chunk, do_sample_frames=False, num_crops=1, return_tensors="pt"
             )["pixel_values"]
@@ -88,10 +99,7 @@ class VideoWatcher:
                 vision_embeds = self.model.base_model.get_vision_embeds(pixel_values)
             for frame in vision_embeds.split(1, dim=1):
                 with torch.no_grad():
-                    outputs = self.model.base_model(
-                        vision_embeds=frame, memory=self.memory, return_dict=True, **self._text
-                    )
-                self.memory, self._queries = outputs.memory, outputs.last_hidden_state
+                    self.model.base_model(vision_embeds=frame, memory=self.memory, **self._text)
                 yield self.frames_seen
 
     def update(self, frames: Iterable[Any]) -> int:
@@ -111,49 +119,103 @@ class VideoWatcher:
             generate_kwargs: as for the model's `generate`.
 
         Raises:
-            ValueError: if there was no frame yet.
+            ValueError: if there was no frame yet, or the question is too long.
         """
-        if self.memory is None or not self.frames_seen:
+        if not self.frames_seen:
             raise ValueError("There is nothing to answer about yet: watch at least one frame.")
         question = self.question if question is None else question
-        text, queries = self._qformer_inputs(question), self._queries
+        text, inputs = self._qformer_inputs(question), self._language_model_inputs(question)
+        queries = self.memory.last_queries
         if queries is None or not _equal(text, self._text):
             _, queries = replay_memory(self.model.base_model, self.memory, **text)
-        inputs = self.processor(text=self.prompt.format(question), return_tensors="pt").to(self.model.device)
         ids = self.model.generate(
-            video_embeds=self.model.base_model.language_projection(queries),
+            video_embeds=self.model.base_model.language_projection(queries.to(self.model.dtype)),
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             **generate_kwargs,
         )
         return self.processor.batch_decode(ids, skip_special_tokens=True)[0].strip()
 
+    def check_question(self, question: str) -> None:
+        """
+        See before hours of watching that a question can be answered behind them.
+
+        Raises:
+            ValueError: if it is too long for the Q-Former, or the processor cannot make a prompt of it.
+        """
+        self._qformer_inputs(question)
+        self._language_model_inputs(question)
+
     def save(self, path: str | os.PathLike) -> None:
         """
-        Write the memory, complete or not at all, as [`MemoryBank.save`] does; [`MemoryBank.load`] reads it.
+        Write the memory, complete or not at all, as [`MemoryBank.save`] does; [`MemoryBank.load`] reads it. The file
+        tells of the question and, by a hash, of the model.
 
         Raises:
             ValueError: if there was no frame yet, or the last one was interrupted while it entered the memory.
         """
-        if self.memory is None or not self.frames_seen:
+        if not self.frames_seen:
             raise ValueError("There is nothing to save yet: watch at least one frame.")
         self.memory.save(path)
 
     def _qformer_inputs(self, question: str) -> dict[str, torch.Tensor]:
-        if self.processor.qformer_tokenizer is None:
+        if not self.model.config.use_qformer_text_input:
             return {}
-        inputs = self.processor(qformer_text=self.prompt.format(question), return_tensors="pt")
+        inputs = self.processor(qformer_text=self._ask(question), return_tensors="pt")
+        length = inputs["qformer_input_ids"].shape[1]
+        longest = self.model.config.qformer_config.max_position_embeddings
+        if length > longest:
+            raise ValueError(
+                f"{question!r} has {length} tokens, but the Q-Former reads at most {longest}: shorten it."
+            )
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
+
+    def _language_model_inputs(self, question: str) -> Any:
+        return self.processor(text=self._ask(question), return_tensors="pt").to(self.model.device)
+
+    def _ask(self, question: str) -> str:
+        # Whatever else the prompt has in braces is text.
+        return self.prompt.replace("{}", question)
 
     @torch.no_grad()
     def _fits(self, memory: MemoryBank) -> bool:
-        """Whether the memory was filled with this text: the input of the first layer is the same for every frame."""
-        if not memory.query:
+        """Whether the memory was filled with this text."""
+        if not self._text:
             return True
+        if "text" in memory.origin:
+            return memory.origin["text"] == self._ask(self.question)
+        if not memory.query:
+            return False
+        # The input of the first layer is the same for every frame.
         base = self.model.base_model
         expected = base.qformer.embeddings(base.query_tokens, self._text.get("qformer_input_ids"))
         bank = memory.query[0]
-        return bank.size == expected.shape[1:] and torch.allclose(bank.states[:, 0], expected.float(), atol=1e-3)
+        if bank.size != expected.shape[1:]:
+            return False
+        distance = (bank.states[:, 0] - expected).norm(dim=-1)
+        return bool((distance <= ROUNDING * expected.float().norm(dim=-1)).all())
+
+
+def _chunks(frames: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` frames; the last, also before an error of the source, may be shorter."""
+    chunk: list[Any] = []
+    try:
+        for frame in frames:
+            chunk.append(frame)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except Exception:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def _fingerprint(weights: torch.Tensor) -> str:
+    """A hash of the signs, which are the same in every precision."""
+    return hashlib.sha256(torch.signbit(weights.detach()).cpu().numpy().tobytes()).hexdigest()
 
 
 def _equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM
 
-from hf_video import MemoryBank, MemoryBankQFormerForConditionalGeneration
+from hf_video import MemoryBank, MemoryBankQFormerConfig, MemoryBankQFormerForConditionalGeneration
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_config, tiny_model
 
@@ -187,6 +187,156 @@ def test_a_memory_grows_while_questions_are_asked(model):
     assert memory.frames_seen.tolist() == [9, 9]
     assert torch.equal(answers, expected)
     assert torch.equal(early, model.generate(vision_embeds=frames[:, :5], **inputs, **text, **options))
+
+
+@pytest.mark.parametrize("num_before", [0, 4], ids=["new", "in use"])
+def test_a_call_that_fails_leaves_the_memory_as_it_was(model, num_before):
+    """Tried again it does not count frames twice."""
+    frames, text = random_frames(), prompts(model)
+    inputs = {**random_text(), **text}
+    memory, expected = (MemoryBank(model.config.memory_bank_length) for _ in range(2))
+    for each in (memory, expected) if num_before else ():
+        model.generate(vision_embeds=frames[:, :num_before], memory=each, **inputs, max_new_tokens=1)
+    rest = {"vision_embeds": frames[:, num_before:], "memory": memory, **inputs}
+    candidates = torch.ones(1, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match="max_new_token"):
+        model.generate(**rest, max_new_token=3)
+    for call in (model, model.generate, lambda **kwargs: model.rank_candidates(candidates, **kwargs)):
+        with pytest.raises(ValueError, match="2 videos and 1 texts"):
+            call(**rest | {name: tensor[:1] for name, tensor in text.items()})
+    with pytest.raises(ValueError, match="`labels`"):
+        model(**rest, labels=torch.ones(3, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match="candidate_attention_mask"):
+        model.rank_candidates(candidates, torch.ones(1, 1), **rest)
+    seen = [num_before] * 2 if num_before else []
+    assert memory.frames_seen.tolist() == seen and not memory.is_unfinished
+    answers = model.generate(**rest, max_new_tokens=6)
+    assert torch.equal(answers, model.generate(**rest | {"memory": expected}, max_new_tokens=6))
+    assert memory.frames_seen.tolist() == [9, 9]
+
+
+def test_ranks_grow_a_memory_in_place(model):
+    memory = MemoryBank(model.config.memory_bank_length)
+    model.rank_candidates(torch.ones(1, 2, dtype=torch.long), memory=memory, **video_inputs(), **prompts(model))
+    assert memory.frames_seen.tolist() == [9, 9]
+
+
+WINDOW = {**LLAMA, "model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 6}
+OPT = {**TOKENS, "model_type": "opt", "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 16}
+OPT |= {"hidden_size": 32, "ffn_dim": 48, "word_embed_proj_dim": 24}
+BART = {**TOKENS, "model_type": "bart", "d_model": 24, "encoder_layers": 1, "decoder_layers": 1}
+BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+BART |= {"decoder_start_token_id": 2, "max_position_embeddings": 24, "is_encoder_decoder": True}
+MAMBA = {**TOKENS, "model_type": "mamba", "hidden_size": 24, "state_size": 4, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("text_config", [WINDOW, T5, BART], ids=["window", "relative", "absolute"])
+def test_padding_of_prompts_does_not_change_answers(text_config, side):
+    """Of language models that look a number of tokens back, and of encoders that count positions, too."""
+    model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=text_config)
+    texts, video_embeds = prompts(model, (9, 2), side), torch.randn(2, NUM_QUERIES, 24)
+    options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    candidates = torch.tensor([[5, 6], [7, 8]])
+    together = model.generate(video_embeds=video_embeds, **texts, **options)
+    losses = model.rank_candidates(candidates, video_embeds=video_embeds, **texts).losses
+    for row in range(2):
+        one = {
+            "video_embeds": video_embeds[row : row + 1],
+            "input_ids": texts["input_ids"][row : row + 1, texts["attention_mask"][row].bool()],
+        }
+        alone = model.generate(**one, **options)
+        assert_close(together.logits[0][row], alone.logits[0][0], atol=1e-5, rtol=1e-4)
+        assert_close(losses[row], model.rank_candidates(candidates, **one).losses[0], atol=1e-4, rtol=1e-4)
+
+
+def test_embeddings_may_be_narrower_than_the_language_model(tmp_path):
+    model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=OPT, video_token_id=PLACE)
+    assert model.config.projection_dim == model.memory_bank_qformer.language_projection.out_features == 24
+    text = prompts(model, (5, 5))
+    outputs = model(**video_inputs(), **text)
+    words = model.get_input_embeddings()(text["input_ids"][:, NUM_QUERIES:])
+    given = torch.cat([outputs.video_embeds, words], dim=1)
+    assert_close(outputs.logits, model.language_model(inputs_embeds=given).logits)
+
+
+def test_a_projection_of_another_width_is_refused():
+    model = make_model("in its place")
+    model.config.projection_dim = 32
+    with pytest.raises(ValueError, match="the width 32, those of the text 24"):
+        model(video_embeds=torch.zeros(2, NUM_QUERIES, 32), **prompts(model))
+
+
+def test_a_language_model_without_a_key_cache_is_read():
+    model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=MAMBA)
+    outputs = model(**video_inputs(), **prompts(model))
+    assert outputs.logits.shape == (2, NUM_QUERIES + 5, VOCAB_SIZE) and outputs.past_key_values is None
+
+
+def test_more_tokens_have_all_that_tokens_have(tmp_path):
+    """BART has a bias for each, besides the embeddings."""
+    model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=BART)
+    model.resize_token_embeddings(VOCAB_SIZE + 3, mean_resizing=False)
+    text = prompts(model) | {"input_ids": torch.full((2, 5), VOCAB_SIZE + 2)}
+    outputs = model(**video_inputs(), **text, labels=torch.full((2, 3), VOCAB_SIZE + 1))
+    assert outputs.logits.shape[-1] == VOCAB_SIZE + 3 == model.config.text_config.vocab_size
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    labels = torch.full((2, 3), VOCAB_SIZE + 1)
+    assert_close(loaded(**video_inputs(), **text, labels=labels).loss, outputs.loss)
+
+
+def test_padding_does_not_count_as_length():
+    """Of 64 tokens that the language model reads."""
+    model = make_model()
+    text = prompts(model, (70, 50), "right")
+    with pytest.raises(ValueError, match="74 tokens.*reads at most 64"):
+        model(video_embeds=EMBEDS, **text)
+    text["attention_mask"][:, 50:] = 0
+    cut = {name: tensor[:, :50] for name, tensor in text.items()}
+    options = {"video_embeds": EMBEDS, "max_new_tokens": 2, "do_sample": False}
+    assert torch.equal(model.generate(**text, **options), model.generate(**cut, **options))
+    assert_close(
+        model(video_embeds=EMBEDS, **text).logits[:, :54], model(video_embeds=EMBEDS, **cut).logits, atol=1e-5, rtol=0
+    )
+
+
+def test_places_in_embeddings_need_an_embedding():
+    model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=LLAMA, video_token_id=VOCAB_SIZE)
+    with pytest.raises(ValueError, match=f"no embedding of the token {VOCAB_SIZE}.*pass `input_ids`"):
+        model(video_embeds=EMBEDS, inputs_embeds=torch.zeros(2, 6, 24))
+
+
+def test_padding_is_that_of_the_language_model():
+    """`Seq2SeqTrainer` asks the configuration for it, to pad answers without a tokenizer."""
+    config = MemoryBankQFormerConfig(text_config={**LLAMA, "pad_token_id": 3})
+    assert config.pad_token_id == 3 and "pad_token_id" not in config.to_dict()
+    config.pad_token_id = 5
+    assert config.text_config.pad_token_id == 5
+    assert MemoryBankQFormerConfig().pad_token_id is None
+
+
+def test_the_protocol_of_the_original_ranks_on_all_frames():
+    """Equal to the model that has no visual memory, asked for all frames; ragged videos to each one alone."""
+    model, other = make_model(), make_model(visual_memory=False)
+    other.load_state_dict(model.state_dict(), strict=False)
+    candidates, text = torch.tensor([[5, 6], [7, 8], [9, 2]]), prompts(model, (5, 5))
+    inputs = video_inputs(num_frames=5)
+    has_frame = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    found = model.rank_candidates(candidates, **inputs, **text, frame_attention_mask=has_frame, original_protocol=True)
+    for row in range(2):
+        one = {name: tensor[row : row + 1] for name, tensor in {**inputs, **text}.items()}
+        one["vision_embeds"] = one["vision_embeds"][:, has_frame[row]]
+        read = {name: one.pop(name) for name in inputs}
+        with torch.no_grad():
+            frames = other.memory_bank_qformer(**read, output_frame_hidden_states=True).frame_hidden_states
+            video_embeds = other.memory_bank_qformer.language_projection(frames).flatten(1, 2)
+        expected = other.rank_candidates(candidates, video_embeds=video_embeds, **one).losses
+        # The longest sequence has 5 frames, prompt and candidate.
+        assert_close(found.losses[row] * (5 * NUM_QUERIES + 5 + 2 - 1), expected[0], atol=1e-4, rtol=1e-4)
+    assert model.memory_bank_qformer.frame_position_embeddings is not None and model.config.visual_memory
+    with pytest.raises(ValueError, match="leave `memory` out"):
+        model.rank_candidates(candidates, **inputs, **text, memory=MemoryBank(3), original_protocol=True)
 
 
 def test_without_a_text_a_text_is_begun(model):

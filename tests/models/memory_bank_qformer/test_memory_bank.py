@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from hf_video import MemoryBank
+from hf_video.models.memory_bank_qformer import memory_bank
 from hf_video.models.memory_bank_qformer.frame_bank import Bank
 from tests.goldens import load_golden
 
@@ -32,6 +34,7 @@ def filled_memory(num_frames=7, batch_size=2):
 def assert_same(memory, expected):
     """Equal in everything that can be read."""
     assert memory.frames_seen.tolist() == expected.frames_seen.tolist()
+    torch.testing.assert_close(memory.last_queries, expected.last_queries)
     assert len(memory.banks()) == len(expected.banks()) > 0
     for bank, other in zip(memory.banks(), expected.banks(), strict=True):
         torch.testing.assert_close(bank.states, other.states)
@@ -134,6 +137,31 @@ def test_selected_videos_go_on_as_if_alone(change, rows):
 
 
 @torch.no_grad()
+def test_the_last_queries_are_those_after_each_videos_last_frame():
+    model, text = tiny_model(), random_text(3)
+    frames = random_frames(3, 6)
+    has_frame = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
+    outputs = model(vision_embeds=frames, frame_attention_mask=has_frame, **text)
+    memory = outputs.memory
+    assert torch.equal(memory.last_queries, outputs.last_hidden_state)
+    kept = memory.last_queries.clone()
+    some = torch.tensor([[True], [False], [True]])
+    more = model(vision_embeds=frames[:, :1], frame_attention_mask=some, memory=memory, **text)
+    assert torch.equal(memory.last_queries[1], kept[1])
+    assert torch.equal(memory.last_queries[[0, 2]], more.last_hidden_state[[0, 2]])
+    memory.batch_select_indices(torch.tensor([2, 1]))
+    assert torch.equal(memory.last_queries, torch.stack([more.last_hidden_state[2], kept[1]]))
+    memory.reset()
+    assert memory.last_queries is None
+
+
+def test_the_last_queries_carry_no_gradient():
+    model, text = tiny_model(), random_text()
+    outputs = model(vision_embeds=random_frames(), **text)
+    assert outputs.last_hidden_state.requires_grad and not outputs.memory.last_queries.requires_grad
+
+
+@torch.no_grad()
 def test_a_clone_goes_its_own_way():
     model, text, memory = filled_memory()
     branch, kept = memory.clone(), memory.clone()
@@ -176,10 +204,12 @@ def test_shortening_one_by_one_equals_shortening_at_once():
 @torch.no_grad()
 def test_a_saved_memory_goes_on_the_same(tmp_path, num_frames):
     model, text, memory = filled_memory(num_frames)
+    memory.origin = {"camera": "door"}
     memory.save(tmp_path / "video.safetensors")
     loaded = MemoryBank.load(tmp_path / "video.safetensors")
     assert (loaded.length, loaded.policy) == (3, "merge")
     assert_same(loaded, memory)
+    assert loaded.origin == {"camera": "door"}
     more = random_frames(2, 4, seed=8)
     outputs = [model(vision_embeds=more, memory=each, **text) for each in (memory, loaded)]
     torch.testing.assert_close(outputs[0].last_hidden_state, outputs[1].last_hidden_state, atol=1e-5, rtol=0)
@@ -196,6 +226,29 @@ def test_another_file_is_no_memory(tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="is not a file that `MemoryBank.save` wrote"):
         MemoryBank.load(tmp_path / "a.safetensors")
+    (tmp_path / "text").write_text("no tensors at all")
+    with pytest.raises(ValueError, match="text is not a file that `MemoryBank.save` wrote, or is damaged"):
+        MemoryBank.load(tmp_path / "text")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(SafetensorError("No space left"), OSError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_a_save_that_fails_leaves_the_older_file_alone(tmp_path, monkeypatch, error, expected):
+    path = tmp_path / "memory"
+    MemoryBank(4).save(path)
+    before = path.read_bytes()
+
+    def fail(tensors, unfinished, metadata):
+        unfinished.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(memory_bank, "save_file", fail)
+    with pytest.raises(expected) as caught:
+        MemoryBank(5).save(path)
+    assert expected is KeyboardInterrupt or f"{path} was not written: No space left" in str(caught.value)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_moving_moves_everything():
@@ -204,6 +257,7 @@ def test_moving_moves_everything():
     assert memory.to("meta") is memory
     for bank in memory.banks():
         assert all(tensor.is_meta for tensor in bank.tensors())
+    assert memory.last_queries.is_meta
 
 
 def test_an_interrupted_frame_is_no_part_of_a_memory(monkeypatch, tmp_path):

@@ -54,6 +54,13 @@ def test_a_memory_of_a_model_is_drawn_with_its_frames(tmp_path):
     assert images.width > plain.width
 
 
+@pytest.mark.parametrize("name", ["memory.xyz", "memory"])
+def test_endings_of_no_format_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name} should end in a format of pictures, one of .*png"):
+        draw_memory(one_hot_memory("merge", 3), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_memory_without_frames_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no frames"):
         draw_memory(MemoryBank(3), tmp_path / "none.png")

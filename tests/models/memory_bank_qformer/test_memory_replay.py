@@ -32,7 +32,7 @@ def test_it_is_exact_as_long_as_nothing_was_merged(model, num_frames):
     assert same(queries, expected.last_hidden_state)
     for bank, other in zip(replayed.banks(), expected.memory.banks(), strict=True):
         assert same(bank.states, other.states) and same(bank.counts, other.counts)
-    assert replayed.frames_seen.tolist() == [num_frames]
+    assert replayed.frames_seen.tolist() == [num_frames] and torch.equal(replayed.last_queries, queries)
     assert all(torch.equal(bank.states, old) for bank, old in zip(memory.banks(), states, strict=True))
 
 
@@ -80,6 +80,18 @@ def test_a_qformer_without_text_is_replayed_too():
     model = tiny_model(memory_bank_length=LENGTH, use_qformer_text_input=False)
     outputs = model(vision_embeds=random_frames(1, LENGTH))
     assert same(replay_memory(model, outputs.memory)[1], outputs.last_hidden_state)
+
+
+@torch.no_grad()
+def test_texts_that_do_not_fit_are_refused(model):
+    memory = model(vision_embeds=random_frames(2, 2), **random_text(2)).memory
+    with pytest.raises(ValueError, match=r"here 2 texts of at most 24 tokens, got \(3, 6\)"):
+        replay_memory(model, memory, **random_text(3))
+    with pytest.raises(ValueError, match=r"at most 24 tokens, got \(2, 30\)"):
+        replay_memory(model, memory, **random_text(2, length=30))
+    blind = tiny_model(memory_bank_length=LENGTH, use_qformer_text_input=False)
+    with pytest.raises(ValueError, match="reads no text"):
+        replay_memory(blind, blind(vision_embeds=random_frames(1, 2)).memory, **ids_of(0))
 
 
 @torch.no_grad()

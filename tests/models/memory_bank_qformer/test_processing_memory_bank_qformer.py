@@ -5,13 +5,15 @@ import logging
 import numpy as np
 import pytest
 import torch
-from transformers import AutoProcessor
+from PIL import Image
+from transformers import AutoProcessor, pipeline
 
 from hf_video import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
 
 from .memory_bank_qformer_testing import tiny_config
 from .tokenizers_testing import word_tokenizer
+from .watching_testing import tiny_pair
 
 NUM_QUERIES = 4
 QUESTION, SHORT_QUESTION = "which digit came first", "which digit"
@@ -164,7 +166,9 @@ def test_generated_ids_are_decoded():
         ({"text": [QUESTION] * 2, "text_target": ["one"]}, "`text_target` has 1 texts, but 2 are expected"),
         ({"text_target": "one", "with_videos": True}, "`text_target` answers a prompt"),
         ({"text": [1]}, "`text` is a text or a list of texts"),
-        ({"text": QUESTION, "images": ["a.png"]}, "no images"),
+        ({"text": QUESTION, "audio": ["a.wav"]}, "no sound"),
+        ({"text": QUESTION, "images": [np.zeros((8, 8, 3), np.uint8)], "with_videos": True}, "`videos` or `images`"),
+        ({"text": QUESTION, "padding": "max_length"}, "padded to the longest"),
     ],
 )
 def test_wrong_inputs_are_named(arguments, message, videos):
@@ -179,3 +183,56 @@ def test_a_tokenizer_without_padding_is_named():
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match="no `pad_token`"):
         make_processor(tokenizer=tokenizer)(text=[QUESTION, SHORT_QUESTION])
+
+
+def test_an_answer_without_an_end_is_refused():
+    tokenizer = word_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="no `eos_token`"):
+        make_processor(tokenizer=tokenizer)(text=QUESTION, text_target="one")
+
+
+def test_options_are_taken_as_processors_of_transformers_take_them(videos):
+    processor = make_processor()
+    texts = [QUESTION, SHORT_QUESTION]
+    expected = processor(videos, texts, max_length=3, num_frames=2, return_tensors="pt")
+    flat = processor(videos, texts, padding=True, truncation=True, max_length=3, num_frames=2, return_tensors="pt")
+    nested = processor(
+        videos=videos,
+        text=texts,
+        text_kwargs={"padding": True, "truncation": True, "max_length": 3},
+        videos_kwargs={"num_frames": 2},
+        common_kwargs={"return_tensors": "pt"},
+    )
+    for inputs in (flat, nested):
+        assert inputs.keys() == expected.keys()
+        assert all(torch.equal(inputs[name], expected[name]) for name in expected)
+    assert len(processor(text=QUESTION, max_length=3, truncation=False)["input_ids"][0]) == NUM_QUERIES + 5
+
+
+def test_images_are_videos_of_one_frame(videos):
+    processor = make_processor()
+    images = list(videos[:, 0])
+    expected = processor(videos[:, :1], QUESTION, num_frames=1, return_tensors="pt")
+    for given in (images, [[image] for image in images], [Image.fromarray(image) for image in images]):
+        inputs = processor(images=given, text=QUESTION, return_tensors="pt")
+        assert inputs["pixel_values"].shape == (2, 1, 3, 16, 16)
+        assert all(torch.equal(inputs[name], expected[name]) for name in expected)
+
+
+def test_the_pipeline_of_images_and_texts_answers(videos):
+    model, processor = tiny_pair()
+    processor.tokenizer.chat_template = CHAT_TEMPLATE
+    processor = MemoryBankQFormerProcessor(
+        processor.video_processor, processor.tokenizer, processor.qformer_tokenizer, NUM_QUERIES
+    )
+    answering = pipeline("image-text-to-text", model=model, processor=processor)
+    image = Image.fromarray(videos[0, 0])
+    options = {"max_new_tokens": 3, "return_full_text": False}
+    inputs = processor(images=image, text=SHORT_QUESTION, return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=3)
+    expected = processor.batch_decode(ids, skip_special_tokens=True)[0]
+    assert expected and answering(image, SHORT_QUESTION, **options)[0]["generated_text"] == expected
+    content = [{"type": "image", "image": image}, {"type": "text", "text": SHORT_QUESTION}]
+    chat = answering(text=[{"role": "user", "content": content}], **options)
+    assert isinstance(chat[0]["generated_text"], str)

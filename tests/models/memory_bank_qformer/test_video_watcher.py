@@ -78,6 +78,13 @@ def test_the_prompt_is_put_around_questions(pair):
     assert watcher.answer(**GREEDY) == expected_answer(*pair, images, "which digit came first")
 
 
+def test_other_braces_of_a_prompt_are_text(pair):
+    images = random_images(2)
+    watcher = VideoWatcher(*pair, "digit", prompt="{which} {} came {first")
+    watcher.update(images)
+    assert watcher.answer(**GREEDY) == expected_answer(*pair, images, "{which} digit came {first")
+
+
 def test_a_saved_memory_goes_on(pair, tmp_path):
     images = random_images(9)
     whole, first = VideoWatcher(*pair, QUESTION), VideoWatcher(*pair, QUESTION)
@@ -85,7 +92,7 @@ def test_a_saved_memory_goes_on(pair, tmp_path):
     first.update(images[:5])
     first.save(tmp_path / "memory.safetensors")
     second = VideoWatcher(*pair, QUESTION, memory=MemoryBank.load(tmp_path / "memory.safetensors"))
-    assert second.frames_seen == 5 and second.answer(**GREEDY)
+    assert second.frames_seen == 5 and second.answer(**GREEDY) == first.answer(**GREEDY)
     second.update(images[5:])
     assert second.frames_seen == 9
     for bank, other in zip(second.memory.banks(), whole.memory.banks(), strict=True):
@@ -93,13 +100,53 @@ def test_a_saved_memory_goes_on(pair, tmp_path):
     assert second.answer(**GREEDY) == whole.answer(**GREEDY)
 
 
+@pytest.mark.parametrize("settings", [{}, {"query_memory": False}, {"reads_text": False}])
+def test_a_saved_memory_answers_the_same(tmp_path, settings):
+    """After merges, of which a replay would not know."""
+    pair = tiny_pair(**settings)
+    first = VideoWatcher(*pair, QUESTION)
+    first.update(random_images(9))
+    first.save(tmp_path / "memory")
+    second = VideoWatcher(*pair, QUESTION, memory=MemoryBank.load(tmp_path / "memory"))
+    assert torch.equal(second.memory.last_queries, first.memory.last_queries)
+    assert second.answer(**GREEDY) == first.answer(**GREEDY)
+    third = VideoWatcher(*pair, OTHER, memory=MemoryBank.load(tmp_path / "memory"))
+    assert torch.equal(third.memory.last_queries, first.memory.last_queries) == ("reads_text" in settings)
+
+
+def test_another_precision_goes_on_with_a_memory(pair):
+    half = tiny_pair()[0].bfloat16()
+    first = VideoWatcher(half, pair[1], QUESTION)
+    first.update(random_images(9))
+    kept = first.memory.clone()
+    for origin in (kept.origin, {}):
+        kept.origin = dict(origin)
+        second = VideoWatcher(*pair, QUESTION, memory=kept.clone())
+        assert torch.equal(second.memory.last_queries, first.memory.last_queries)
+        assert second.answer(**GREEDY)
+        assert second.update(random_images(1)) == 10
+
+
+def test_a_memory_of_another_model_of_its_sizes_is_refused(pair):
+    first = VideoWatcher(*pair, QUESTION)
+    first.update(random_images(2))
+    other = tiny_pair()[0]
+    with torch.no_grad():
+        other.base_model.query_tokens.normal_()
+    with pytest.raises(ValueError, match="filled by another model"):
+        VideoWatcher(other, pair[1], QUESTION, memory=first.memory)
+
+
+@pytest.mark.parametrize("has_origin", [True, False])
 @pytest.mark.parametrize("question", [OTHER, "what digit came first"])
-def test_a_memory_of_another_question_is_replayed(pair, question):
-    """The second question has as many words, so that only their embeddings tell."""
+def test_a_memory_of_another_question_is_replayed(pair, question, has_origin):
+    """The second question has as many words, so that only their embeddings tell where the memory does not."""
     images = random_images(3)
     first = VideoWatcher(*pair, QUESTION)
     first.update(images)
-    second = VideoWatcher(*pair, question, memory=first.memory.clone())
+    kept = first.memory.clone()
+    kept.origin = kept.origin if has_origin else {}
+    second = VideoWatcher(*pair, question, memory=kept)
     expected = VideoWatcher(*pair, question)
     expected.update(images)
     for bank, other in zip(second.memory.banks(), expected.memory.banks(), strict=True):
@@ -123,6 +170,20 @@ def test_an_interrupted_frame_is_never_saved(pair, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_error_of_the_source_costs_no_frame_before_it(pair):
+    images = random_images(6)
+
+    def source():
+        yield from images
+        raise OSError("the camera is gone")
+
+    watcher = VideoWatcher(*pair, QUESTION, chunk_size=4)
+    with pytest.raises(OSError, match="the camera is gone"):
+        watcher.update(source())
+    assert watcher.frames_seen == 6
+    assert watcher.answer(**GREEDY) == expected_answer(*pair, images, QUESTION)
+
+
 def test_memory_does_not_grow(pair):
     watcher = VideoWatcher(*pair, QUESTION)
     sizes = [sum(bank.slots.numel() for bank in watcher.memory.banks()) for _ in watcher.watch(random_images(40))]
@@ -140,6 +201,14 @@ def test_wrong_uses_are_named(pair, tmp_path):
         VideoWatcher(*pair, QUESTION, chunk_size=0)
     with pytest.raises(ValueError, match="has no memory"):
         VideoWatcher(tiny_pair(memory_bank_length=0)[0], processor, QUESTION)
+    with pytest.raises(ValueError, match="has no `qformer_tokenizer`"):
+        VideoWatcher(model, tiny_pair(reads_text=False)[1], QUESTION)
+    long = " ".join(["digit"] * 25)
+    with pytest.raises(ValueError, match="26 tokens, but the Q-Former reads at most 24"):
+        VideoWatcher(*pair, long)
+    with pytest.raises(ValueError, match="26 tokens, but the Q-Former reads at most 24"):
+        watcher.check_question(long)
+    watcher.check_question(OTHER)
     watcher.update(random_images(1))
     with pytest.raises(ValueError, match="of 2 videos"):
         VideoWatcher(*pair, QUESTION, memory=watcher.memory.take(torch.tensor([0, 0])))
