@@ -320,12 +320,17 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
 
 
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
-    """Every frame from the start to the end; raises `VideoReadError` at the first damage."""
+    """Every frame from the start to the end; raises `VideoReadError` at the first damage, or where the file ends too
+    early."""
+    breaks_off = False
     for count, packet in enumerate(container.demux(stream)):
+        breaks_off = packet.is_corrupt if packet.size else breaks_off
         decoded = _decode(stream, packet)
         if decoded is None or any(frame.is_corrupt for frame in decoded):
             raise VideoReadError(f"{name} is damaged in or before packet {count}; copy or download it again.")
         yield from decoded
+    if breaks_off:
+        raise VideoReadError(f"{name} is cut off; copy or download it again.")
 
 
 def _decode(stream: Any, packet: Any) -> list[Any] | None:

@@ -50,3 +50,13 @@ def test_what_cannot_be_read_is_named(video, tmp_path):
         list(stream_frames(cut_file(video, 0.5)))
     with pytest.raises(VideoReadError, match="is damaged"):
         list(stream_frames(damage_frame(video, 25)))
+
+
+def test_a_file_that_breaks_off_is_read_to_where_it_does_and_then_named(tmp_path):
+    whole = encode_video(tmp_path / "front.mp4", container_options={"movflags": "faststart"})
+    for keep in (0.5, 0.7, 0.9):
+        frames = []
+        with pytest.raises(VideoReadError, match="cut_front.mp4 is (cut off|damaged)"):
+            for frame in stream_frames(cut_file(whole, keep)):
+                frames.append(frame.number)
+        assert frames == list(range(len(frames))) and frames
