@@ -33,7 +33,7 @@ class ClipMixing:
 
     def __post_init__(self) -> None:
         for name in ("mixup_alpha", "cutmix_alpha"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; a number of at least 0 is expected.")
         for name in ("mixing_prob", "cutmix_prob"):
             if not 0 <= getattr(self, name) <= 1:
@@ -51,6 +51,10 @@ class MixingCollator:
     One weight and one box serve a whole batch, as in timm's batch mode; the partner of a clip is its neighbour. The
     draws follow the sample keys of the batch, hence its contents, never the worker or process that collates it.
     Items without a sample key, those of evaluation, are collated as they are.
+
+    `VideoTrainer` has the loss for the soft targets that come of it. A plain `Trainer` needs
+    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers take such targets for several labels
+    a video, and pipelines would from then on use a sigmoid.
 
     Args:
         mixing: what to do.
