@@ -27,6 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
             monkeypatch.setenv(name, value)
         # Read from the environment when huggingface_hub was imported.
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.endpoint)
         address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
