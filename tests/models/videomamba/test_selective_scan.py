@@ -248,3 +248,9 @@ def test_what_does_not_fit_is_refused(change, message):
     with pytest.raises(ValueError) as error:
         selective_scan(**{**random_inputs(5, 2, 2, 3, 1), **change})
     assert message in str(error.value)
+
+
+def test_a_tensor_on_another_device_is_named():
+    inputs = random_inputs(3, 2, 1, 2, 1)
+    with pytest.raises(ValueError, match="`A` is on meta, but `u` on cpu: all must be on one device"):
+        selective_scan(**{**inputs, "A": inputs["A"].to("meta")})
