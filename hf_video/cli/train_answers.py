@@ -212,14 +212,11 @@ def load_answering_model(settings: dict[str, Any], arguments: Any) -> tuple[Any,
 
 def _read(name: str, word: str) -> Any:
     kind = OPTIONS[name]
-    if kind is bool and word in ("true", "false"):
-        return word == "true"
+    read = {"true": True, "false": False}.__getitem__ if kind is bool else kind
     try:
-        if kind is not bool:
-            return kind(word)
-    except ValueError:
-        pass
-    raise ValueError(f"{name}={word} is not of the type {kind.__name__}.")
+        return read(word)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{name}={word} is not of the type {kind.__name__}.") from error
 
 
 def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool) -> dict[str, Any]:
