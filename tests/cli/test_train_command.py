@@ -120,7 +120,7 @@ def test_the_sampling_strategies_are_those_of_the_processor():
         (["--sampling-strategy", "random"], "--sampling-strategy: invalid choice: 'random'"),
         (["weight_decy=1"], "'weight_decy' is not a training argument. Did you mean weight_decay?"),
         (["warmup_steps=-1"], "warmup_steps = -1.0"),
-        (["mixup_alpha=nan"], "mixup_alpha is nan; a number is expected"),
+        (["mixup_alpha=nan"], "mixup_alpha is nan; a number of at least 0 is expected"),
         (["no_weight_decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
         (["metric_for_best_model=nope"], "'nope', which is not measured: use top1_accuracy, top5_accuracy or loss"),
         (["base_learning_rate=1", "learning_rate=1"], "learning_rate and base_learning_rate are both given"),
