@@ -6,7 +6,7 @@ PyTorch's convolution wants channels first, where linear layers give them last, 
 
 import torch
 
-from .numba_threads import from_lanes, run_units, split_clips, to_lanes, to_rows
+from .numba_threads import from_lanes, new_output, run_units, split_tokens, to_lanes, to_rows
 from .selective_scan_operators import operator_namespace, register_convolution_gradients
 
 NAMESPACE = operator_namespace(__name__)
@@ -42,11 +42,11 @@ def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> l
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
-    from .causal_conv1d_cpu_kernels import LANES, conv_forward_unit
+    from .causal_conv1d_cpu_kernels import conv_forward_unit
 
     arrays = _pack(x, weight, bias)
-    y = x.new_empty(arrays[0].shape)
-    run_units(conv_forward_unit, (*arrays, y, reverse), split_clips(y, LANES))
+    y = new_output(arrays[0].shape)
+    run_units(conv_forward_unit, (*arrays, y, reverse), split_tokens(*y.shape[:2]))
     return from_lanes(y, 1, x.shape[-1])
 
 
@@ -59,11 +59,10 @@ def conv_backward(
     from .numba_vectors import LANES
 
     arrays = _pack(x, weight, bias)
-    dx = x.new_empty(arrays[0].shape)
-    dweight = x.new_empty(x.shape[0], *arrays[1].shape)
-    dbias = x.new_empty(x.shape[0], dx.shape[-1])
-    dy = to_lanes(dy, 1, LANES).contiguous()
-    run_units(conv_backward_unit, (*arrays, dy, dx, dweight, dbias, reverse), split_clips(dx, LANES))
+    dx = new_output(arrays[0].shape)
+    units = [(*unit, part) for part, unit in enumerate(split_tokens(*dx.shape[:2]))]
+    dweight, dbias = (tensor.new_zeros(len(units), *tensor.shape) for tensor in arrays[1:])
+    run_units(conv_backward_unit, (*arrays, to_lanes(dy, 1, LANES).contiguous(), dx, dweight, dbias, reverse), units)
     dx, dweight, dbias = (from_lanes(grad, 1, x.shape[-1]) for grad in (dx, dweight.sum(dim=0), dbias.sum(dim=0)))
     return dx, dweight.mT.contiguous(), dbias
 

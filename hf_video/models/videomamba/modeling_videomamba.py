@@ -31,8 +31,8 @@ from .embeddings_videomamba import (
     select_tokens,
     temporal_first_order,
 )
-from .gated_sum_cpu import gated_sum_cpu
 from .masking_videomamba import check_mask, draw_mask
+from .mixer_cpu import Direction, has_whole_vectors, mixer_cpu
 from .selective_scan import choose_backend, selective_scan
 from .teacher_videomamba import VideoMambaTeacher
 from .views_videomamba import average_views, flatten_views
@@ -154,15 +154,24 @@ class VideoMambaScan(nn.Module):
         """The backend that the scan will run on."""
         return choose_backend(hidden_states.device.type, hidden_states.dtype, self.A_log.shape[1], False, None)
 
+    def weights(self) -> Direction:
+        """What the operator for a whole branch takes."""
+        conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
+        projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
+        return Direction(self.conv1d.weight[:, 0], conv_bias, *projections, self.rates(), self.D)
+
+    def rates(self) -> torch.Tensor:
+        """A of the recurrence, in float32 at least."""
+        return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
+
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """From and to `(batch_size, intermediate_size, sequence_length)`."""
         hidden_states = self.convolve(hidden_states)
         time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
-        A_log = self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32))
         scanned = selective_scan(
             hidden_states,
             self.dt_proj(time_steps).mT,
-            -A_log.exp(),
+            self.rates(),
             B.mT,
             C.mT,
             self.D,
@@ -190,19 +199,10 @@ class VideoMambaMixer(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        forward = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
-        backward = None
+        mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
         if self.backward_scan is not None:
-            backward = scan_in_order(self.backward_scan, hidden_states, temporal_first)
-        return self.out_proj(self.combine(forward, backward, gate).mT)
-
-    def combine(self, forward: torch.Tensor, backward: torch.Tensor | None, gate: torch.Tensor) -> torch.Tensor:
-        """The sum of the directions times the activated gate; in one go where the backend of the scan has that."""
-        scan = self.forward_scan
-        if scan.fuses_silu and scan.choose_backend(gate) == "cpu":
-            return gated_sum_cpu(forward, backward, gate)
-        mixed = forward if backward is None else forward + backward
-        return mixed * self.activation_fn(gate)
+            mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+        return self.out_proj((mixed * self.activation_fn(gate)).mT)
 
 
 def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
@@ -241,7 +241,54 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         self.drop_path = VideoMambaDropPath(drop_path_rate)
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
-        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
+        if temporal_first is None and self.can_fuse(hidden_states):
+            mixer = self.mixer
+            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
+            branch = mixer_cpu(
+                *(hidden_states, self.norm.weight, self.norm.eps),
+                *(mixer.in_proj.weight, mixer.out_proj.weight, directions),
+            )
+        else:
+            branch = self.mixer(self.norm(hidden_states), temporal_first)
+        return hidden_states + self.drop_path(branch)
+
+    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
+        """Whether norm and mixer can run as one operator: on the `cpu` backend, in float32, with plain modules."""
+        mixer = self.mixer
+        return (
+            mixer.forward_scan.choose_backend(hidden_states) == "cpu"
+            and hidden_states.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and self.norm.bias is None
+            and mixer.in_proj.bias is None
+            and has_whole_vectors(mixer.out_proj.in_features)
+            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
+        )
+
+
+PLAIN_MODULES = (
+    VideoMambaNorm,
+    VideoMambaMixer,
+    VideoMambaScan,
+    VideoMambaConv1d,
+    VideoMambaTimeStepProjection,
+    VideoMambaOutputProjection,
+    nn.Linear,
+    type(ACT2FN["silu"]),
+)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether float32 weights alone decide what a module does: no adapter, quantised weight or hook."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    weights = module.parameters(recurse=False)
+    return (
+        type(module) in PLAIN_MODULES
+        and not any(hooks)
+        # accelerate puts a function in its place.
+        and "forward" not in vars(module)
+        and all(type(weight) is nn.Parameter and weight.dtype == torch.float32 for weight in weights)
+    )
 
 
 class VideoMambaPreTrainedModel(PreTrainedModel):

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,10 +56,10 @@ def split_work(batch_size: int, groups: int, blocks: int) -> Iterator[tuple[int,
                 yield batch, group, part, first, end
 
 
-def split_clips(x: torch.Tensor, lanes: int) -> Iterator[tuple[int, int, int]]:
-    """Units of work (batch, first block, end block) for `(batch, length, blocks * lanes)`."""
-    for batch, _, _, first, end in split_work(x.shape[0], 1, x.shape[-1] // lanes):
-        yield batch, first, end
+def split_tokens(batch_size: int, length: int) -> Iterator[tuple[int, int, int]]:
+    """Units of work (clip, first token, end token)."""
+    for clip, _, _, first, end in split_work(batch_size, 1, length):
+        yield clip, first, end
 
 
 def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int, ...]]) -> None:
@@ -143,6 +143,16 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().numpy()
+
+
+def new_output(shape: Sequence[int]) -> torch.Tensor:
+    """
+    An uninitialised float32 tensor in the memory of NumPy, which asks for huge pages: what is so large that it is
+    mapped anew each time can be written several times as fast.
+    """
+    if math.prod(shape) < 2**23:
+        return torch.empty(shape)
+    return torch.from_numpy(np.empty(shape, np.float32))
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

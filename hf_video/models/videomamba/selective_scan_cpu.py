@@ -5,13 +5,12 @@ The operators have channels last, as linear layers give and take them. The backw
 chunks of time and computes the others once more, so that memory grows with length / chunk.
 """
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from .numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
+from .numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
 from .selective_scan_operators import (
     LOG2_E,
     needs_gradient,
@@ -62,6 +61,13 @@ def why_cpu_cannot(situation: Any) -> str | None:
     if torch.compiler.is_exporting():
         return "an exported program has to run without it"
     return why_numba_cannot()
+
+
+def count_chunks(length: int) -> int:
+    """Into how many chunks the backward divides a length."""
+    from .selective_scan_cpu_kernels import CHUNK_LENGTH
+
+    return -(-length // CHUNK_LENGTH)
 
 
 def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
@@ -117,20 +123,47 @@ def scan_forward(
     Returns:
         The output like `u`, the last state, and the states before each chunk, of no chunks unless they are kept.
     """
-    from .selective_scan_cpu_kernels import CHUNK_LENGTH, scan_forward_unit
+    groups = B.shape[2]
+    borders = new_output(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
+    y = new_output((*u.shape[:2], borders.shape[2] * borders.shape[4]))
+    last_state = run_forward(y, borders, u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse)
+    return from_lanes(y, groups, u.shape[-1] // groups), last_state, borders
 
-    (batch_size, length, dim), groups = u.shape, B.shape[2]
+
+def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int) -> tuple[int, int, int, int, int]:
+    """`(batch, chunks, blocks, state, lanes)`, for the states before each chunk."""
+    from .numba_vectors import LANES
+
+    blocks = groups * -(-(A.shape[0] // groups) // LANES)
+    return batch_size, count_chunks(length), blocks, A.shape[1], LANES
+
+
+def run_forward(
+    y: torch.Tensor,
+    borders: torch.Tensor,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    initial_state: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> torch.Tensor:
+    """Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state."""
+    from .selective_scan_cpu_kernels import scan_forward_unit
+
+    (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
     state = to_blocks(u.new_zeros(batch_size, *A.shape) if initial_state is None else initial_state, groups)
-    y = torch.empty_like(arrays[0])
-    borders = state.new_empty(batch_size, math.ceil(length / CHUNK_LENGTH) if keeps_borders else 0, *state.shape[1:])
     units = [
         (batch, group, first, end)
         for batch, group, _, first, end in split_work(batch_size, groups, state.shape[1] // groups)
     ]
     run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, reverse), units)
-    channels = dim // groups
-    return from_lanes(y, groups, channels), from_blocks(state, groups, channels), borders
+    return from_blocks(state, groups, dim // groups)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
@@ -178,16 +211,9 @@ def scan_backward(
 
 @scan_forward.register_fake
 def _(u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse, keeps_borders):
-    from .selective_scan_cpu_kernels import CHUNK_LENGTH, LANES
-
-    (batch_size, length, dim), groups = u.shape, B.shape[2]
-    blocks = groups * -(-(dim // groups) // LANES)
-    chunks = -(-length // CHUNK_LENGTH) if keeps_borders else 0
-    return (
-        u.new_empty(u.shape),
-        u.new_empty(batch_size, *A.shape),
-        u.new_empty(batch_size, chunks, blocks, A.shape[1], LANES),
-    )
+    batch_size, length, _ = u.shape
+    borders = shape_of_borders(batch_size, length if keeps_borders else 0, A, B.shape[2])
+    return u.new_empty(u.shape), u.new_empty(batch_size, *A.shape), u.new_empty(borders)
 
 
 @scan_backward.register_fake

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video import VideoMambaForVideoClassification, selective_scan
-from hf_video.models.videomamba import causal_conv1d_cpu, gated_sum_cpu, numba_threads, selective_scan_cpu
+from hf_video.models.videomamba import causal_conv1d_cpu, numba_threads, selective_scan_cpu
 from hf_video.models.videomamba import selective_scan as dispatch
 
 from .test_selective_scan import NAMES, Scan, random_inputs, run_with_gradients
@@ -147,35 +147,6 @@ def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch, dtype):
     for found, wanted in zip(*results, strict=True):
         assert found.dtype == wanted.dtype
         assert (found - wanted).abs().max() <= tolerance * max(wanted.abs().max(), 0.01)
-
-
-@pytest.mark.parametrize("has_second", [True, False])
-@pytest.mark.parametrize("dim", [16, 21])
-def test_gated_sum_values_and_gradients(dim, has_second):
-    generator = torch.Generator().manual_seed(0)
-    first, second, both = (torch.randn(2, 9, width, generator=generator) * 3 for width in (dim, dim, 2 * dim))
-    weights = torch.randn(2, dim, 9, generator=generator)
-
-    def reference(first, second, gate):
-        return (first if second is None else first + second) * F.silu(gate)
-
-    results = []
-    for function in (gated_sum_cpu.gated_sum_cpu, reference):
-        leaves = [x.clone().requires_grad_() for x in ((first, second, both) if has_second else (first, both))]
-        # The gate is one half of a wider tensor, as the projection gives it.
-        y = function(leaves[0].mT, leaves[1].mT if has_second else None, leaves[-1].mT.chunk(2, dim=1)[1])
-        with torch.no_grad():
-            assert torch.equal(y, function(leaves[0].mT, leaves[1].mT if has_second else None, both.mT[:, dim:]))
-        results.append((y, *torch.autograd.grad((y * weights).sum(), leaves)))
-    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("keeps_sum", [True, False])
-def test_the_gated_sum_is_an_operator_that_torch_can_trace(keeps_sum):
-    leaves = [torch.randn(2, 9, 21, requires_grad=keeps_sum) for _ in range(3)]
-    torch.library.opcheck(gated_sum_cpu.gate_forward, (*leaves, keeps_sum))
-    torch.library.opcheck(gated_sum_cpu.gate_forward, (leaves[0], None, leaves[2], keeps_sum))
-    torch.library.opcheck(gated_sum_cpu.gate_backward, tuple(leaf.detach() for leaf in leaves))
 
 
 def expected_and_inputs():
