@@ -12,11 +12,11 @@ import argparse
 import datetime
 import importlib.util
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -163,8 +163,9 @@ def compare_lengths(lengths: list[int], arguments: argparse.Namespace) -> dict[t
         for backward in PASSES:
             figures = []
             for num_frames in lengths:
+                rounds = max(1, arguments.rounds * lengths[0] // num_frames)
                 command = [sys.executable, __file__, "--threads", str(arguments.threads)]
-                command += ["--rounds", str(arguments.rounds), "--child", family, str(num_frames), str(int(backward))]
+                command += ["--rounds", str(rounds), "--child", family, str(num_frames), str(int(backward))]
                 output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 seconds, memory = (float(word) for word in output.split()[-2:])
                 figures.append((num_frames, seconds, memory))
@@ -178,9 +179,15 @@ def compare_lengths(lengths: list[int], arguments: argparse.Namespace) -> dict[t
 
 
 def child(family: str, num_frames: str, backward: str, rounds: int) -> None:
-    model, clip = make_model(family, int(num_frames)), make_clip(int(num_frames))
+    model, clip = make_model(family, int(num_frames)).eval(), make_clip(int(num_frames))
     seconds = measure({family: run_model(model, clip)}, backward == "1", rounds)[family]
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    print(seconds, peak_memory())
+
+
+def peak_memory() -> float:
+    """Largest resident memory of this process, in GiB; `getrusage` counts in that of the process that started it."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 2**20
 
 
 def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) -> None:

@@ -33,8 +33,14 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         if debug:
             raise
-        print(f"hf-video: error: {error}", file=sys.stderr)
+        print(f"hf-video: error: {_message(error)}", file=sys.stderr)
         return USER_ERROR
+
+
+def _message(error: Exception) -> str:
+    """What went wrong; PyTorch puts the traceback of a worker that reads data before that."""
+    message = str(error)
+    return message.rpartition(f"{type(error).__name__}: ")[2].strip() if "DataLoader worker" in message else message
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

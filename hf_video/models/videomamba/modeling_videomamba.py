@@ -31,8 +31,8 @@ from .embeddings_videomamba import (
     select_tokens,
     temporal_first_order,
 )
+from .mamba_mixer_cpu import Direction, has_whole_vectors, mamba_mixer_cpu
 from .masking_videomamba import check_mask, draw_mask
-from .mixer_cpu import Direction, has_whole_vectors, mixer_cpu
 from .selective_scan import choose_backend, selective_scan
 from .teacher_videomamba import VideoMambaTeacher
 from .views_videomamba import average_views, flatten_views
@@ -244,7 +244,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         if temporal_first is None and self.can_fuse(hidden_states):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
-            branch = mixer_cpu(
+            branch = mamba_mixer_cpu(
                 *(hidden_states, self.norm.weight, self.norm.eps),
                 *(mixer.in_proj.weight, mixer.out_proj.weight, directions),
             )

@@ -78,7 +78,7 @@ def has_whole_vectors(dim: int) -> bool:
     return dim % LANES == 0
 
 
-def mixer_cpu(
+def mamba_mixer_cpu(
     hidden_states: torch.Tensor,
     norm: torch.Tensor,
     eps: float,
@@ -155,7 +155,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
         The output and, if they are kept, what `in_proj` gave, the sum of the directions and, for each direction, what
         `x_proj` gave and the states before each chunk.
     """
-    from .mixer_cpu_kernels import gate_forward_unit
+    from .mamba_mixer_cpu_kernels import gate_forward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
     batch_size, length, _ = hidden_states.shape
@@ -194,7 +194,7 @@ def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from that of its output and what it kept."""
-    from .mixer_cpu_kernels import gate_backward_unit
+    from .mamba_mixer_cpu_kernels import gate_backward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
     batch_size, length, _ = hidden_states.shape

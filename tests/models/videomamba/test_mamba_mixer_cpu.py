@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import mixer_cpu, modeling_videomamba
+from hf_video.models.videomamba import mamba_mixer_cpu, modeling_videomamba
 from hf_video.models.videomamba import selective_scan as dispatch
 
 from .videomamba_testing import make, random_clips, tiny_config
@@ -23,9 +23,9 @@ def calls(monkeypatch):
 
     def count(*arguments):
         calls.append(arguments)
-        return mixer_cpu.mixer_cpu(*arguments)
+        return mamba_mixer_cpu.mamba_mixer_cpu(*arguments)
 
-    monkeypatch.setattr(modeling_videomamba, "mixer_cpu", count)
+    monkeypatch.setattr(modeling_videomamba, "mamba_mixer_cpu", count)
     return calls
 
 
@@ -54,7 +54,7 @@ def values_and_gradients(layer, hidden_states, weights):
 )
 def test_values_and_gradients_are_those_of_the_modules(calls, monkeypatch, settings, batch_size, length, tile_size):
     """Whole clips in a tile, some clips in a tile, clips in several tiles, and fewer tokens than taps."""
-    monkeypatch.setattr(mixer_cpu, "TILE_SIZE", tile_size)
+    monkeypatch.setattr(mamba_mixer_cpu, "TILE_SIZE", tile_size)
     layer = make_layer(**settings)
     hidden_states, weights = torch.randn(2, batch_size, length, 32)
     found = values_and_gradients(layer, hidden_states, weights)
@@ -81,11 +81,11 @@ def test_it_is_an_operator_that_torch_can_trace(calls, bidirectional, keeps_stat
     _, _, eps, in_proj, out_proj, directions = calls[0]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_(keeps_states) for tensor in tensors]
-    torch.library.opcheck(mixer_cpu.mixer_forward, (tensors, eps, keeps_states))
+    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states))
     if keeps_states:
         tensors = [tensor.detach() for tensor in tensors]
-        outputs, *kept = mixer_cpu.mixer_forward(tensors, eps, True)
-        torch.library.opcheck(mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
+        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True)
+        torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
 def test_a_layer_compiles_without_graph_breaks(calls):
