@@ -46,6 +46,15 @@ def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_p
     assert "6" in (tmp_path / "out" / "report" / "report.md").read_text()
 
 
+def test_what_a_worker_raises_is_a_message_without_its_traceback(digits, tmp_path, fails):
+    shutil.copytree(digits, tmp_path / "data")
+    broken = min((tmp_path / "data" / "train").rglob("*.mp4"))
+    shutil.move(damage_frame(broken, 4), broken)
+    words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "error", "--num-workers", "1"]
+    message = fails("train", tmp_path / "data", *words)
+    assert f"hf-video: error: {broken}" in message and "worker" not in message
+
+
 def test_training_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):
     shutil.copytree(digits, tmp_path / "data")
     broken = min((tmp_path / "data" / "train").rglob("*.mp4"))
