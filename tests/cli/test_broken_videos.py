@@ -52,7 +52,7 @@ def test_what_a_worker_raises_is_a_message_without_its_traceback(digits, tmp_pat
     shutil.move(damage_frame(broken, 4), broken)
     words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "error", "--num-workers", "1"]
     message = fails("train", tmp_path / "data", *words)
-    assert f"hf-video: error: {broken}" in message and "worker" not in message
+    assert f"hf-video: error: {broken}" in message and "worker process" not in message
 
 
 def test_training_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):
