@@ -46,23 +46,28 @@ def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_p
     assert "6" in (tmp_path / "out" / "report" / "report.md").read_text()
 
 
-def test_what_a_worker_raises_is_a_message_without_its_traceback(digits, tmp_path, fails):
-    shutil.copytree(digits, tmp_path / "data")
-    broken = min((tmp_path / "data" / "train").rglob("*.mp4"))
-    shutil.move(damage_frame(broken, 4), broken)
+@pytest.fixture
+def damaged(digits, tmp_path):
+    """A copy of the digits, and the path of a video in it that opens but has no whole frame behind the first."""
+    folder = shutil.copytree(digits, tmp_path / "data")
+    broken = min((folder / "train").rglob("*.mp4"))
+    for frame in range(1, 8):
+        shutil.move(damage_frame(broken, frame), broken)
+    return folder, broken
+
+
+def test_what_a_worker_raises_is_a_message_without_its_traceback(damaged, tmp_path, fails):
+    folder, broken = damaged
     words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *RUN, "--on-error", "error", "--num-workers", "1"]
-    message = fails("train", tmp_path / "data", *words)
+    message = fails("train", folder, *words)
     assert f"hf-video: error: {broken}" in message and "worker process" not in message
 
 
-def test_training_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, capsys):
-    shutil.copytree(digits, tmp_path / "data")
-    broken = min((tmp_path / "data" / "train").rglob("*.mp4"))
-    for frame in range(1, 8):
-        shutil.move(damage_frame(broken, frame), broken)
-    words = ["train", str(tmp_path / "data"), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
+def test_training_goes_on_where_all_of_a_batch_break_off(damaged, tmp_path, capsys):
+    folder, broken = damaged
+    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
     words += ["--batch-size", "1", "--epochs", "1", "--on-error", "skip"]
-    (tmp_path / "data" / "test").rename(tmp_path / "data" / "validation")
+    (folder / "test").rename(folder / "validation")
     assert main(words) == 0
     assert f"1 videos could not be read:\n  {broken}" in capsys.readouterr().out
 
