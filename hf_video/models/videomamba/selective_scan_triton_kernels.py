@@ -46,19 +46,44 @@ def follow_entering(decay, state, passed, entering, next_decay, next_state, next
 
 
 @triton.jit
-def enter_spans(decays, states, state, position, REVERSE: tl.constexpr):
+def follow_back(passed, gradient, decay, next_passed, next_gradient, next_decay):
     """
-    The states that spans begin with, and those that they end with.
+    One stretch of time and the one before it as one: product of the decays of all steps but the earliest, gradient of
+    the state after that one if nothing came from later ones, and its decay.
+    """
+    handed_on = decay * next_passed
+    return passed * handed_on, gradient * handed_on + next_gradient, next_decay
+
+
+@triton.jit
+def enter_spans(decays, states, state, is_first, SPANS: tl.constexpr, BLOCK: tl.constexpr, REVERSE: tl.constexpr):
+    """
+    The states that spans begin with, and those that they end with, of each thread.
 
     Args:
-        decays, states: of each span, `(SPANS, BLOCK)`; states from zero.
-        state: before the first one, `(BLOCK,)`.
-        position: which is 0 for the first one, `(SPANS, 1)`.
+        decays, states: of its span; states from zero.
+        state: before the first span.
+        is_first: whether its span is that one.
     """
-    states = tl.where(position == 0, states + decays * state[None, :], states)
-    ones, zeros = tl.full(decays.shape, 1.0, tl.float32), tl.full(decays.shape, 0.0, tl.float32)
+    states = tl.where(is_first, states + decays * state, states)
+    decays, states = tl.reshape(decays, (SPANS, BLOCK)), tl.reshape(states, (SPANS, BLOCK))
+    ones, zeros = tl.full((SPANS, BLOCK), 1.0, tl.float32), tl.full((SPANS, BLOCK), 0.0, tl.float32)
     _, ends, _, entering = tl.associative_scan((decays, states, ones, zeros), 0, follow_entering, reverse=REVERSE)
-    return tl.where(position == 0, state[None, :], entering), ends
+    entering, ends = tl.reshape(entering, (SPANS * BLOCK,)), tl.reshape(ends, (SPANS * BLOCK,))
+    return tl.where(is_first, state, entering), ends
+
+
+@triton.jit
+def load_projections(B, C, n, length, position, within):
+    """One state of B and C, both `(STEPS, SPANS)`."""
+    offsets = n * length + position
+    return tl.load(B + offsets, mask=within, other=0.0), tl.load(C + offsets, mask=within, other=0.0)
+
+
+@triton.jit
+def share(tensor, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
+    """From `(STEPS, SPANS)` to all threads."""
+    return tl.reshape(tl.broadcast_to(tensor[:, :, None], (STEPS, SPANS, BLOCK)), (STEPS, SPANS * BLOCK))
 
 
 @triton.jit
@@ -68,36 +93,42 @@ def pick_step(tensor, step, STEP: tl.constexpr):
 
 
 @triton.jit
-def halve(tensor, lane, SIZE: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr, PARTNER: tl.constexpr):
+def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.constexpr):
     """Add pairs of channels up, of `2 * SIZE` steps the first half in one and the second half in the other."""
-    first, second = tl.split(tl.permute(tl.reshape(tensor, (2, SIZE, SPANS, BLOCK)), (1, 2, 3, 0)))
-    is_second = (lane & PARTNER != 0)[None, None, :]
-    given = tl.where(is_second, first, second)
-    given = tl.flip(tl.reshape(given, (SIZE, SPANS, BLOCK // (2 * PARTNER), 2, PARTNER)), 3)
-    return tl.where(is_second, second, first) + tl.reshape(given, (SIZE, SPANS, BLOCK))
+    first, second = tl.split(tl.permute(tl.reshape(tensor, (2, SIZE, THREADS)), (1, 2, 0)))
+    is_second = (lane & PARTNER != 0)[None, :]
+    given = tl.reshape(tl.where(is_second, first, second), (SIZE, THREADS // (2 * PARTNER), 2, PARTNER))
+    return tl.where(is_second, second, first) + tl.reshape(tl.flip(given, 2), (SIZE, THREADS))
 
 
 @triton.jit
-def sum_channels(tensor, lane, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
+def sum_channels(tensor, lane, STEPS: tl.constexpr, THREADS: tl.constexpr, BLOCK: tl.constexpr):
     """
-    Sums over the channels of a chunk, `(STEPS / BLOCK, SPANS, BLOCK)`, of the steps that `summed_steps` names; `BLOCK`
-    is at most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange
-    everything every time.
+    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, of the steps that `summed_steps` names; `BLOCK` is at
+    most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange everything
+    every time.
     """
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
-            tensor = halve(tensor, lane, STEPS >> (i + 1), SPANS, BLOCK, 1 << i)
+            tensor = halve(tensor, lane, STEPS >> (i + 1), THREADS, 1 << i)
     return tensor
 
 
 @triton.jit
 def summed_steps(lane, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Within their spans, `(STEPS / BLOCK, 1, BLOCK)`."""
+    """Within their spans, `(STEPS / BLOCK, THREADS)`."""
     steps = lane * 0
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
             steps += ((lane >> i) & 1) * (STEPS >> (i + 1))
-    return tl.arange(0, STEPS // BLOCK)[:, None, None] + steps[None, None, :]
+    return tl.arange(0, STEPS // BLOCK)[:, None] + steps[None, :]
+
+
+@triton.jit
+def sum_spans(tensor, SPANS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum over the spans of each channel, for each thread."""
+    sums = tl.sum(tl.reshape(tensor, (SPANS, BLOCK)), axis=0)
+    return tl.reshape(tl.broadcast_to(sums[None, :], (SPANS, BLOCK)), (SPANS * BLOCK,))
 
 
 @triton.jit
@@ -111,26 +142,26 @@ def softplus(x):
 
 
 @triton.jit
-def locate_channels(dim, num_groups, BLOCK: tl.constexpr):
-    """Group, channels and which of them exist, of this program."""
+def locate_channels(dim, num_groups, thread, BLOCK: tl.constexpr):
+    """Group of this program, channels of its threads, and which of them exist."""
     per_group = dim // num_groups
     blocks = tl.cdiv(per_group, BLOCK)
     group = tl.program_id(0) // blocks
-    channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.program_id(0) % blocks * BLOCK + thread % BLOCK
     return group, group * per_group + channel, channel < per_group
 
 
 @triton.jit
-def locate_steps(start, length, reverse: tl.constexpr, STEPS: tl.constexpr, SPANS: tl.constexpr):
-    """Positions in memory of the steps of a chunk, and which of them exist, both `(STEPS, SPANS)`."""
-    step = start + tl.arange(0, STEPS)[:, None] + STEPS * tl.arange(0, SPANS)[None, :]
+def locate_steps(start, span, length, reverse: tl.constexpr, STEPS: tl.constexpr):
+    """Positions in memory of the steps of spans of a chunk, and which of them exist, both `(STEPS, spans)`."""
+    step = start + tl.arange(0, STEPS)[:, None] + STEPS * span[None, :]
     return length - 1 - step if reverse else step, step < length
 
 
 @triton.jit
 def load_time_steps(delta, offsets, exists, bias, use_softplus: tl.constexpr):
     """What softplus is taken of, and the time steps: 0 beyond the end, where nothing happens to a state."""
-    raw = tl.load(delta + offsets, mask=exists, other=0.0).to(tl.float32) + bias[None, None, :]
+    raw = tl.load(delta + offsets, mask=exists, other=0.0).to(tl.float32) + bias[None, :]
     return raw, tl.where(exists, softplus(raw) if use_softplus else raw, 0.0)
 
 
@@ -159,8 +190,11 @@ def scan_forward_kernel(
     BLOCK: tl.constexpr,
 ):
     """Writes `y`, and `borders` behind the initial states."""
+    thread = tl.arange(0, SPANS * BLOCK)
+    span = thread // BLOCK
+    step = tl.arange(0, STEPS)[:, None]
     batch = tl.program_id(1).to(tl.int64)
-    group, channel, valid = locate_channels(dim, num_groups, BLOCK)
+    group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
     u, delta, z, y = u + clip, delta + clip, z + clip, y + clip
     projection = (batch * num_groups + group) * num_states * length
@@ -170,33 +204,33 @@ def scan_forward_kernel(
     next_border = num_states * dim if keeps_borders else 0
     skip = tl.load(D + channel, mask=valid, other=0.0)
     bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
-    step = tl.arange(0, STEPS)[:, None, None]
-    span = tl.arange(0, SPANS)[:, None]
 
     for start in range(0, length, STEPS * SPANS):
-        position, within = locate_steps(start, length, reverse, STEPS, SPANS)
-        exists = within[:, :, None] & valid[None, None, :]
-        offsets = position[:, :, None] * dim + channel[None, None, :]
+        position, within = locate_steps(start, tl.arange(0, SPANS), length, reverse, STEPS)
+        own_position, own_within = locate_steps(start, span, length, reverse, STEPS)
+        exists = own_within & valid[None, :]
+        offsets = own_position * dim + channel[None, :]
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         _, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
         scaled = time_step * value
-        output = skip[None, None, :] * value
+        output = skip[None, :] * value
         duration = tl.sum(time_step, axis=0)
+        next_into, next_out_of = load_projections(B, C, 0, length, position, within)
         for n in range(num_states):
             rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
-            into = tl.load(B + n * length + position, mask=within, other=0.0)
-            out_of = tl.load(C + n * length + position, mask=within, other=0.0)
             state = tl.load(borders + n * dim + channel, mask=valid, other=0.0)
-            decay = tl.exp2(time_step * rate[None, None, :])
-            update = scaled * into[:, :, None]
+            into, out_of = share(next_into, STEPS, SPANS, BLOCK), share(next_out_of, STEPS, SPANS, BLOCK)
+            next_into, next_out_of = load_projections(B, C, min(n + 1, num_states - 1), length, position, within)
+            decay = tl.exp2(time_step * rate[None, :])
+            update = scaled * into
             _, local = tl.associative_scan((decay, update), 0, follow)
-            span_decay = tl.exp2(duration * rate[None, :])
-            entering, ends = enter_spans(span_decay, pick_step(local, step, STEPS - 1), state, span, False)
-            update = tl.where(step == 0, update + decay * entering[None, :, :], update)
+            span_decay = tl.exp2(duration * rate)
+            local = pick_step(local, step, STEPS - 1)
+            entering, ends = enter_spans(span_decay, local, state, span == 0, SPANS, BLOCK, False)
+            update = tl.where(step == 0, update + decay * entering[None, :], update)
             _, states = tl.associative_scan((decay, update), 0, follow)
-            output += states * out_of[:, :, None]
-            last = (span == SPANS - 1) & valid[None, :]
-            tl.store(borders + next_border + n * dim + channel[None, :] + 0 * span, ends, mask=last)
+            output += states * out_of
+            tl.store(borders + next_border + n * dim + channel, ends, mask=(span == SPANS - 1) & valid)
         if has_gate:
             gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
             output *= gate * tl.sigmoid(gate)
@@ -242,8 +276,12 @@ def scan_backward_kernel(
     Writes all gradients; adds to `drates`, and turns `dstate` from the gradient of the last state into that of the
     initial one.
     """
+    THREADS: tl.constexpr = SPANS * BLOCK
+    thread = tl.arange(0, THREADS)
+    lane, span = thread % BLOCK, thread // BLOCK
+    step = tl.arange(0, STEPS)[:, None]
     batch = tl.program_id(1).to(tl.int64)
-    group, channel, valid = locate_channels(dim, num_groups, BLOCK)
+    group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
     u, delta, z, dy, du, ddelta, dz = u + clip, delta + clip, z + clip, dy + clip, du + clip, ddelta + clip, dz + clip
     projection = (batch * num_groups + group) * num_states * length
@@ -256,84 +294,89 @@ def scan_backward_kernel(
     drates, dstate = drates + batch * num_states * dim, dstate + batch * num_states * dim
     skip = tl.load(D + channel, mask=valid, other=0.0)
     bias = tl.load(delta_bias + channel, mask=valid, other=0.0)
-    step = tl.arange(0, STEPS)[:, None, None]
-    span = tl.arange(0, SPANS)[:, None]
-    lane = tl.arange(0, BLOCK)
-    ones = tl.full((STEPS, SPANS, BLOCK), 1.0, tl.float32)
-    dskip = tl.full((BLOCK,), 0.0, tl.float32)
-    dbias = tl.full((BLOCK,), 0.0, tl.float32)
+    ones = tl.full((STEPS, THREADS), 1.0, tl.float32)
+    dskip = tl.full((THREADS,), 0.0, tl.float32)
+    dbias = tl.full((THREADS,), 0.0, tl.float32)
 
     for chunk in range(chunks - 1, -1, -1):
-        position, within = locate_steps(chunk * STEPS * SPANS, length, reverse, STEPS, SPANS)
-        exists = within[:, :, None] & valid[None, None, :]
-        offsets = position[:, :, None] * dim + channel[None, None, :]
+        start = chunk * STEPS * SPANS
+        position, within = locate_steps(start, tl.arange(0, SPANS), length, reverse, STEPS)
+        own_position, own_within = locate_steps(start, span, length, reverse, STEPS)
+        exists = own_within & valid[None, :]
+        offsets = own_position * dim + channel[None, :]
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         doutput = tl.load(dy + offsets, mask=exists, other=0.0).to(tl.float32)
-        raw, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
-        sum_step = chunk * STEPS * SPANS + STEPS * span[None, :, :] + summed_steps(lane, STEPS, BLOCK)
+        _, time_step = load_time_steps(delta, offsets, exists, bias, use_softplus)
+        sum_step = start + (STEPS * span)[None, :] + summed_steps(lane, STEPS, BLOCK)
         sum_position = length - 1 - sum_step if reverse else sum_step
         sum_within = sum_step < length
         if has_gate:
             gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
-            opening = tl.sigmoid(gate)
-            dgated = doutput
-            doutput *= gate * opening
-            output = skip[None, None, :] * value
+            doutput *= gate * tl.sigmoid(gate)
+            output = skip[None, :] * value
         scaled = time_step * value
         duration = tl.sum(time_step, axis=0)
         dscaled = tl.zeros_like(scaled)
         dexponents = tl.zeros_like(scaled)
+        next_into, next_out_of = load_projections(B, C, 0, length, position, within)
         for n in range(num_states):
             rate = tl.load(rates + n * dim + channel, mask=valid, other=0.0)
-            into = tl.load(B + n * length + position, mask=within, other=0.0)
-            out_of = tl.load(C + n * length + position, mask=within, other=0.0)
             state = tl.load(borders + (chunk * num_states + n) * dim + channel, mask=valid, other=0.0)
-            decay = tl.exp2(time_step * rate[None, None, :])
-            span_decay = tl.exp2(duration * rate[None, :])
+            dlater = tl.load(dstate + n * dim + channel, mask=valid, other=0.0)
+            drate = tl.load(drates + n * dim + channel, mask=valid, other=0.0)
+            into, out_of = share(next_into, STEPS, SPANS, BLOCK), share(next_out_of, STEPS, SPANS, BLOCK)
+            next_into, next_out_of = load_projections(B, C, min(n + 1, num_states - 1), length, position, within)
+            decay = tl.exp2(time_step * rate[None, :])
+            span_decay = tl.exp2(duration * rate)
 
-            update = scaled * into[:, :, None]
+            update = scaled * into
             _, local = tl.associative_scan((decay, update), 0, follow)
-            entering, _ = enter_spans(span_decay, pick_step(local, step, STEPS - 1), state, span, False)
-            entered = tl.where(step == 0, update + decay * entering[None, :, :], update)
+            local = pick_step(local, step, STEPS - 1)
+            entering, _ = enter_spans(span_decay, local, state, span == 0, SPANS, BLOCK, False)
+            entered = tl.where(step == 0, update + decay * entering[None, :], update)
             _, states = tl.associative_scan((decay, entered), 0, follow)
             if has_gate:
-                output += states * out_of[:, :, None]
+                output += states * out_of
 
             # Back in time, what is handed on is the gradient of the state before a step: its decay times `grad`.
-            grad = doutput * out_of[:, :, None]
-            dlater = tl.load(dstate + n * dim + channel, mask=valid, other=0.0)
-            decay, grad = tl.flip(decay, 0), tl.flip(grad, 0)
-            _, local = tl.associative_scan((decay, decay * grad), 0, follow)
-            entering, ends = enter_spans(span_decay, pick_step(local, step, STEPS - 1), dlater, SPANS - 1 - span, True)
-            grad = tl.where(step == 0, grad + entering[None, :, :], grad)
-            _, _, _, grad = tl.associative_scan((decay, decay * grad, ones, grad), 0, follow_entering)
+            back = tl.flip(decay, 0)
+            grad = tl.flip(doutput * out_of, 0)
+            _, local, _ = tl.associative_scan((ones, grad, back), 0, follow_back)
+            local = pick_step(local * back, step, STEPS - 1)
+            entering, ends = enter_spans(span_decay, local, dlater, span == SPANS - 1, SPANS, BLOCK, True)
+            grad = tl.where(step == 0, grad + entering[None, :], grad)
+            _, grad, _ = tl.associative_scan((ones, grad, back), 0, follow_back)
             grad = tl.flip(grad, 0)
-            first = (span == 0) & valid[None, :]
-            tl.store(dstate + n * dim + channel[None, :] + 0 * span, ends, mask=first)
+            tl.store(dstate + n * dim + channel, ends, mask=(span == 0) & valid)
 
-            into_sums = sum_channels(grad * scaled, lane, STEPS, SPANS, BLOCK)
-            out_of_sums = sum_channels(doutput * states, lane, STEPS, SPANS, BLOCK)
+            into_sums = sum_channels(grad * scaled, lane, STEPS, THREADS, BLOCK)
+            out_of_sums = sum_channels(doutput * states, lane, STEPS, THREADS, BLOCK)
             tl.store(dB + n * length + sum_position, into_sums, mask=sum_within)
             tl.store(dC + n * length + sum_position, out_of_sums, mask=sum_within)
-            dscaled += grad * into[:, :, None]
+            dscaled += grad * into
             dexponent = grad * (states - update)
-            dexponents += dexponent * rate[None, None, :]
-            drate = tl.sum(tl.sum(dexponent * time_step, axis=0), axis=0)
-            drate += tl.load(drates + n * dim + channel, mask=valid, other=0.0)
-            tl.store(drates + n * dim + channel, drate, mask=valid)
+            dexponents += dexponent * rate[None, :]
+            drate += sum_spans(tl.sum(dexponent * time_step, axis=0), SPANS, BLOCK)
+            tl.store(drates + n * dim + channel, drate, mask=(span == 0) & valid)
+        # What the states do not need is read once more: the registers are theirs.
+        value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
+        raw, _ = load_time_steps(delta, offsets, exists, bias, use_softplus)
         # d 2^x = ln(2) 2^x dx
         dtime_step = 0.6931471805599453 * dexponents + dscaled * value
         if use_softplus:
             dtime_step *= tl.sigmoid(raw)
-        dvalue = dscaled * time_step + skip[None, None, :] * doutput
+        dvalue = dscaled * time_step + skip[None, :] * doutput
         tl.store(du + offsets, dvalue.to(du.dtype.element_ty), mask=exists)
         tl.store(ddelta + offsets, dtime_step.to(ddelta.dtype.element_ty), mask=exists)
         if has_gate:
+            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
+            dgated = tl.load(dy + offsets, mask=exists, other=0.0).to(tl.float32)
+            opening = tl.sigmoid(gate)
             dgate = dgated * output * opening * (1.0 + gate * (1.0 - opening))
             tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
-        dskip += tl.sum(tl.sum(doutput * value, axis=0), axis=0)
-        dbias += tl.sum(tl.sum(tl.where(exists, dtime_step, 0.0), axis=0), axis=0)
+        dskip += tl.sum(doutput * value, axis=0)
+        dbias += tl.sum(tl.where(exists, dtime_step, 0.0), axis=0)
         # The next chunk begins with gradients that other threads have written.
         tl.debug_barrier()
-    tl.store(dD + batch * dim + channel, dskip, mask=valid)
-    tl.store(ddelta_bias + batch * dim + channel, dbias, mask=valid)
+    tl.store(dD + batch * dim + channel, sum_spans(dskip, SPANS, BLOCK), mask=(span == 0) & valid)
+    tl.store(ddelta_bias + batch * dim + channel, sum_spans(dbias, SPANS, BLOCK), mask=(span == 0) & valid)
