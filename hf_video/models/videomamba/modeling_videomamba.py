@@ -164,8 +164,10 @@ class VideoMambaScan(nn.Module):
         """A of the recurrence, in float32 at least."""
         return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """From and to `(batch_size, intermediate_size, sequence_length)`."""
+    def forward(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """All tensors are `(batch_size, intermediate_size, sequence_length)`; the gate goes through SiLU here."""
         hidden_states = self.convolve(hidden_states)
         time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
         scanned = selective_scan(
@@ -175,9 +177,11 @@ class VideoMambaScan(nn.Module):
             B.mT,
             C.mT,
             self.D,
-            delta_bias=self.dt_proj.bias,
+            gate,
+            self.dt_proj.bias,
             delta_softplus=True,
             reverse=self.reverse,
+            addend=addend,
         )
         return cast(torch.Tensor, scanned)
 
@@ -195,14 +199,25 @@ class VideoMambaMixer(nn.Module):
         self.forward_scan = VideoMambaScan(config, reverse=False)
         self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
         self.activation_fn = ACT2FN[config.hidden_act]
+        self.fuses_gate = config.hidden_act in ("silu", "swish")
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
-        if self.backward_scan is not None:
-            mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
-        return self.out_proj((mixed * self.activation_fn(gate)).mT)
+        if self.fuses_gate and temporal_first is None:
+            gated = self.scan_and_gate(hidden_states, gate)
+        else:
+            mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+            if self.backward_scan is not None:
+                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+            gated = mixed * self.activation_fn(gate)
+        return self.out_proj(gated.mT)
+
+    def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """The last scan adds the other one and applies the gate: some backends do so before anything is written."""
+        if self.backward_scan is None:
+            return self.forward_scan(hidden_states, gate)
+        return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
 
 
 def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:

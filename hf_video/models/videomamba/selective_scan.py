@@ -38,9 +38,9 @@ class Backend(NamedTuple):
     One implementation.
 
     Attributes:
-        run: called by position with u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse and initial_state as
-            `selective_scan` describes them, B and C with four dimensions; returns the output and the last state,
-            `None` if it cannot give one.
+        run: called by position with u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and
+            addend as `selective_scan` describes them, B and C with four dimensions; returns the output and the last
+            state, `None` if it cannot give one.
         why_not: the reason why it cannot run in a situation, or `None` if it can.
         automatic: whether it is taken without being asked for.
     """
@@ -81,6 +81,7 @@ def selective_scan(
     *,
     reverse: bool = False,
     initial_state: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
     backend: str | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     r"""
@@ -115,6 +116,8 @@ def selective_scan(
             their order, and the last state is that of position 0.
         initial_state (`torch.Tensor` of shape `(batch_size, dim, state_size)`, *optional*):
             State before the first step; zero when not given.
+        addend (`torch.Tensor` of shape `(batch_size, dim, length)`, *optional*):
+            Added to the output before the gate: what another scan gave, of the other direction for example.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
             of that name), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`).
@@ -130,11 +133,11 @@ def selective_scan(
             not exist or cannot run this call, with the reason.
     """
     B, C = (tensor[:, None] if tensor.ndim == 3 else tensor for tensor in (B, C))
-    _check(u, delta, A, B, C, D, z, delta_bias, initial_state)
+    _check(u, delta, A, B, C, D, z, delta_bias, initial_state, addend)
     carries_state = return_last_state or initial_state is not None
     name = choose_backend(u.device.type, u.dtype, A.shape[1], carries_state, backend)
     outputs, last_state = BACKENDS[name].run(
-        u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state
+        u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend
     )
     return (outputs, cast(torch.Tensor, last_state)) if return_last_state else outputs
 
@@ -186,6 +189,7 @@ def _check(
     z: torch.Tensor | None,
     delta_bias: torch.Tensor | None,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None,
 ) -> None:
     if u.ndim != 3 or u.shape[2] < 1:
         raise ValueError(f"`u` must be (batch_size, dim, length) with a length of at least 1, got {tuple(u.shape)}.")
@@ -196,6 +200,7 @@ def _check(
     shapes = {
         "delta": (delta, (batch_size, dim, length)),
         "z": (z, (batch_size, dim, length)),
+        "addend": (addend, (batch_size, dim, length)),
         "D": (D, (dim,)),
         "delta_bias": (delta_bias, (dim,)),
         "initial_state": (initial_state, (batch_size, dim, state_size)),
@@ -211,7 +216,7 @@ def _check(
                 f"groups that divide {dim} channels as its second dimension, got {tuple(tensor.shape)}."
             )
     named = {"delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    for name, tensor in {**named, "initial_state": initial_state}.items():
+    for name, tensor in {**named, "initial_state": initial_state, "addend": addend}.items():
         if tensor is not None and tensor.device != u.device:
             raise ValueError(f"`{name}` is on {tensor.device}, but `u` on {u.device}: all must be on one device.")
 

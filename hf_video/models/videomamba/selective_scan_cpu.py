@@ -34,6 +34,7 @@ def selective_scan_cpu(
     delta_softplus: bool,
     reverse: bool,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must agree."""
     tensors = (
@@ -45,6 +46,8 @@ def selective_scan_cpu(
     )
     y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
     outputs = y.mT
+    if addend is not None:
+        outputs = outputs + addend.float()
     if z is not None:
         outputs = outputs * F.silu(z.float())
     return outputs.to(u.dtype), last_state

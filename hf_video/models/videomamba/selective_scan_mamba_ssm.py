@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers.integrations.hub_kernels import get_kernel
 
 from .selective_scan_operators import operator_namespace
@@ -35,13 +36,21 @@ def selective_scan_mamba_ssm(
     delta_softplus: bool,
     reverse: bool,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
+    *,
     source: str,
 ) -> tuple[torch.Tensor, None]:
     """Output as `selective_scan` describes it, by the build named `source`; `why_mamba_ssm_cannot` must agree."""
     delta, B, C = (tensor.to(u.dtype) for tensor in (delta, B, C))
     z = None if z is None else z.to(u.dtype)
     D, delta_bias = (None if tensor is None else tensor.float() for tensor in (D, delta_bias))
-    return scan_forward(u, delta, A.float(), B, C, D, z, delta_bias, delta_softplus, reverse, source), None
+    # The kernels have a gate, but nothing to add before it.
+    kernel_gate = z if addend is None else None
+    y = scan_forward(u, delta, A.float(), B, C, D, kernel_gate, delta_bias, delta_softplus, reverse, source)
+    if addend is not None:
+        y = y + addend.to(u.dtype)
+        y = y if z is None else y * F.silu(z)
+    return y, None
 
 
 def why_mamba_ssm_cannot(situation: Any, source: str) -> str | None:

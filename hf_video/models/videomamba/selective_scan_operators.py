@@ -25,28 +25,33 @@ def needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def register_gradients(forward: torch.library.CustomOpDef, backward: Callable[..., list[torch.Tensor]]) -> None:
+def register_gradients(
+    forward: torch.library.CustomOpDef, backward: Callable[..., list[torch.Tensor]], num_forgotten: int = 1
+) -> None:
     """
     Differentiate one operator by another.
 
     Args:
-        forward: from tensors, u first and the initial state last, `delta_softplus`, `reverse` and `keeps_borders` to
-            the output like u, the last state, and the borders for the backward.
-        backward: from the gradients of output and last state, the borders, the tensors without the initial state,
+        forward: from tensors, u first, `delta_softplus`, `reverse` and `keeps_borders` to the output like u, the last
+            state, and what is kept for the backward.
+        backward: from the gradients of output and last state, what is kept, the tensors but for the last few,
             `delta_softplus` and `reverse` to the gradients of all tensors, of those that are not there, too.
+        num_forgotten: how many tensors the backward does without: the initial state, and what comes behind it.
     """
 
     def save_inputs(ctx, inputs, output):
         *tensors, delta_softplus, reverse, _ = inputs
         ctx.set_materialize_grads(False)
         ctx.options = (delta_softplus, reverse)
-        ctx.save_for_backward(output[2], *tensors)
+        ctx.is_there = [x is not None for x in tensors]
+        ctx.u_at = len(output) - 2
+        ctx.save_for_backward(*output[2:], *tensors[:-num_forgotten])
 
-    def differentiate(ctx, dy, dlast_state, _):
-        borders, *tensors = ctx.saved_tensors
-        dy = torch.zeros_like(tensors[0]) if dy is None else dy
-        gradients = backward(dy, dlast_state, borders, *tensors[:-1], *ctx.options)
-        present = (None if x is None else gradient for x, gradient in zip(tensors, gradients, strict=True))
+    def differentiate(ctx, dy, dlast_state, *_):
+        saved = ctx.saved_tensors
+        dy = torch.zeros_like(saved[ctx.u_at]) if dy is None else dy
+        gradients = backward(dy, dlast_state, *saved, *ctx.options)
+        present = (gradient if there else None for there, gradient in zip(ctx.is_there, gradients, strict=True))
         return (*present, None, None, None)
 
     forward.register_autograd(differentiate, setup_context=save_inputs)

@@ -28,6 +28,7 @@ def selective_scan_reference(
     delta_softplus: bool,
     reverse: bool,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `B` and `C` are (batch, groups, state, length)."""
     dtype = torch.promote_types(u.dtype, torch.float32)
@@ -52,6 +53,8 @@ def selective_scan_reference(
     outputs = outputs.movedim(0, -1)
     if D is not None:
         outputs = outputs + D.to(dtype)[:, None] * inputs
+    if addend is not None:
+        outputs = outputs + addend.to(dtype)
     if z is not None:
         outputs = outputs * F.silu(z.to(dtype))
     return outputs.to(u.dtype), last_state

@@ -69,6 +69,7 @@ def selective_scan_triton(
     delta_softplus: bool,
     reverse: bool,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_triton_cannot` must agree."""
     tensors = (
@@ -79,9 +80,10 @@ def selective_scan_triton(
         None if D is None else D.float(),
         None if z is None else z.mT,
         *(None if x is None else x.float() for x in (delta_bias, initial_state)),
+        None if addend is None or z is None else addend.mT,
     )
-    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
-    return y.mT, last_state
+    y, last_state, _, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
+    return (y.mT if addend is None or z is not None else y.mT + addend), last_state
 
 
 def why_triton_cannot(situation: Any) -> str | None:
@@ -101,8 +103,8 @@ def probe(device: str = "cuda") -> str | None:
     try:
         ones = torch.ones(1, 4, 1, device=device)
         tensors = (ones, ones, -ones[0, :1], ones[:, None].mT, ones[:, None].mT, None, None, None)
-        y, last_state, borders = scan_forward(*tensors, None, False, False, True)
-        scan_backward(y, last_state, borders, *tensors, False, False)
+        y, last_state, *kept = scan_forward(*tensors, None, None, False, False, True)
+        scan_backward(y, last_state, *kept, *tensors, False, False)
     # Compilers, drivers and cards fail in many ways: each means that the kernels are of no use.
     except Exception as error:
         return f"its kernels do not answer ({type(error).__name__}: {error})"
@@ -127,6 +129,10 @@ def _borders(u: torch.Tensor, A: torch.Tensor, groups: int, keeps_borders: bool)
     return A.new_empty(batch_size, 1 + chunks if keeps_borders else 1, A.shape[1], dim)
 
 
+def _keeps_mixed(z: torch.Tensor | None, keeps_borders: bool) -> bool:
+    return z is not None and keeps_borders
+
+
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
 def scan_forward(
     u: torch.Tensor,
@@ -138,13 +144,14 @@ def scan_forward(
     z: torch.Tensor | None,
     delta_bias: torch.Tensor | None,
     initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None,
     delta_softplus: bool,
     reverse: bool,
     keeps_borders: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     Args:
-        u, delta, z: `(batch, length, dim)`, of any dtypes; all others are float32.
+        u, delta, z, addend: `(batch, length, dim)`, of any dtypes; all others are float32. No addend without a gate.
         A: `(dim, state)`.
         B, C: `(batch, groups, state, length)`.
         D, delta_bias: `(dim,)`.
@@ -152,7 +159,8 @@ def scan_forward(
         keeps_borders: whether to return what the backward needs.
 
     Returns:
-        The output like `u`, the last state, and the states before each chunk and the last, or none of them.
+        The output like `u`, the last state, the states before each chunk and the last, or none of them, and the output
+        before the gate in float32, or none of it.
     """
     from .selective_scan_triton_kernels import scan_forward_kernel
 
@@ -161,7 +169,9 @@ def scan_forward(
     borders = _borders(u, A, groups, keeps_borders)
     borders[:, 0] = 0 if initial_state is None else initial_state.mT
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
-    arrays = (*_pack(u, delta, A, B, C, D, z, delta_bias), y, borders)
+    mixed = A.new_empty(u.shape if _keeps_mixed(z, keeps_borders) else 0)
+    added = y if addend is None else addend.contiguous()
+    arrays = (*_pack(u, delta, A, B, C, D, z, delta_bias), added, y, mixed, borders)
     with torch.cuda.device_of(u):
         scan_forward_kernel[_grid(u, groups, spread.channels)](
             *arrays,
@@ -169,11 +179,12 @@ def scan_forward(
             use_softplus=delta_softplus,
             reverse=reverse,
             has_gate=z is not None,
+            has_addend=addend is not None,
             keeps_borders=keeps_borders,
             **spread.settings(),
         )
     last_state = borders[:, -1].mT.clone(memory_format=torch.contiguous_format)
-    return y, last_state, borders if keeps_borders else borders.new_empty(0)
+    return y, last_state, borders if keeps_borders else borders.new_empty(0), mixed
 
 
 @torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
@@ -181,6 +192,7 @@ def scan_backward(
     dy: torch.Tensor,
     dlast_state: torch.Tensor | None,
     borders: torch.Tensor,
+    mixed: torch.Tensor,
     u: torch.Tensor,
     delta: torch.Tensor,
     A: torch.Tensor,
@@ -192,20 +204,21 @@ def scan_backward(
     delta_softplus: bool,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of u, delta, A, B, C, D, z, delta_bias and the initial state, of those that are not there, too."""
+    """Gradients of all tensors that the forward takes, of those that are not there, too."""
     from .selective_scan_triton_kernels import scan_backward_kernel
 
     (batch_size, length, dim), groups, state_size = u.shape, B.shape[1], A.shape[1]
     spread = plan(batch_size, dim, groups)
     grid = _grid(u, groups, spread.channels)
     arrays = _pack(u, delta, A, B, C, D, z, delta_bias)
-    du, ddelta, dz = (torch.empty_like(x) for x in arrays[:3])
+    du, ddelta = (torch.empty_like(x) for x in arrays[:2])
+    dz, dmixed = (x.new_empty(0 if z is None else u.shape) for x in (arrays[2], u))
     drates, dstate = (A.new_zeros(batch_size, state_size, dim) for _ in range(2))
     if dlast_state is not None:
         dstate.copy_(dlast_state.mT)
     dB, dC = (B.new_empty(grid[0] // groups, *B.shape) for _ in range(2))
     dD, ddelta_bias = (A.new_empty(batch_size, dim) for _ in range(2))
-    arrays += [borders, dy.contiguous(), du, ddelta, dz, drates, dB, dC, dD, ddelta_bias, dstate]
+    arrays += [mixed, borders, dy.contiguous(), du, ddelta, dz, dmixed, drates, dB, dC, dD, ddelta_bias, dstate]
     with torch.cuda.device_of(u):
         scan_backward_kernel[grid](
             *arrays,
@@ -216,19 +229,22 @@ def scan_backward(
             **spread.settings(),
         )
     dA, dB, dC, dD, ddelta_bias = (x.sum(dim=0) for x in (drates, dB, dC, dD, ddelta_bias))
-    return [du, ddelta, dA.mT.contiguous(), dB, dC, dD, dz, ddelta_bias, dstate.mT.contiguous()]
+    return [du, ddelta, dA.mT.contiguous(), dB, dC, dD, dz, ddelta_bias, dstate.mT.contiguous(), dmixed]
 
 
 @scan_forward.register_fake
-def _(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, reverse, keeps_borders):
+def _(u, delta, A, B, C, D, z, delta_bias, initial_state, addend, delta_softplus, reverse, keeps_borders):
     borders = _borders(u, A, B.shape[1], keeps_borders) if keeps_borders else A.new_empty(0)
-    return u.new_empty(u.shape), A.new_empty(u.shape[0], *A.shape), borders
+    mixed = A.new_empty(u.shape if _keeps_mixed(z, keeps_borders) else 0)
+    return u.new_empty(u.shape), A.new_empty(u.shape[0], *A.shape), borders, mixed
 
 
 @scan_backward.register_fake
-def _(dy, dlast_state, borders, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse):
+def _(dy, dlast_state, borders, mixed, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse):
     weight, state = A.new_empty(A.shape[0]), A.new_empty(u.shape[0], *A.shape)
-    return [x.new_empty(x.shape) for x in (u, delta, A, B, C, weight, u if z is None else z, weight, state)]
+    dz, dmixed = (x.new_empty(0 if z is None else u.shape) for x in (u if z is None else z, u))
+    gradients = [x.new_empty(x.shape) for x in (u, delta, A, B, C, weight, weight, state)]
+    return [*gradients[:6], dz, *gradients[6:], dmixed]
 
 
-register_gradients(scan_forward, scan_backward)
+register_gradients(scan_forward, scan_backward, num_forgotten=2)

@@ -8,12 +8,14 @@ states by a scan across threads, and then it runs once more from the state that 
 exponentials bound the forward, are computed once, however many spans share a chunk: small batches have more of them
 rather than another pass over time. Nothing is added atomically.
 
-Tensors of a chunk are `(STEPS, SPANS, BLOCK)`. With the channels last, Triton spreads these over the lanes and warps
-first, then the spans, and leaves the steps to each thread; sizes of arrays are not specialised, lest it load several
-channels at once and turn that around. Arrays, contiguous:
+Tensors of a chunk are `(STEPS, THREADS)`, thread `span * BLOCK + channel`. Triton spreads the axis along which memory
+is contiguous over lanes and warps first; it is as long as there are threads, so that the steps stay in the registers
+of each. Sizes of arrays are not specialised, lest it load several channels at once and turn that around. What channels
+share, `(STEPS, SPANS)`, is asked for one state ahead. Arrays, contiguous:
 
-    u, delta, z, y, and their gradients  (batch, length, dim), of any floating dtype
-    B, C                                 (batch, groups, states, length), float32 as all that follow
+    u, delta, z, addend, y               (batch, length, dim), of any floating dtype, as their gradients are
+    mixed                                (batch, length, dim), the output before the gate, float32 as all that follow
+    B, C                                 (batch, groups, states, length)
     gradients of B and C                 (blocks of a group, batch, groups, states, length), to be summed over blocks
     rates = A * log2(e)                  (states, dim)
     D, delta_bias                        (dim)
@@ -104,8 +106,8 @@ def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.c
 @triton.jit
 def sum_channels(tensor, lane, STEPS: tl.constexpr, THREADS: tl.constexpr, BLOCK: tl.constexpr):
     """
-    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, of the steps that `summed_steps` names; `BLOCK` is at
-    most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange everything
+    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, of the steps that `summed_steps` names. `BLOCK` is
+    at most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange all of it
     every time.
     """
     for i in tl.static_range(5):
@@ -175,7 +177,9 @@ def scan_forward_kernel(
     C,
     D,
     delta_bias,
+    addend,
     y,
+    mixed,
     borders,
     length,
     dim,
@@ -184,19 +188,20 @@ def scan_forward_kernel(
     use_softplus: tl.constexpr,
     reverse: tl.constexpr,
     has_gate: tl.constexpr,
+    has_addend: tl.constexpr,
     keeps_borders: tl.constexpr,
     STEPS: tl.constexpr,
     SPANS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes `y`, and `borders` behind the initial states."""
+    """Writes `y`, `borders` behind the initial states and, where these are kept, `mixed` before the gate."""
     thread = tl.arange(0, SPANS * BLOCK)
     span = thread // BLOCK
     step = tl.arange(0, STEPS)[:, None]
     batch = tl.program_id(1).to(tl.int64)
     group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
-    u, delta, z, y = u + clip, delta + clip, z + clip, y + clip
+    u, delta, z, y, addend, mixed = u + clip, delta + clip, z + clip, y + clip, addend + clip, mixed + clip
     projection = (batch * num_groups + group) * num_states * length
     B, C = B + projection, C + projection
     slots = 1 + tl.cdiv(length, STEPS * SPANS) if keeps_borders else 1
@@ -231,7 +236,11 @@ def scan_forward_kernel(
             _, states = tl.associative_scan((decay, update), 0, follow)
             output += states * out_of
             tl.store(borders + next_border + n * dim + channel, ends, mask=(span == SPANS - 1) & valid)
+        if has_addend:
+            output += tl.load(addend + offsets, mask=exists, other=0.0).to(tl.float32)
         if has_gate:
+            if keeps_borders:
+                tl.store(mixed + offsets, output, mask=exists)
             gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
             output *= gate * tl.sigmoid(gate)
         tl.store(y + offsets, output.to(y.dtype.element_ty), mask=exists)
@@ -250,11 +259,13 @@ def scan_backward_kernel(
     C,
     D,
     delta_bias,
+    mixed,
     borders,
     dy,
     du,
     ddelta,
     dz,
+    dmixed,
     drates,
     dB,
     dC,
@@ -283,7 +294,8 @@ def scan_backward_kernel(
     batch = tl.program_id(1).to(tl.int64)
     group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
-    u, delta, z, dy, du, ddelta, dz = u + clip, delta + clip, z + clip, dy + clip, du + clip, ddelta + clip, dz + clip
+    u, delta, z, mixed, dy = u + clip, delta + clip, z + clip, mixed + clip, dy + clip
+    du, ddelta, dz, dmixed = du + clip, ddelta + clip, dz + clip, dmixed + clip
     projection = (batch * num_groups + group) * num_states * length
     B, C = B + projection, C + projection
     block = tl.program_id(0) % (tl.num_programs(0) // num_groups)
@@ -312,8 +324,12 @@ def scan_backward_kernel(
         sum_within = sum_step < length
         if has_gate:
             gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
-            doutput *= gate * tl.sigmoid(gate)
-            output = skip[None, :] * value
+            opening = tl.sigmoid(gate)
+            dgate = doutput * opening * (1.0 + gate * (1.0 - opening))
+            dgate *= tl.load(mixed + offsets, mask=exists, other=0.0)
+            tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
+            doutput *= gate * opening
+            tl.store(dmixed + offsets, doutput.to(dmixed.dtype.element_ty), mask=exists)
         scaled = time_step * value
         duration = tl.sum(time_step, axis=0)
         dscaled = tl.zeros_like(scaled)
@@ -335,8 +351,6 @@ def scan_backward_kernel(
             entering, _ = enter_spans(span_decay, local, state, span == 0, SPANS, BLOCK, False)
             entered = tl.where(step == 0, update + decay * entering[None, :], update)
             _, states = tl.associative_scan((decay, entered), 0, follow)
-            if has_gate:
-                output += states * out_of
 
             # Back in time, what is handed on is the gradient of the state before a step: its decay times `grad`.
             back = tl.flip(decay, 0)
@@ -368,12 +382,6 @@ def scan_backward_kernel(
         dvalue = dscaled * time_step + skip[None, :] * doutput
         tl.store(du + offsets, dvalue.to(du.dtype.element_ty), mask=exists)
         tl.store(ddelta + offsets, dtime_step.to(ddelta.dtype.element_ty), mask=exists)
-        if has_gate:
-            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
-            dgated = tl.load(dy + offsets, mask=exists, other=0.0).to(tl.float32)
-            opening = tl.sigmoid(gate)
-            dgate = dgated * output * opening * (1.0 + gate * (1.0 - opening))
-            tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
         dskip += tl.sum(doutput * value, axis=0)
         dbias += tl.sum(tl.where(exists, dtime_step, 0.0), axis=0)
         # The next chunk begins with gradients that other threads have written.

@@ -61,12 +61,18 @@ def test_half_precision_inputs_keep_a_float32_state(dtype, poisoned_memory):
     compare(random_inputs(19, 3, 1, 4, 2, dtype=dtype), True, "triton", tolerance=2**-7)
 
 
+def call(run, tensors, softplus=True, reverse=False):
+    """A backend, with tensors in the order of `NAMES`."""
+    *others, initial_state, addend = tensors
+    return run(*others, softplus, reverse, initial_state, addend)
+
+
 def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
     results = []
     for run in (selective_scan_triton.selective_scan_triton, selective_scan_reference):
         leaves = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
         tensors = [leaves.get(name) for name in NAMES]
-        outputs = run(*tensors[:-1], softplus, reverse, tensors[-1])
+        outputs = call(run, tensors, softplus, reverse)
         loss = sum((torch.linspace(-1, 2, x.numel()) * x.flatten()).sum() for x in (outputs[i] for i in losses))
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         results.append([*outputs, *gradients])
@@ -77,7 +83,9 @@ def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-2 if found.dtype == torch.bfloat16 else 1e-4)
 
 
-@pytest.mark.parametrize("missing", [("z",), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state")], ids=str)
+@pytest.mark.parametrize(
+    "missing", [("z",), ("addend",), ("D", "delta_bias"), ("D", "z", "delta_bias", "initial_state", "addend")], ids=str
+)
 def test_what_is_optional_can_be_left_out(missing):
     inputs = random_inputs(9, 2, 2, 3, 1)
     inputs["delta"] = inputs["delta"].abs()
@@ -96,9 +104,11 @@ def test_groups_of_b_and_c_may_differ():
 
 def test_mixed_dtypes_and_any_memory_layout():
     inputs = random_inputs(9, 2, 2, 4, 1)
-    inputs["u"] = inputs["u"].mT.contiguous().mT.bfloat16()
+    inputs["u"] = inputs["u"].mT.contiguous().mT
+    inputs["delta"] = inputs["delta"].bfloat16()
     inputs["z"] = torch.randn(2, 8, 9)[:, ::2].bfloat16()
     inputs["B"] = torch.randn(2, 1, 9, 5).mT[:, :, 1:3]
+    inputs["addend"] = torch.randn(2, 4, 18)[:, :, ::2].half()
     compare_with_reference(inputs)
 
 
@@ -110,11 +120,11 @@ def test_time_steps_that_vanish_or_explode():
 def test_without_gradients_no_states_are_kept():
     inputs = random_inputs(70, 2, 1, 3, 1)
     arguments = [inputs[name] for name in NAMES]
-    expected = selective_scan_reference(*arguments[:-1], True, False, arguments[-1])
+    expected = call(selective_scan_reference, arguments)
     saved = []
 
     def run():
-        return selective_scan_triton.selective_scan_triton(*arguments[:-1], True, False, arguments[-1])
+        return call(selective_scan_triton.selective_scan_triton, arguments)
 
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
         torch.testing.assert_close(run(), expected)
@@ -128,7 +138,7 @@ def test_without_gradients_no_states_are_kept():
 def operator_arguments():
     """Of `scan_forward`, without what says whether the borders are kept."""
     inputs = random_inputs(9, 2, 1, 4, 2)
-    for name in ("u", "delta", "z"):
+    for name in ("u", "delta", "z", "addend"):
         inputs[name] = inputs[name].mT.contiguous()
     return [*(inputs[name] for name in NAMES), True, True]
 
@@ -142,8 +152,8 @@ def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
 
 def test_its_backward_is_an_operator_that_torch_can_trace():
     arguments = operator_arguments()
-    y, last_state, borders = selective_scan_triton.scan_forward(*arguments, True)
-    backward_arguments = (y, last_state, borders, *arguments[:-3], *arguments[-2:])
+    y, last_state, *kept = selective_scan_triton.scan_forward(*arguments, True)
+    backward_arguments = (y, last_state, *kept, *arguments[:-4], *arguments[-2:])
     torch.library.opcheck(selective_scan_triton.scan_backward, backward_arguments)
 
 

@@ -10,7 +10,7 @@ from hf_video import selective_scan
 from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, _announce, choose_backend, logger
 
 BACKENDS = ("reference", "cpu")
-NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
+NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state", "addend")
 # Length, state size, batch size, channels, groups.
 GRID = [
     (1, 1, 1, 1, 1),
@@ -25,7 +25,7 @@ GRID = [
 ]
 
 
-def specification(u, delta, A, B, C, D, z, delta_bias, initial_state, reverse):
+def specification(u, delta, A, B, C, D, z, delta_bias, initial_state, addend, reverse):
     """One step after the other, on tensors of any dtype."""
     delta = F.softplus(delta + delta_bias[:, None])
     channels_of_group = A.shape[0] // B.shape[1]
@@ -36,7 +36,7 @@ def specification(u, delta, A, B, C, D, z, delta_bias, initial_state, reverse):
         step = delta[:, :, t, None]
         state = torch.exp(step * A) * state + step * B[..., t] * u[:, :, t, None]
         outputs[t] = (C[..., t] * state).sum(-1) + D * u[:, :, t]
-    return torch.stack([outputs[t] for t in steps], dim=-1) * F.silu(z), state
+    return (torch.stack([outputs[t] for t in steps], dim=-1) + addend) * F.silu(z), state
 
 
 def random_inputs(length, state_size, batch_size, channels, groups, dtype=torch.float32):
@@ -55,6 +55,7 @@ def random_inputs(length, state_size, batch_size, channels, groups, dtype=torch.
         "z": randn(batch_size, channels, length),
         "delta_bias": randn(channels),
         "initial_state": randn(batch_size, channels, state_size),
+        "addend": randn(batch_size, channels, length) / 2,
     }
     # Weights and states stay float32 under every dtype of the inputs.
     kept = ("A", "D", "delta_bias", "initial_state")
@@ -131,7 +132,8 @@ def test_float64_stays_float64_and_passes_gradcheck(reverse):
 def test_reverse_is_the_scan_of_the_flipped_sequence():
     inputs = random_inputs(70, 4, 2, 3, 1)
     flipped = {
-        name: value.flip(-1) if name in ("u", "delta", "B", "C", "z") else value for name, value in inputs.items()
+        name: value.flip(-1) if name in ("u", "delta", "B", "C", "z", "addend") else value
+        for name, value in inputs.items()
     }
     outputs, state = selective_scan(**inputs, return_last_state=True, reverse=True)
     expected, expected_state = selective_scan(**flipped, return_last_state=True)
@@ -143,7 +145,7 @@ def test_reverse_is_the_scan_of_the_flipped_sequence():
 def test_a_sequence_can_be_scanned_in_parts(reverse):
     inputs = random_inputs(100, 4, 2, 3, 1)
     inputs.pop("initial_state")
-    sequences = ("u", "delta", "B", "C", "z")
+    sequences = ("u", "delta", "B", "C", "z", "addend")
     parts = [
         {n: v[..., cut] if n in sequences else v for n, v in inputs.items()} for cut in (slice(37), slice(37, 100))
     ]
@@ -164,6 +166,16 @@ def test_optional_arguments_default_to_doing_nothing():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_an_addend_needs_no_gate(backend):
+    inputs = random_inputs(9, 4, 2, 3, 1)
+    gate, addend = inputs.pop("z"), inputs.pop("addend")
+    sums = selective_scan(**inputs, addend=addend, backend=backend)
+    torch.testing.assert_close(sums, selective_scan(**inputs, backend=backend) + addend)
+    gated = selective_scan(**inputs, addend=addend, z=gate, backend=backend)
+    torch.testing.assert_close(gated, sums * F.silu(gate))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_for_the_backward_does_not_hold_every_state(backend):
     """Counted as the bytes that autograd saves: less than the states of all steps would take."""
     inputs = random_inputs(1024, 16, 1, 8, 1)
@@ -180,9 +192,10 @@ def test_memory_for_the_backward_does_not_hold_every_state(backend):
 
 
 class Scan(torch.nn.Module):
-    def forward(self, u, delta, A, B, C, D, z, delta_bias, initial_state):
+    def forward(self, u, delta, A, B, C, D, z, delta_bias, initial_state, addend):
+        options = {"initial_state": initial_state, "addend": addend}
         both = [
-            selective_scan(u, delta, A, B, C, D, z, delta_bias, True, True, reverse=r, initial_state=initial_state)
+            selective_scan(u, delta, A, B, C, D, z, delta_bias, True, True, reverse=r, **options)
             for r in (False, True)
         ]
         return both[0][0] + both[1][0], both[0][1] + both[1][1]
@@ -237,6 +250,7 @@ def test_the_choice_is_automatic_logged_once_and_forceable(monkeypatch, caplog):
         ({"A": torch.ones(4, 2)}, "`A` must be real, of shape (dim=3"),
         ({"delta": torch.ones(2, 3, 6)}, "`delta` must have the shape (2, 3, 5)"),
         ({"z": torch.ones(2, 5, 3)}, "`z` must have the shape (2, 3, 5)"),
+        ({"addend": torch.ones(2, 3, 1)}, "`addend` must have the shape (2, 3, 5)"),
         ({"D": torch.ones(2)}, "`D` must have the shape (3,)"),
         ({"initial_state": torch.ones(3, 2)}, "`initial_state` must have the shape (2, 3, 2)"),
         ({"B": torch.ones(3, 2)}, "`B` must be"),

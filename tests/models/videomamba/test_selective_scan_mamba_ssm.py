@@ -3,6 +3,7 @@ The adapter to mamba-ssm, without its kernels: a stand-in has the package's inte
 What stays untested here is the compiled code itself.
 """
 
+import functools
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -69,11 +70,13 @@ def arguments_of(left_out=(), dtype=torch.float32):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("left_out", [(), ("z",), ("D", "delta_bias"), ("D", "z", "delta_bias")], ids=str)
-def test_values_and_gradients_are_those_of_the_reference(installed, reverse, left_out):
+@pytest.mark.parametrize("with_addend", [False, True])
+def test_values_and_gradients_are_those_of_the_reference(installed, with_addend, reverse, left_out):
     results = []
-    for run in (lambda *args: adapter.selective_scan_mamba_ssm(*args, "mamba_ssm"), selective_scan_reference):
+    for run in (functools.partial(adapter.selective_scan_mamba_ssm, source="mamba_ssm"), selective_scan_reference):
         leaves = [None if x is None else x.clone().requires_grad_() for x in arguments_of(left_out)]
-        output = run(*leaves, True, reverse, None)[0]
+        addend = leaves[0] * 2 if with_addend else None
+        output = run(*leaves, True, reverse, None, addend)[0]
         output.square().sum().backward()
         results.append([output, *(leaf.grad for leaf in leaves if leaf is not None)])
     for found, wanted in zip(*results, strict=True):
@@ -83,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_reference(installed, reverse, lef
 def test_mixed_dtypes_are_brought_to_what_the_kernels_take(installed):
     u, delta, A, B, C, D, z, delta_bias = arguments_of(dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in (u, delta.float(), A, B.half(), C, D.bfloat16(), z.float(), delta_bias)]
-    output, _ = adapter.selective_scan_mamba_ssm(*leaves, True, False, None, "mamba_ssm")
+    output, _ = adapter.selective_scan_mamba_ssm(*leaves, True, False, None, source="mamba_ssm")
     output.sum().backward()
     assert output.dtype == torch.bfloat16
     for leaf in leaves:
@@ -95,7 +98,7 @@ def test_the_operator_is_one_that_torch_can_trace(installed):
     torch.library.opcheck(adapter.scan_forward, (*arguments, True, True, "mamba_ssm"))
 
     def run(*tensors):
-        return adapter.selective_scan_mamba_ssm(*tensors, True, True, None, "mamba_ssm")[0]
+        return adapter.selective_scan_mamba_ssm(*tensors, True, True, None, source="mamba_ssm")[0]
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")(*arguments)
     torch.testing.assert_close(compiled, run(*arguments))
@@ -140,7 +143,7 @@ def test_the_prebuilt_kernels_are_loaded_when_asked_for(installed, monkeypatch):
     asked = []
     monkeypatch.setattr(adapter, "get_kernel", lambda *args, **kwargs: asked.append((args, kwargs)) or installed_as)
     installed_as = sys.modules["mamba_ssm"]
-    output, _ = adapter.selective_scan_mamba_ssm(*arguments_of(), True, False, None, KERNELS_REPOSITORY)
+    output, _ = adapter.selective_scan_mamba_ssm(*arguments_of(), True, False, None, source=KERNELS_REPOSITORY)
     assert output.isfinite().all()
     assert asked == [((KERNELS_REPOSITORY,), {"version": adapter.KERNELS_VERSION})]
     with pytest.raises(ValueError, match="'kernels-community/mamba-ssm' was asked for, but it runs on CUDA"):
