@@ -87,7 +87,7 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         steps_of = {name: int(value) for name, value in re.findall(r"(\w+) = \[(\d+), \d+\]", layout)}
         assert steps_of["threadsPerWarp"] == steps_of["warpsPerCTA"] == 1, layout
         # Those of the sums over channels, and a few between spans.
-        assert compiled.asm["ptx"].count("shfl.sync") < 5 * selective_scan_triton.STEPS
+        assert compiled.asm["ptx"].count("shfl.sync") < 8 * selective_scan_triton.STEPS
 
 
 @pytest.mark.parametrize("capability", [80, 90])
