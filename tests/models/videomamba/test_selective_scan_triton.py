@@ -22,6 +22,7 @@ from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, Situatio
 from tests.conversion.test_videomamba import RULES, converted
 from tests.goldens import assert_float32_close, assert_gradients_close
 
+from .compiling import compile_kernel
 from .test_selective_scan import GRID, NAMES, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
 from .videomamba_testing import make, random_clips
 
@@ -47,22 +48,13 @@ def test_the_kernels_interpreted_on_the_cpu():
     assert result.returncode == 0 and " passed" in result.stdout, result.stdout[-5000:] + result.stderr[-2000:]
 
 
-def compile_kernel(module, name, settings, capability, dtype, **constants):
-    """Compile as a launch would with arrays at addresses that 16 divides, but without a device."""
-    triton = pytest.importorskip("triton", reason="this PyTorch comes without Triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+def compile_named(module, name, settings, capability, dtype, **constants):
+    """The kernel of a name from the kernels of a module."""
+    pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     kernel = getattr(importlib.import_module(module.__name__ + "_kernels"), name)
-    options = {option: settings[option] for option in ("num_warps", "enable_fp_fusion") if option in settings}
-    constants |= {name: value for name, value in settings.items() if name not in options}
-    kinds = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(constants, "constexpr")
-    kinds |= {name: f"*{dtype}" for name in SEQUENCES if name in kinds}
-    kinds |= {name: "i32" for name in INTEGERS if name in kinds}
-    signature = {name: kinds[name] for name in kernel.arg_names}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    names = [name for name in kernel.arg_names if name not in constants | settings]
+    kinds = dict.fromkeys(names, "*fp32") | dict.fromkeys(SEQUENCES, f"*{dtype}") | dict.fromkeys(INTEGERS, "i32")
+    return compile_kernel(kernel, [kinds[name] for name in names], settings | constants, capability)
 
 
 @pytest.mark.parametrize("capability", [80, 90])
@@ -79,7 +71,7 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         if kernel == "scan_forward_kernel":
             constants |= {"keeps_borders": number % 2 == 0, "has_addend": constants["has_gate"]}
         dtype = ("bf16", "fp16", "fp32")[number % 3]
-        compiled = compile_kernel(selective_scan_triton, kernel, plan.settings(), capability, dtype, **constants)
+        compiled = compile_named(selective_scan_triton, kernel, plan.settings(), capability, dtype, **constants)
         assert compiled.asm["cubin"]
         graph = compiled.asm["ttgir"]
         exponential = re.search(r"math\.exp2 .* tensor<\d+x\d+xf32, (#\w+)>", graph)
@@ -95,7 +87,7 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
 def test_convolutions_compile_without_a_gpu(kernel, capability):
     for reverse, dtype in ((False, "bf16"), (True, "fp32")):
         settings = causal_conv1d_triton.settings(taps=4)
-        compiled = compile_kernel(causal_conv1d_triton, kernel, settings, capability, dtype, reverse=reverse)
+        compiled = compile_named(causal_conv1d_triton, kernel, settings, capability, dtype, reverse=reverse)
         assert compiled.asm["cubin"]
 
 

@@ -1,0 +1,29 @@
+"""Triton kernels compiled for GPUs that are not there."""
+
+from typing import Any
+
+import pytest
+
+OPTIONS = ("num_warps", "enable_fp_fusion")
+
+
+def compile_kernel(kernel: Any, types: list[str], settings: dict[str, Any], capability: int) -> Any:
+    """
+    Compile as a launch would with arrays at addresses that 16 divides.
+
+    Args:
+        types: of the arguments that are no constants, in their order: `*bf16`, `i32` and the like.
+        settings: constants and options.
+        capability: 80 for sm_80.
+    """
+    triton = pytest.importorskip("triton", reason="this PyTorch comes without Triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    options = {name: value for name, value in settings.items() if name in OPTIONS}
+    constants = {name: value for name, value in settings.items() if name not in OPTIONS}
+    remaining = iter(types)
+    signature = {name: "constexpr" if name in constants else next(remaining) for name in kernel.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
