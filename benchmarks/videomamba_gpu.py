@@ -200,13 +200,14 @@ def compare_blocks(
     original = None if isinstance(peer, str) else original_mixer(mixer, peer)
     for backward, name in PASSES.items():
         ours = as_pass(mixer, inputs, leaves, backward)
-        line = f"  block  {name:16}  {median_ms(ours):8.3f} ms"
+        our_ms = median_ms(ours)
+        line = f"  block  {name:16}  {our_ms:8.3f} ms"
         if original is None:
             print(f"{line}   original formulation missing ({peer})")
             continue
         theirs = as_pass(original, inputs, leaves, backward)
         error, peer_ms = worst_error(ours(), theirs()), median_ms(theirs)
-        ratio = f"{peer_ms / median_ms(ours):5.2f}x" if error <= TOLERANCE else f"outputs differ by {error:.1e}"
+        ratio = f"{peer_ms / our_ms:5.2f}x" if error <= TOLERANCE else f"outputs differ by {error:.1e}"
         print(f"{line}   original {peer_ms:8.3f} ms   {ratio}")
 
 

@@ -1,0 +1,94 @@
+"""
+What Triton makes of the scan's kernels, for a GPU that need not be there: registers, bytes spilled from them, and the
+instructions of the loop over states for each state of each step.
+
+One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
+capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,
+"Throughput of Native Arithmetic Instructions"). So a loop of more than eight is bound by its instructions. No time is
+measured here: `benchmarks/videomamba_gpu.py` does that.
+
+    python benchmarks/triton_assembly.py [--capability 90] [--batches 1 8 32]
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from hf_video import VideoMambaConfig
+from hf_video.models.videomamba import selective_scan_triton, selective_scan_triton_kernels
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.models.videomamba.compiling import compile_kernel
+
+SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
+SIZES = ("length", "dim", "num_states", "num_groups")
+OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}
+KERNELS = ("scan_forward_kernel", "scan_backward_kernel")
+
+
+def compile_scan(name: str, settings: dict[str, int], capability: int) -> Any:
+    """The last scan of a mixer, with bfloat16 sequences."""
+    kernel = getattr(selective_scan_triton_kernels, name)
+    constants = {option: value for option, value in OPTIONS.items() if option in kernel.arg_names} | settings
+    names = [name for name in kernel.arg_names if name not in constants]
+    types = ["*bf16" if name in SEQUENCES else "i32" if name in SIZES else "*fp32" for name in names]
+    return compile_kernel(kernel, types, constants, capability)
+
+
+def disassemble(cubin: bytes) -> tuple[str, str]:
+    """Use of resources, and instructions."""
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        commands = [tools / "cuobjdump", "-res-usage", file.name], [tools / "nvdisasm", "-c", file.name]
+        results = [subprocess.run(command, capture_output=True, text=True, check=True) for command in commands]
+    return results[0].stdout + results[0].stderr, results[1].stdout
+
+
+def inner_loop(assembly: str) -> Counter[str]:
+    """How often each instruction stands in the shortest loop that has an exponential."""
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    loops = []
+    for label, text in re.findall(r"^\s*(\.L_\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?);", assembly, re.MULTILINE):
+        if label:
+            labels[label] = len(instructions)
+            continue
+        instructions.append(re.sub(r"^@\S+\s+", "", text))
+        jump = re.search(r"^BRA.*`\((\.L_\w+)\)", instructions[-1])
+        if jump and jump[1] in labels:
+            loops.append([each.split()[0].split(".")[0] for each in instructions[labels[jump[1]] :]])
+    return Counter(min((loop for loop in loops if "MUFU" in loop), key=len))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--capability", type=int, default=90)
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
+    arguments = parser.parse_args()
+    channels = VideoMambaConfig.preset("middle").intermediate_size
+    print(f"Triton {triton.__version__}, sm_{arguments.capability}, VideoMamba-M, {channels} channels")
+    for batch_size in arguments.batches:
+        plan = selective_scan_triton.plan(batch_size, channels, 1)
+        for name in KERNELS:
+            compiled = compile_scan(name, plan.settings(), arguments.capability)
+            resources, assembly = disassemble(compiled.asm["cubin"])
+            registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", resources).groups()
+            loop, steps = inner_loop(assembly), selective_scan_triton.STEPS
+            print(
+                f"batch {batch_size:3}  {name:20}  warps {plan.settings()['num_warps']}, registers {registers}, bytes "
+                f"spilled {stack:>3}; instructions {loop.total() / steps:5.1f}, of which exponentials "
+                f"{loop['MUFU'] / steps:.1f} and exchanges between threads {loop['SHFL'] / steps:.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
