@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.models.videomamba.compiling import compile_kernel
 
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
-SIZES = ("length", "dim", "num_states", "num_groups")
+SIZES = ("z_clip_stride", "z_stride", "length", "dim", "num_states", "num_groups")
 OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}
 KERNELS = ("scan_forward_kernel", "scan_backward_kernel")
 
@@ -38,7 +38,7 @@ def compile_scan(name: str, settings: dict[str, int], capability: int) -> Any:
     kernel = getattr(selective_scan_triton_kernels, name)
     constants = {option: value for option, value in OPTIONS.items() if option in kernel.arg_names} | settings
     names = [name for name in kernel.arg_names if name not in constants]
-    types = ["*bf16" if name in SEQUENCES else "i32" if name in SIZES else "*fp32" for name in names]
+    types = ["*bf16:16" if name in SEQUENCES else "i32" if name in SIZES else "*fp32:16" for name in names]
     return compile_kernel(kernel, types, constants, capability)
 
 

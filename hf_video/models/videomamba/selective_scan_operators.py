@@ -17,8 +17,11 @@ def operator_namespace(module: str) -> str:
 def share_groups(B: torch.Tensor, C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Float32 `(batch, groups, state, length)` with as many groups in both, each served by one of its own."""
     groups = math.lcm(B.shape[1], C.shape[1])
-    B, C = (x.float().repeat_interleave(groups // x.shape[1], dim=1) for x in (B, C))
-    return B, C
+
+    def share(x: torch.Tensor) -> torch.Tensor:
+        return x.float() if x.shape[1] == groups else x.float().repeat_interleave(groups // x.shape[1], dim=1)
+
+    return share(B), share(C)
 
 
 def needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:

@@ -76,7 +76,7 @@ def selective_scan_triton(
         u.mT,
         delta.mT,
         A.float(),
-        *share_groups(B, C),
+        *share_groups(*(x.to(torch.float32, memory_format=torch.contiguous_format) for x in (B, C))),
         None if D is None else D.float(),
         None if z is None else z.mT,
         *(None if x is None else x.float() for x in (delta_bias, initial_state)),
@@ -111,11 +111,15 @@ def probe(device: str = "cuda") -> str | None:
     return None if y.isfinite().all() else "its kernels answer with numbers that are not finite"
 
 
-def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor]:
-    """The arrays that both kernels take, as their module describes them; a gate that is not there is never read."""
+def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor | int]:
+    """What both kernels take first, as their module describes it; a gate that is not there is never read."""
     D, delta_bias = (A.new_zeros(A.shape[0]) if x is None else x for x in (D, delta_bias))
     z = u if z is None else z
-    return [x.contiguous() for x in (u, delta, z, (A * LOG2_E).mT, B, C, D, delta_bias)]
+    # Half of what a linear layer gives need not be copied.
+    z = z if z.stride(-1) == 1 else z.contiguous()
+    rates = torch.mul(A.mT, LOG2_E, out=A.new_empty(A.shape[::-1]))
+    gate = [z, z.stride(0), z.stride(1)]
+    return [u.contiguous(), delta.contiguous(), *gate, rates, *(x.contiguous() for x in (B, C, D, delta_bias))]
 
 
 def _grid(u: torch.Tensor, groups: int, channels: int) -> tuple[int, int]:
@@ -211,8 +215,8 @@ def scan_backward(
     spread = plan(batch_size, dim, groups)
     grid = _grid(u, groups, spread.channels)
     arrays = _pack(u, delta, A, B, C, D, z, delta_bias)
-    du, ddelta = (torch.empty_like(x) for x in arrays[:2])
-    dz, dmixed = (x.new_empty(0 if z is None else u.shape) for x in (arrays[2], u))
+    du, ddelta = (x.new_empty(x.shape) for x in (u, delta))
+    dz, dmixed = (x.new_empty(0 if z is None else u.shape) for x in (u if z is None else z, u))
     drates, dstate = (A.new_zeros(batch_size, state_size, dim) for _ in range(2))
     if dlast_state is not None:
         dstate.copy_(dlast_state.mT)

@@ -13,7 +13,8 @@ is contiguous over lanes and warps first; it is as long as there are threads, so
 of each. Sizes of arrays are not specialised, lest it load several channels at once and turn that around. What channels
 share, `(STEPS, SPANS)`, is asked for one state ahead. Arrays, contiguous:
 
-    u, delta, z, addend, y               (batch, length, dim), of any floating dtype, as their gradients are
+    u, delta, z, addend, y               (batch, length, dim), of any floating dtype, as their gradients are; between
+                                         the steps of z there may be something else
     mixed                                (batch, length, dim), the output before the gate, float32 as all that follow
     B, C                                 (batch, groups, states, length)
     gradients of B and C                 (blocks of a group, batch, groups, states, length), to be summed over blocks
@@ -31,7 +32,7 @@ try:
 except ImportError as error:
     raise ImportError("The kernels for GPUs need Triton: `pip install triton`.") from error
 
-SIZES = ["length", "dim", "num_states", "num_groups"]
+SIZES = ["z_clip_stride", "z_stride", "length", "dim", "num_states", "num_groups"]
 
 
 @triton.jit
@@ -73,6 +74,11 @@ def enter_spans(decays, states, state, is_first, SPANS: tl.constexpr, BLOCK: tl.
     _, ends, _, entering = tl.associative_scan((decays, states, ones, zeros), 0, follow_entering, reverse=REVERSE)
     entering, ends = tl.reshape(entering, (SPANS * BLOCK,)), tl.reshape(ends, (SPANS * BLOCK,))
     return tl.where(is_first, state, entering), ends
+
+
+@triton.jit
+def load_gate(z, stride, position, channel, exists):
+    return tl.load(z + position * stride + channel[None, :], mask=exists, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -172,6 +178,8 @@ def scan_forward_kernel(
     u,
     delta,
     z,
+    z_clip_stride,
+    z_stride,
     rates,
     B,
     C,
@@ -201,7 +209,8 @@ def scan_forward_kernel(
     batch = tl.program_id(1).to(tl.int64)
     group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
-    u, delta, z, y, addend, mixed = u + clip, delta + clip, z + clip, y + clip, addend + clip, mixed + clip
+    u, delta, addend, y, mixed = u + clip, delta + clip, addend + clip, y + clip, mixed + clip
+    z += batch * z_clip_stride
     projection = (batch * num_groups + group) * num_states * length
     B, C = B + projection, C + projection
     slots = 1 + tl.cdiv(length, STEPS * SPANS) if keeps_borders else 1
@@ -241,7 +250,7 @@ def scan_forward_kernel(
         if has_gate:
             if keeps_borders:
                 tl.store(mixed + offsets, output, mask=exists)
-            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
+            gate = load_gate(z, z_stride, own_position, channel, exists)
             output *= gate * tl.sigmoid(gate)
         tl.store(y + offsets, output.to(y.dtype.element_ty), mask=exists)
         borders += next_border
@@ -254,6 +263,8 @@ def scan_backward_kernel(
     u,
     delta,
     z,
+    z_clip_stride,
+    z_stride,
     rates,
     B,
     C,
@@ -294,7 +305,8 @@ def scan_backward_kernel(
     batch = tl.program_id(1).to(tl.int64)
     group, channel, valid = locate_channels(dim, num_groups, thread, BLOCK)
     clip = batch * length * dim
-    u, delta, z, mixed, dy = u + clip, delta + clip, z + clip, mixed + clip, dy + clip
+    u, delta, mixed, dy = u + clip, delta + clip, mixed + clip, dy + clip
+    z += batch * z_clip_stride
     du, ddelta, dz, dmixed = du + clip, ddelta + clip, dz + clip, dmixed + clip
     projection = (batch * num_groups + group) * num_states * length
     B, C = B + projection, C + projection
@@ -323,7 +335,7 @@ def scan_backward_kernel(
         sum_position = length - 1 - sum_step if reverse else sum_step
         sum_within = sum_step < length
         if has_gate:
-            gate = tl.load(z + offsets, mask=exists, other=0.0).to(tl.float32)
+            gate = load_gate(z, z_stride, own_position, channel, exists)
             opening = tl.sigmoid(gate)
             dgate = doutput * opening * (1.0 + gate * (1.0 - opening))
             dgate *= tl.load(mixed + offsets, mask=exists, other=0.0)

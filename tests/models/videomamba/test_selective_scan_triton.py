@@ -30,7 +30,8 @@ __all__ = ["converted", "poisoned_memory"]
 
 REPOSITORY = Path(__file__).parents[3]
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
-INTEGERS = ("length", "dim", "num_states", "num_groups", "x_clip_stride", "x_stride")
+STRIDES = ("x_clip_stride", "x_stride", "z_clip_stride", "z_stride")
+INTEGERS = ("length", "dim", "num_states", "num_groups", *STRIDES)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -53,7 +54,9 @@ def compile_named(module, name, settings, capability, dtype, **constants):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     kernel = getattr(importlib.import_module(module.__name__ + "_kernels"), name)
     names = [name for name in kernel.arg_names if name not in constants | settings]
-    kinds = dict.fromkeys(names, "*fp32") | dict.fromkeys(SEQUENCES, f"*{dtype}") | dict.fromkeys(INTEGERS, "i32")
+    kinds = (
+        dict.fromkeys(names, "*fp32:16") | dict.fromkeys(SEQUENCES, f"*{dtype}:16") | dict.fromkeys(INTEGERS, "i32")
+    )
     return compile_kernel(kernel, [kinds[name] for name in names], settings | constants, capability)
 
 
