@@ -27,10 +27,10 @@ def run(task, folder, num_processes, launcher=()):
         launcher = ["torch.distributed.run", "--nproc_per_node", str(num_processes), "--master_port", free_port()]
     module = ["-m", *launcher] if launcher else []
     script = str(Path(__file__).with_name("distributed_run.py"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     command = [sys.executable, *module, script, task, str(folder), str(num_processes)]
     finished = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert finished.returncode == 0, finished.stderr[-20000:]
     result = json.loads((folder / "result.json").read_text())
     assert result["world_size"] == num_processes
     return result

@@ -30,6 +30,12 @@ class Unknown(NotImplementedError):
     """An instruction that is not known here."""
 
 
+def known(table: dict, name: str):
+    if name not in table:
+        raise Unknown(name)
+    return table[name]
+
+
 class Statement(NamedTuple):
     guard: str | None
     negated: bool
@@ -218,7 +224,7 @@ class Warp:
         values, by, clamp, _ = (self.read(operand, "u32").astype(int) for operand in operands)
         lane, segment = np.arange(LANES), clamp >> 8 & 31
         bound = lane & segment | clamp & 31 & ~segment
-        source = {"bfly": lane ^ by, "up": lane - by, "down": lane + by}[opcode[2]]
+        source = known({"bfly": lane ^ by, "up": lane - by, "down": lane + by}, opcode[2])
         source = np.where(source >= bound if opcode[2] == "up" else source <= bound, source, lane)
         if not lanes[source[lanes]].all():
             raise RuntimeError("a lane is asked that is not there")
@@ -256,7 +262,7 @@ class Warp:
             case "cvt":
                 result = self.convert(opcode, operands[1])
             case "setp":
-                result = COMPARISONS[opcode[1]](*sources())
+                result = known(COMPARISONS, opcode[1])(*sources())
             case "selp":
                 first, second, condition = sources(kind, kind, "pred")
                 result = np.where(condition, first, second)
@@ -284,10 +290,8 @@ class Warp:
                 field = first >> start & (1 << size) - 1
                 signed = kind == "s32" and (field >> size - 1 & 1 == 1)
                 result = np.where(signed, field - (1 << size), field).astype(np.int32)
-            case _ if name in FUNCTIONS:
-                result = FUNCTIONS[name](*sources())
             case _:
-                raise Unknown(".".join(opcode))
+                result = known(FUNCTIONS, name)(*sources())
         self.write(target, result, lanes)
 
 
