@@ -12,7 +12,15 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import causal_conv1d_triton, selective_scan, selective_scan_triton
 from hf_video.models.videomamba.selective_scan_reference import selective_scan_reference
 
-from .test_selective_scan import NAMES, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
+from .test_selective_scan import (
+    NAMES,
+    Scan,
+    compare,
+    compare_models,
+    poisoned_memory,
+    random_inputs,
+    run_with_gradients,
+)
 from .test_selective_scan_cpu import reference_convolution
 from .videomamba_testing import make, random_clips
 
@@ -195,11 +203,4 @@ def test_the_convolution_is_an_operator_that_torch_can_trace():
 def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch):
     sizes = {"image_size": 16, "num_frames": 2, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", **sizes)
-    clips, results = random_clips(model.config, batch_size=1), []
-    for backend in ("triton", "reference"):
-        monkeypatch.setenv(selective_scan.BACKEND_VARIABLE, backend)
-        logits = model(clips).logits
-        gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
-        results.append((logits.detach(), *gradients))
-    for found, wanted in zip(*results, strict=True):
-        assert (found - wanted).abs().max() <= 1e-4 * max(wanted.abs().max(), 0.01)
+    compare_models(model, random_clips(model.config, batch_size=1), "triton", monkeypatch)

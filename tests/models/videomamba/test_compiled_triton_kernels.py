@@ -9,7 +9,7 @@ from hf_video.models.videomamba.selective_scan_triton import Plan
 
 from . import ptx
 from .compiling import compile_kernel
-from .test_selective_scan import compare, poisoned_memory, random_inputs
+from .test_selective_scan import compare, compare_models, poisoned_memory, random_inputs
 from .test_selective_scan_cpu import reference_convolution
 from .videomamba_testing import make, random_clips
 
@@ -77,13 +77,7 @@ def test_a_model_gives_what_it_gives_on_the_reference(emulated, monkeypatch):
     """Its gate is half of what a linear layer gives."""
     sizes = {"image_size": 16, "num_frames": 2, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 2}
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", **sizes)
-    clips, results = random_clips(model.config, batch_size=2), []
-    for backend in ("triton", "reference"):
-        monkeypatch.setenv(selective_scan.BACKEND_VARIABLE, backend)
-        logits = model(clips).logits
-        results.append((logits.detach(), *torch.autograd.grad(logits.square().sum(), list(model.parameters()))))
-    for found, wanted in zip(*results, strict=True):
-        assert (found - wanted).abs().max() <= 1e-4 * max(wanted.abs().max(), 0.01)
+    compare_models(model, random_clips(model.config, batch_size=2), "triton", monkeypatch)
 
 
 def test_scan_without_gradients(emulated, poisoned_memory):

@@ -93,6 +93,19 @@ def compare(inputs, reverse, backend, tolerance):
         assert error < tolerance, f"{name}: off by {error:.1e} of its largest entry"
 
 
+def compare_models(model, clips, backend, monkeypatch, tolerance=1e-4):
+    """Logits and gradients of a model on a backend and on the reference, relative to the largest entry of each."""
+    results = []
+    for name in (backend, "reference"):
+        monkeypatch.setenv(BACKEND_VARIABLE, name)
+        logits = model(clips).logits
+        gradients = torch.autograd.grad(logits.float().square().sum(), list(model.parameters()))
+        results.append((logits.detach(), *gradients))
+    for found, wanted in zip(*results, strict=True):
+        assert found.dtype == wanted.dtype
+        assert (found - wanted).abs().max() <= tolerance * max(wanted.abs().max(), 0.01)
+
+
 @pytest.fixture
 def poisoned_memory():
     """Freshly allocated memory is NaN, so that a result which is never written shows."""

@@ -16,7 +16,7 @@ from hf_video import VideoMambaForVideoClassification, selective_scan
 from hf_video.models.videomamba import causal_conv1d_cpu, numba_threads, selective_scan_cpu
 from hf_video.models.videomamba import selective_scan as dispatch
 
-from .test_selective_scan import NAMES, Scan, random_inputs, run_with_gradients
+from .test_selective_scan import NAMES, Scan, compare_models, random_inputs, run_with_gradients
 from .videomamba_testing import make, random_clips
 
 
@@ -137,16 +137,8 @@ def test_the_convolution_is_an_operator_that_torch_can_trace():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch, dtype):
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random").to(dtype)
-    clips, results = random_clips(model.config), []
-    for backend in ("cpu", "reference"):
-        monkeypatch.setenv(dispatch.BACKEND_VARIABLE, backend)
-        logits = model(clips).logits
-        gradients = torch.autograd.grad(logits.float().square().sum(), list(model.parameters()))
-        results.append((logits.detach(), *gradients))
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
-    for found, wanted in zip(*results, strict=True):
-        assert found.dtype == wanted.dtype
-        assert (found - wanted).abs().max() <= tolerance * max(wanted.abs().max(), 0.01)
+    compare_models(model, random_clips(model.config), "cpu", monkeypatch, tolerance)
 
 
 def expected_and_inputs():
