@@ -30,7 +30,7 @@ from tests.models.videomamba.compiling import compile_kernel
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
 SIZES = ("z_clip_stride", "z_stride", "length", "dim", "num_states", "num_groups")
 OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}
-KERNELS = ("scan_forward_kernel", "scan_backward_kernel")
+KERNELS = {"scan_forward_kernel": False, "scan_backward_kernel": True}
 
 
 def compile_scan(name: str, settings: dict[str, int], capability: int) -> Any:
@@ -78,13 +78,14 @@ def main() -> None:
     print(f"Triton {triton.__version__}, sm_{arguments.capability}, VideoMamba-M, {channels} channels")
     for batch_size in arguments.batches:
         plan = selective_scan_triton.plan(batch_size, channels, 1)
-        for name in KERNELS:
-            compiled = compile_scan(name, plan.settings(), arguments.capability)
+        for name, backward in KERNELS.items():
+            settings = plan.settings(backward)
+            compiled = compile_scan(name, settings, arguments.capability)
             resources, assembly = disassemble(compiled.asm["cubin"])
             registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", resources).groups()
             loop, steps = inner_loop(assembly), selective_scan_triton.STEPS
             print(
-                f"batch {batch_size:3}  {name:20}  warps {plan.settings()['num_warps']}, registers {registers}, bytes "
+                f"batch {batch_size:3}  {name:20}  warps {settings['num_warps']}, registers {registers}, bytes "
                 f"spilled {stack:>3}; instructions {loop.total() / steps:5.1f}, of which exponentials "
                 f"{loop['MUFU'] / steps:.1f} and exchanges between threads {loop['SHFL'] / steps:.1f}"
             )

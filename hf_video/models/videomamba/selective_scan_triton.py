@@ -29,6 +29,8 @@ BLOCK, SMALL_BLOCK = 16, 8
 # What keeps a large GPU busy: programs, about two for each of its multiprocessors, and warps.
 PROGRAMS, WARPS = 256, 1024
 MAX_WARPS = 4
+# Of a thread in the forward: it needs no more of them, and 12 warps then share a multiprocessor.
+FORWARD_REGISTERS = 168
 
 
 class Plan(NamedTuple):
@@ -37,11 +39,14 @@ class Plan(NamedTuple):
     channels: int
     chunk_length: int
 
-    def settings(self) -> dict[str, int]:
-        """For both kernels: a thread for each channel of each span."""
+    def settings(self, backward: bool) -> dict[str, int]:
+        """For a kernel: a thread for each channel of each span."""
         spans = self.chunk_length // STEPS
         sizes = {"STEPS": STEPS, "SPANS": spans, "BLOCK": self.channels}
-        return sizes | {"num_warps": spans * self.channels // LANES, "enable_fp_fusion": True}
+        options = {"num_warps": spans * self.channels // LANES, "enable_fp_fusion": True}
+        # Triton for AMD has no such limit.
+        limit = {} if backward or torch.version.hip else {"maxnreg": FORWARD_REGISTERS}
+        return sizes | options | limit
 
 
 def plan(batch_size: int, dim: int, groups: int) -> Plan:
@@ -185,7 +190,7 @@ def scan_forward(
             has_gate=z is not None,
             has_addend=addend is not None,
             keeps_borders=keeps_borders,
-            **spread.settings(),
+            **spread.settings(backward=False),
         )
     last_state = borders[:, -1].mT.clone(memory_format=torch.contiguous_format)
     return y, last_state, borders if keeps_borders else borders.new_empty(0), mixed
@@ -230,7 +235,7 @@ def scan_backward(
             use_softplus=delta_softplus,
             reverse=reverse,
             has_gate=z is not None,
-            **spread.settings(),
+            **spread.settings(backward=True),
         )
     dA, dB, dC, dD, ddelta_bias = (x.sum(dim=0) for x in (drates, dB, dC, dD, ddelta_bias))
     return [du, ddelta, dA.mT.contiguous(), dB, dC, dD, dz, ddelta_bias, dstate.mT.contiguous(), dmixed]

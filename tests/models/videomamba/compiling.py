@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-OPTIONS = ("num_warps", "enable_fp_fusion")
+OPTIONS = ("num_warps", "maxnreg", "enable_fp_fusion")
 
 
 def compile_kernel(kernel: Any, types: list[str], settings: dict[str, Any], capability: int) -> Any:

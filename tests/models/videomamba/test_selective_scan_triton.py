@@ -74,7 +74,8 @@ def test_scans_compile_without_a_gpu_and_threads_keep_their_steps(kernel, capabi
         if kernel == "scan_forward_kernel":
             constants |= {"keeps_borders": number % 2 == 0, "has_addend": constants["has_gate"]}
         dtype = ("bf16", "fp16", "fp32")[number % 3]
-        compiled = compile_named(selective_scan_triton, kernel, plan.settings(), capability, dtype, **constants)
+        settings = plan.settings(backward=kernel == "scan_backward_kernel")
+        compiled = compile_named(selective_scan_triton, kernel, settings, capability, dtype, **constants)
         assert compiled.asm["cubin"]
         graph = compiled.asm["ttgir"]
         exponential = re.search(r"math\.exp2 .* tensor<\d+x\d+xf32, (#\w+)>", graph)
@@ -96,7 +97,7 @@ def test_convolutions_compile_without_a_gpu(kernel, capability):
 
 def test_small_batches_get_more_threads_along_time():
     plans = [selective_scan_triton.plan(batch_size, 1152, 1) for batch_size in (1, 8, 32)]
-    settings = [plan.settings() for plan in plans]
+    settings = [plan.settings(backward=True) for plan in plans]
     assert [each["BLOCK"] for each in settings] == [8, 16, 16]
     assert [each["num_warps"] for each in settings] == [4, 2, 1]
     assert all(each["SPANS"] * each["BLOCK"] == 32 * each["num_warps"] for each in settings)
