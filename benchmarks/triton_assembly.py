@@ -1,6 +1,6 @@
 """
-What Triton makes of the scan's kernels, for a GPU that need not be there: registers, bytes spilled from them, and the
-instructions of the loop over states for each state of each step.
+What Triton makes of the scan's kernels, for a GPU that need not be there: registers, bytes of stack for what these do
+not hold, and the instructions of the loop over states for each state of each step.
 
 One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
 capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,
@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.models.videomamba.compiling import compile_kernel
 
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
-SIZES = ("z_clip_stride", "z_stride", "length", "dim", "num_states", "num_groups")
 OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}
 KERNELS = {"scan_forward_kernel": False, "scan_backward_kernel": True}
 
@@ -38,7 +37,10 @@ def compile_scan(name: str, settings: dict[str, int], capability: int) -> Any:
     kernel = getattr(selective_scan_triton_kernels, name)
     constants = {option: value for option, value in OPTIONS.items() if option in kernel.arg_names} | settings
     names = [name for name in kernel.arg_names if name not in constants]
-    types = ["*bf16:16" if name in SEQUENCES else "i32" if name in SIZES else "*fp32:16" for name in names]
+    types = [
+        "*bf16:16" if name in SEQUENCES else "i32" if name in selective_scan_triton_kernels.SIZES else "*fp32:16"
+        for name in names
+    ]
     return compile_kernel(kernel, types, constants, capability)
 
 
@@ -86,7 +88,7 @@ def main() -> None:
             loop, steps = inner_loop(assembly), selective_scan_triton.STEPS
             print(
                 f"batch {batch_size:3}  {name:20}  warps {settings['num_warps']}, registers {registers}, bytes "
-                f"spilled {stack:>3}; instructions {loop.total() / steps:5.1f}, of which exponentials "
+                f"of stack {stack:>3}; instructions {loop.total() / steps:5.1f}, of which exponentials "
                 f"{loop['MUFU'] / steps:.1f} and exchanges between threads {loop['SHFL'] / steps:.1f}"
             )
 

@@ -120,7 +120,10 @@ class VideoMambaScan(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """All tensors are `(batch_size, intermediate_size, sequence_length)`; the gate goes through SiLU here."""
+        """
+        All tensors are `(batch_size, intermediate_size, sequence_length)`. The addend, what the other direction gave,
+        is added before the gate, which goes through SiLU here.
+        """
         hidden_states = self.convolve(hidden_states)
         time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
         scanned = selective_scan(

@@ -86,7 +86,7 @@ def selective_scan(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     r"""
     Run the recurrence `h[t] = exp(delta[t] * A) * h[t - 1] + delta[t] * B[t] * u[t]`, `y[t] = <C[t], h[t]> + D * u[t]`
-    along the length, and gate the result with `silu(z)`. All of it is differentiable.
+    along the length, add `addend` where one is given, and gate the result with `silu(z)`. All of it is differentiable.
 
     The signature is a superset of mamba-ssm's `selective_scan_fn` for real `A`. The state is float32 whatever the
     dtypes (float64 for float64 inputs).
@@ -117,7 +117,8 @@ def selective_scan(
         initial_state (`torch.Tensor` of shape `(batch_size, dim, state_size)`, *optional*):
             State before the first step; zero when not given.
         addend (`torch.Tensor` of shape `(batch_size, dim, length)`, *optional*):
-            Added to the output before the gate: what another scan gave, of the other direction for example.
+            Added to the output before the gate, if there is one: what another scan gave, of the other direction for
+            example. Of any floating dtype.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
             of that name), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`).

@@ -2,8 +2,9 @@
 `selective_scan` on GPUs, by kernels that Triton compiles; it comes with PyTorch.
 
 The operators have channels last, as linear layers give and take them. The backward keeps the states at the borders of
-chunks of time and computes the others once more, so that memory grows with length / chunk. Every sum has its order:
-two runs give the same bits. Neither operator waits for the device, so that both can be captured in a CUDA graph.
+chunks of time, and where there is a gate the output before it, and computes the other states once more, so that memory
+for states grows with length / chunk. Every sum has its order: two runs give the same bits. Neither operator waits for
+the device, so that both can be captured in a CUDA graph.
 """
 
 import functools
@@ -29,7 +30,8 @@ BLOCK, SMALL_BLOCK = 16, 8
 # What keeps a large GPU busy: programs, about two for each of its multiprocessors, and warps.
 PROGRAMS, WARPS = 256, 1024
 MAX_WARPS = 4
-# Of a thread in the forward: it needs no more of them, and 12 warps then share a multiprocessor.
+# Of a thread in the forward, so that 12 warps share a multiprocessor. With bfloat16, sm_90 needs no more, and sm_80
+# keeps up to 64 bytes elsewhere.
 FORWARD_REGISTERS = 168
 
 
@@ -77,6 +79,12 @@ def selective_scan_triton(
     addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_triton_cannot` must agree."""
+    _, dim, length = u.shape
+    if length * dim >= 2**31:
+        raise ValueError(
+            f"The backend 'triton' counts elements of a clip in 32 bits, got {length} steps of {dim} channels: scan "
+            "them in parts with `initial_state`, or on another backend."
+        )
     tensors = (
         u.mT,
         delta.mT,
@@ -88,7 +96,10 @@ def selective_scan_triton(
         None if addend is None or z is None else addend.mT,
     )
     y, last_state, _, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
-    return (y.mT if addend is None or z is not None else y.mT + addend), last_state
+    outputs = y.mT
+    if addend is not None and z is None:
+        outputs = (outputs.float() + addend.float()).to(u.dtype)
+    return outputs, last_state
 
 
 def why_triton_cannot(situation: Any) -> str | None:
@@ -121,7 +132,7 @@ def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor | int]:
     D, delta_bias = (A.new_zeros(A.shape[0]) if x is None else x for x in (D, delta_bias))
     z = u if z is None else z
     # Half of what a linear layer gives need not be copied.
-    z = z if z.stride(-1) == 1 else z.contiguous()
+    z = z if z.stride(2) == 1 and z.shape[1] * z.stride(1) < 2**31 else z.contiguous()
     rates = torch.mul(A.mT, LOG2_E, out=A.new_empty(A.shape[::-1]))
     gate = [z, z.stride(0), z.stride(1)]
     return [u.contiguous(), delta.contiguous(), *gate, rates, *(x.contiguous() for x in (B, C, D, delta_bias))]
@@ -213,7 +224,10 @@ def scan_backward(
     delta_softplus: bool,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of all tensors that the forward takes, of those that are not there, too."""
+    """
+    Gradients of all tensors that the forward takes, of those that are not there, too; that of an addend, which is that
+    of the output before the gate, has the dtype of u.
+    """
     from .selective_scan_triton_kernels import scan_backward_kernel
 
     (batch_size, length, dim), groups, state_size = u.shape, B.shape[1], A.shape[1]

@@ -5,8 +5,8 @@ A program takes the channels of one block of one clip through time, in chunks of
 one channel of one span, `STEPS` steps in a row, and keeps what belongs to them in registers while the states of the
 channel are gone through one after the other. Within its span it runs from a state of zero; spans hand on decays and
 states by a scan across threads, and then it runs once more from the state that the span begins with. Decays, whose
-exponentials bound the forward, are computed once, however many spans share a chunk: small batches have more of them
-rather than another pass over time. Nothing is added atomically.
+exponentials cost the most, are computed once, however many spans share a chunk: small batches have more of them rather
+than another pass over time. Nothing is added atomically.
 
 Tensors of a chunk are `(STEPS, THREADS)`, thread `span * BLOCK + channel`. Triton spreads the axis along which memory
 is contiguous over lanes and warps first; it is as long as there are threads, so that the steps stay in the registers

@@ -120,6 +120,23 @@ def test_mixed_dtypes_and_any_memory_layout():
     compare_with_reference(inputs)
 
 
+def test_an_addend_of_another_dtype_without_a_gate():
+    inputs = random_inputs(9, 2, 2, 4, 1, dtype=torch.bfloat16)
+    inputs |= {"z": None, "addend": inputs["addend"].float()}
+    arguments = [inputs[name] for name in NAMES]
+    runs = selective_scan_triton.selective_scan_triton, selective_scan_reference
+    found, wanted = (call(run, arguments)[0] for run in runs)
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    assert (found - wanted).abs().max() < 2**-7 * wanted.abs().max()
+
+
+def test_more_elements_than_32_bits_count_are_refused():
+    one = torch.ones(1, 1, 1)
+    arguments = one.expand(1, 2**16, 2**15), one, one[0], one[None], one[None]
+    with pytest.raises(ValueError, match="got 32768 steps of 65536 channels: scan them in parts"):
+        selective_scan_triton.selective_scan_triton(*arguments, None, None, None, False, False, None)
+
+
 def test_time_steps_that_vanish_or_explode():
     """Softplus far from 0 on both sides, decays of 1 and of 0."""
     compare_with_reference(random_inputs(20, 2, 2, 4, 2) | {"delta": torch.linspace(-60, 40, 160).view(2, 4, 20)})

@@ -5,7 +5,7 @@ Programs run one after another and their warps in turns, a lane being one elemen
 pass is an error: access outside an array, reading shared memory that nobody has written, and races, that is access to
 what another warp has written since the last barrier, or another program ever, or to what others read and this one
 writes. It knows the instructions that this package's kernels are made of (PTX ISA, https://docs.nvidia.com/cuda/
-parallel-thread-execution), with exact instead of approximate functions.
+parallel-thread-execution) and no others, with exact instead of approximate functions.
 """
 
 import re
@@ -18,6 +18,9 @@ LANES = 32
 GAP = 256
 NOBODY, SEVERAL = -1, -2
 
+MODIFIERS = frozenset(
+    "aligned approx bfly down ftz full global lo m8n8 param rn shared sync uni up v2 v4 warp wide x1 x2 x4".split()
+)
 KINDS = {"b": "u", "u": "u", "s": "i", "f": "f"}
 COMPARISONS = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
                "ne": np.not_equal}  # fmt: skip
@@ -66,7 +69,12 @@ def parse(ptx: str) -> tuple[list[Statement], dict[str, int], list[str], int]:
         text = " ".join(text.split())
         negated, guard, opcode, operands = re.fullmatch(r"(?:@(!?)(%\w+) )?([\w.:]+) ?(.*)", text).groups()
         operands = re.findall(r"\{.*?\}|\[.*?\]|[^\s,]+", operands)
-        statements.append(Statement(guard, bool(negated), opcode.replace("::cta", "").split("."), operands, text))
+        opcode = opcode.replace("::cta", "").split(".")
+        for part in {*opcode[1:]} - MODIFIERS - {*COMPARISONS}:
+            dtype_of(part)
+            if part == "bf16" and opcode[0] != "cvt":
+                raise Unknown(text)
+        statements.append(Statement(guard, bool(negated), opcode, operands, text))
     return statements, labels, re.findall(r"(\w+_param_\d+)", header), threads
 
 
