@@ -155,12 +155,11 @@ class VideoMambaMixer(nn.Module):
         self.forward_scan = VideoMambaScan(config, reverse=False)
         self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
         self.activation_fn = ACT2FN[config.hidden_act]
-        self.fuses_gate = config.hidden_act in ("silu", "swish")
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        if self.fuses_gate and temporal_first is None:
+        if self.forward_scan.fuses_silu and temporal_first is None:
             gated = self.scan_and_gate(hidden_states, gate)
         else:
             mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
