@@ -1,5 +1,6 @@
 """VideoViT model configuration."""
 
+import copy
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
@@ -58,7 +59,10 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         head_norm_eps (`float`, *optional*):
             Epsilon of the norms next to a head (`fc_norm` and the decoder's); `layer_norm_eps` when not given.
         qkv_bias (`bool`, defaults to `True`):
-            Whether queries and values have a bias; keys never have one.
+            Whether queries and values have a bias.
+        key_bias (`bool`, defaults to `False`):
+            Whether keys have a bias. In plain attention it changes nothing: it adds the same to all scores of a query,
+            which the softmax takes out again. It counts with `use_qk_norm`, `use_cosine_attention` or RoPE.
         qk_scale (`float`, *optional*):
             Factor on the attention scores; `head_dim ** -0.5` when not given.
         use_qk_norm (`bool`, defaults to `False`):
@@ -87,8 +91,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Whether a clip is pooled as the mean over its patch tokens followed by `fc_norm`; otherwise it is the first
             token of the normalised sequence.
         use_final_norm (`bool`, *optional*):
-            Whether tokens are normalised after the last block. When not given: in [`VideoViTForPreTraining`] and
-            [`VideoViTBackbone`] always, elsewhere unless `use_mean_pooling`.
+            Whether tokens are normalised after the last block; unless `use_mean_pooling` when not given.
+            [`VideoViTForPreTraining`] and [`VideoViTBackbone`] then set it to `True` in their configuration.
         decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
         decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
             Sizes of the decoder of [`VideoViTForPreTraining`].
@@ -100,6 +104,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Whether the reconstruction target is standardised per patch and channel.
         image_mean, image_std (`list[float]`, default to ImageNet's):
             Normalisation of the input, undone to build the reconstruction target.
+        gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
+            Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
+            the given indices, or all (`None`). The decoder of pre-training, which sees most tokens, always is.
         require_even_token_frames (`bool`, defaults to `False`):
             Whether [`VideoViTBackbone`] refuses an odd number of token frames, as STMixer does.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
@@ -132,6 +139,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     layer_norm_eps: float = 1e-6
     head_norm_eps: float | None = None
     qkv_bias: bool = True
+    key_bias: bool = False
     qk_scale: float | int | None = None
     use_qk_norm: bool = False
     use_cosine_attention: bool = False
@@ -153,6 +161,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     norm_pix_loss: bool = True
     image_mean: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_MEAN)
     image_std: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_STD)
+    gradient_checkpointing_layers: int | list[int] | None = None
     require_even_token_frames: bool = False
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
@@ -165,6 +174,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
         )
         super().__post_init__(**kwargs)
+        # Folders exist that leave the norm to the class they name.
+        if self.use_final_norm is None and self.architectures in (["VideoViTForPreTraining"], ["VideoViTBackbone"]):
+            self.use_final_norm = True
 
     @property
     def patch_shape(self) -> tuple[int, int, int]:
@@ -186,6 +198,25 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
         return t, h, w
 
+    def with_final_norm(self) -> "VideoViTConfig":
+        """This configuration if it decides on the final norm, otherwise a copy that has one: others may share it."""
+        if self.use_final_norm is not None:
+            return self
+        config = copy.deepcopy(self)
+        config.use_final_norm = True
+        return config
+
+    def check_decoder(self) -> None:
+        """Raise `ValueError` for sizes that no decoder of pre-training can have; other models do not read them."""
+        for name in ("decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"):
+            self._check_minimum(name, 1)
+        self._check_minimum("decoder_num_hidden_layers", 0)
+        self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
+
+    def _check_minimum(self, name: str, minimum: int) -> None:
+        if getattr(self, name) < minimum:
+            raise ValueError(f"`{name}` must be at least {minimum}, got {getattr(self, name)}.")
+
     def _width_of_a_head(self, size_name: str, heads_name: str) -> int:
         size, heads = getattr(self, size_name), getattr(self, heads_name)
         if heads < 1 or size % heads:
@@ -202,12 +233,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             "num_attention_heads",
             "head_dim",
             "intermediate_size",
-            "decoder_hidden_size",
-            "decoder_num_attention_heads",
         ]
         for name in positive:
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+            self._check_minimum(name, 1)
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             if not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1:
@@ -217,7 +245,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"{self.num_frames} frames of {self.image_size} pixels hold no patch of {self.patch_shape} (frames, "
                 "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
             )
-        self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
         if self.qk_scale is not None and self.use_cosine_attention:
             raise ValueError("`qk_scale` has no meaning with `use_cosine_attention`: leave one of them out.")
         if self.position_embedding_type == "rope" and self.head_dim not in range(6, 1 << 16, 2):
@@ -234,10 +261,14 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
         if self.decoder_mask_ratio not in (0, 0.25, 0.5, 0.75):
             raise ValueError(f"`decoder_mask_ratio` must be 0, 0.25, 0.5 or 0.75, got {self.decoder_mask_ratio}.")
-        if self.num_hidden_layers < 0 or self.decoder_num_hidden_layers < 0 or self.num_labels < 0:
+        for name in ("num_hidden_layers", "num_labels"):
+            self._check_minimum(name, 0)
+        layers, depth = self.gradient_checkpointing_layers, self.num_hidden_layers
+        exist = layers in range(depth + 1) if isinstance(layers, int) else set(layers or []) <= set(range(depth))
+        if not exist:
             raise ValueError(
-                f"Counts cannot be negative: num_hidden_layers={self.num_hidden_layers}, decoder_num_hidden_layers="
-                f"{self.decoder_num_hidden_layers}, num_labels={self.num_labels}."
+                f"`gradient_checkpointing_layers` must be a number of layers from 0 to {depth} or a list of indices "
+                f"below {depth}, got {layers}."
             )
         for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:

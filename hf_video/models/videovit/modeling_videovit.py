@@ -1,5 +1,6 @@
 """PyTorch VideoViT: the video vision transformer of VideoMAE, VideoMAE V2 and STMixer."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,8 +117,7 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention with one fused projection (rows: all queries, all keys, all values). Queries and values
-    have a bias, together in `qv_bias`; keys have none, since in softmax attention it would add the same to all scores
-    of a query.
+    have a bias, together in `qv_bias`; keys have one where the configuration says so.
 
     Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -132,6 +132,7 @@ class VideoViTAttention(nn.Module):
         self.is_causal = False
         self.qkv = nn.Linear(hidden_size, 3 * num_attention_heads * head_dim, bias=False)
         self.qv_bias = nn.Parameter(torch.empty(2 * num_attention_heads * head_dim)) if config.qkv_bias else None
+        self.k_bias = nn.Parameter(torch.empty(num_attention_heads * head_dim)) if config.key_bias else None
         self.q_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.k_norm = make_norm(config, head_dim) if config.use_qk_norm else nn.Identity()
         self.logit_scale = None
@@ -146,9 +147,10 @@ class VideoViTAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         qkv = self.qkv(hidden_states)
-        if self.qv_bias is not None:
-            query_bias, value_bias = self.qv_bias.chunk(2)
-            qkv += torch.cat([query_bias, torch.zeros_like(query_bias), value_bias])
+        if self.qv_bias is not None or self.k_bias is not None:
+            zeros = qkv.new_zeros(qkv.shape[-1] // 3)
+            query_bias, value_bias = (zeros, zeros) if self.qv_bias is None else self.qv_bias.chunk(2)
+            qkv += torch.cat([query_bias, zeros if self.k_bias is None else self.k_bias, value_bias])
         qkv = qkv.unflatten(-1, (3, self.num_attention_heads, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         query, key = self.q_norm(query), self.k_norm(key)
@@ -281,8 +283,9 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
         elif isinstance(module, VideoViTAttention):
-            if module.qv_bias is not None:
-                init.zeros_(module.qv_bias)
+            for bias in (module.qv_bias, module.k_bias):
+                if bias is not None:
+                    init.zeros_(bias)
             if module.logit_scale is not None:
                 init.constant_(module.logit_scale, math.log(10))
         elif isinstance(module, VideoViTLayer) and module.layer_scale1 is not None:
@@ -290,6 +293,16 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             init.constant_(module.layer_scale2, self.config.layer_scale_init_value)
         elif isinstance(module, VideoViTForPreTraining):
             init.trunc_normal_(module.mask_token, std=std)
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        """As the base class, but of the encoder's layers only those that the configuration chooses."""
+        super()._set_gradient_checkpointing(*args, **kwargs)
+        chosen = self.config.gradient_checkpointing_layers
+        if chosen is None:
+            return
+        for index, layer in enumerate(self.base_model.layers):
+            is_chosen = index < chosen if isinstance(chosen, int) else index in chosen
+            layer.gradient_checkpointing = layer.gradient_checkpointing and is_chosen
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
@@ -326,20 +339,11 @@ class VideoViTPreTrainedModel(PreTrainedModel):
 
 
 class VideoViTModel(VideoViTPreTrainedModel):
-    """
-    The bare encoder.
+    """The bare encoder."""
 
-    Args:
-        config ([`VideoViTConfig`]): the architecture.
-        use_final_norm (`bool`): normalise tokens after the last block where the configuration leaves that open.
-    """
-
-    def __init__(self, config: VideoViTConfig, use_final_norm: bool = False):
+    def __init__(self, config: VideoViTConfig):
         super().__init__(config)
-        if config.use_final_norm is not None:
-            use_final_norm = config.use_final_norm
-        else:
-            use_final_norm = use_final_norm or not config.use_mean_pooling
+        use_final_norm = not config.use_mean_pooling if config.use_final_norm is None else config.use_final_norm
         self.embeddings = VideoViTEmbeddings(config)
         self.layers = make_layers(
             config,
@@ -410,6 +414,10 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
     """What the video and the image classifier share: pooling, head and loss."""
 
     def __init__(self, config: VideoViTConfig):
+        if config.architectures == ["VideoViTForPreTraining"]:
+            # The final norm of a pre-trained encoder gives way to `fc_norm`, as VideoMAE fine-tunes.
+            config = copy.deepcopy(config)
+            config.architectures = config.use_final_norm = None
         super().__init__(config)
         self.num_labels = config.num_labels
         self.videovit = VideoViTModel(config)
@@ -563,7 +571,9 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     _can_compile_fullgraph = False
 
     def __init__(self, config: VideoViTConfig):
+        config = config.with_final_norm()
         super().__init__(config)
+        config.check_decoder()
         if config.use_class_token:
             raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
         if not len(config.image_mean) == len(config.image_std) == config.num_channels:
@@ -571,7 +581,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
                 f"`image_mean` {config.image_mean} and `image_std` {config.image_std} must have one value for each of "
                 f"`num_channels`={config.num_channels} channels: pre-training undoes the normalisation."
             )
-        self.videovit = VideoViTModel(config, use_final_norm=True)
+        self.videovit = VideoViTModel(config)
         self.encoder_to_decoder = nn.Linear(config.hidden_size, config.decoder_hidden_size, bias=False)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.decoder_hidden_size))
         self.decoder = VideoViTDecoder(config)
@@ -650,8 +660,9 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
     """
 
     def __init__(self, config: VideoViTConfig):
+        config = config.with_final_norm()
         super().__init__(config)
-        self.videovit = VideoViTModel(config, use_final_norm=True)
+        self.videovit = VideoViTModel(config)
         self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
         self.post_init()
 
