@@ -15,7 +15,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, preview, read_model_folder
 from .command import Converted, make_parser, run
-from .videovit_rules import processor_settings, transformers_block_rules
+from .videovit_rules import has_key_bias, processor_settings, transformers_block_rules
 from .weight_rules import apply_rules, load_converted, rename
 
 RULES = (
@@ -92,6 +92,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     config = {name: original.get(name, default) for name, default in FIELDS.items()}
     # `fc_norm` and the decoder's norm have PyTorch's default epsilon whatever the configuration says.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
+    config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
     if original.get("id2label"):
         config["id2label"] = {int(index): label for index, label in original["id2label"].items()}

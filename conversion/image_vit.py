@@ -16,7 +16,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, read_model_folder
 from .command import Converted, make_parser, positive_int, run
-from .videovit_rules import processor_settings, transformers_block_rules
+from .videovit_rules import has_key_bias, processor_settings, transformers_block_rules
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 
@@ -101,6 +101,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     config = VideoViTConfig(
         **{name: original.get(name, default) for name, default in FIELDS.items()},
         **labels,
+        key_bias=has_key_bias(weights),
         num_frames=arguments.num_frames,
         tubelet_size=arguments.tubelet_size,
         use_class_token=True,

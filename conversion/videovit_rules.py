@@ -8,7 +8,7 @@ import torch
 from hf_video.models.videovit import VideoViTConfig
 
 from .checkpoint import ConversionError, preview
-from .weight_rules import Rule, drop, rename
+from .weight_rules import Rule, rename
 
 # Attention heads of the published sizes, by width; tensors do not tell.
 ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
@@ -70,8 +70,13 @@ def transformers_block_rules(source: str, target: str) -> list[Rule]:
         Rule((query + r"\.weight", key + r"\.weight", value + r"\.weight"), f"{attention_of_target}.qkv.weight", join),
         Rule((attention + "q_bias", attention + "v_bias"), f"{attention_of_target}.qv_bias", join),
         Rule((query + r"\.bias", value + r"\.bias"), f"{attention_of_target}.qv_bias", join),
-        drop(key + r"\.bias", "adds the same to all scores of a query, which the softmax takes out again"),
+        rename(key + r"\.bias", f"{attention_of_target}.k_bias"),
     ]
+
+
+def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
+    """Whether the keys of a model of Transformers have a bias."""
+    return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
 
 
 def join(*parts: torch.Tensor) -> torch.Tensor:
@@ -172,6 +177,8 @@ def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]
         "qkv_bias": original["qkv_bias"],
         "qk_scale": original["qk_scale"],
         "use_cosine_attention": original["cos_attn"],
+        # `use_checkpoint` and `with_cp` recompute all layers; here training switches that on.
+        "gradient_checkpointing_layers": None,
         # The tensors hold the trained values; a checkpoint with layer scale needs any start value above 0.
         "layer_scale_init_value": (original["init_values"] or 0.1) if original["layer_scale"] else 0.0,
     }

@@ -1,5 +1,7 @@
 """Image ViTs of Transformers turned into video models."""
 
+import re
+
 import pytest
 import torch
 from transformers import (
@@ -40,6 +42,11 @@ def test_one_frame_is_the_image_model(image_model, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(converted(images).logits, model(images).logits, atol=1e-5, rtol=1e-4)
     assert converted.config.id2label == {0: "cat", 1: "dog", 2: "owl"}
+    assert converted.num_parameters() == model.num_parameters()
+    expected = {name: bias for name, bias in model.named_parameters() if re.search(r"(key|k_proj)\.bias", name)}
+    found = {name: bias for name, bias in converted.named_parameters() if name.endswith("k_bias")}
+    assert len(found) == len(expected) == 2
+    assert all(torch.equal(*pair) for pair in zip(found.values(), expected.values(), strict=True))
 
 
 @pytest.mark.parametrize("inflation", ["centre", "mean"])

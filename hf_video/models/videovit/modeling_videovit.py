@@ -493,6 +493,8 @@ class VideoViTForImageClassification(VideoViTClassifier):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoViTForVideoClassification`].
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an image of another size than configured.
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -622,6 +624,8 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
             bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches dropped by the decoder, as many in every clip. It predicts all the others, also those
                 the encoder sees, which the loss leaves out. Without it exactly the hidden patches are predicted.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
             [`VideoViTForPreTrainingOutput`].
@@ -673,6 +677,8 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,

@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoModelForVideoClassification
 from hf_video import (
     VideoViTBackbone,
     VideoViTForImageClassification,
+    VideoViTForPreTraining,
     VideoViTForVideoClassification,
     VideoViTModel,
 )
@@ -285,6 +286,29 @@ def test_wrong_inputs_are_refused(shape, message):
     with pytest.raises(ValueError) as error:
         model(torch.zeros(shape))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "inputs"),
+    [
+        (VideoViTModel, {}),
+        (VideoViTBackbone, {}),
+        (VideoViTForVideoClassification, {"labels": torch.tensor([0, 1])}),
+        (VideoViTForImageClassification, {"labels": torch.tensor([0, 1])}),
+        (VideoViTForPreTraining, {"bool_masked_pos": torch.arange(60).repeat(2, 1) < 40}),
+    ],
+)
+def test_every_class_resizes_positions_unless_told_otherwise(model_class, inputs):
+    takes_images = model_class is VideoViTForImageClassification
+    model = make(model_class, **({"num_frames": 1, "tubelet_size": 1} if takes_images else {}))
+    clips = random_clips(model.config, image_size=(40, 24))
+    inputs = {"pixel_values": clips[:, 0] if takes_images else clips, **inputs}
+    resized = model(**inputs)
+    with pytest.raises(ValueError, match="set_input_size"):
+        model(**inputs, interpolate_pos_encoding=False)
+    model.set_input_size(image_size=(40, 24))
+    baked_in = model(**inputs, interpolate_pos_encoding=False)
+    torch.testing.assert_close(baked_in.to_tuple()[0], resized.to_tuple()[0])
 
 
 def test_another_size_is_refused_where_positions_may_not_or_cannot_follow():
