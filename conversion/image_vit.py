@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import CLIPImageProcessor
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, read_model_folder
 from .command import Converted, make_parser, positive_int, run
-from .videovit_rules import has_key_bias, processor_settings, transformers_block_rules
+from .videovit_rules import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 
@@ -108,13 +109,19 @@ def convert(arguments: argparse.Namespace) -> Converted:
         use_mean_pooling=False,
         position_embedding_type="learned",
     )
+    frames = VideoClipProcessor(
+        num_frames=config.num_frames, sampling_strategy="uniform", **processor_settings(config, processor)
+    )
     is_image_model = arguments.num_frames == 1
     model = (VideoViTForImageClassification if is_image_model else VideoViTForVideoClassification)(config)
     keep_initial = [] if "classifier.weight" in weights else [r"classifier\..*"]
     load_converted(model, apply_rules(weights, make_rules(config, arguments.inflation)), keep_initial)
-    return model, VideoClipProcessor(
-        num_frames=config.num_frames, sampling_strategy="uniform", **processor_settings(config, processor)
-    )
+    return model, make_image_processor(frames) if is_image_model else frames
+
+
+def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
+    """What does to an image as `frames` to a frame, but smooths while shrinking, as image models were trained."""
+    return CLIPImageProcessor(**{name: getattr(frames, name) for name in PROCESSOR_OPTIONS})
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -14,6 +14,12 @@ from .weight_rules import Rule, rename
 ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
 DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
 
+# What the processors of images and of videos have in common.
+PROCESSOR_OPTIONS = (
+    *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
+    *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+)
+
 
 def patch_embedding_rules(source: str = "") -> list[Rule]:
     """The `Conv3d` of the patch embedding as the matrix of a linear layer."""
@@ -191,6 +197,4 @@ def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict
     """
     height, width = config.image_shape
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
-    shared = ["do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"]
-    shared += ["do_normalize", "image_mean", "image_std"]
-    return settings | {name: original[name] for name in shared if name in original}
+    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if name in original}

@@ -258,12 +258,14 @@ def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> list[str]:
     limits = []
+    takes_images = auto_class == "AutoModelForImageClassification"
     if "Classification" in auto_class:
+        shown = "image" if takes_images else "video"
         limits.append(
-            "It answers with one of its classes whatever the video shows, and its scores are not calibrated."
+            f"It answers with one of its classes whatever the {shown} shows, and its scores are not calibrated."
         )
         limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
-    if "num_frames" in config:
+    if "num_frames" in config and not takes_images:
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
