@@ -120,7 +120,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 
 def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
-    """What does to an image as `frames` to a frame, but smooths while shrinking, as image models were trained."""
+    """A processor with the sizes and statistics of one for videos; it smooths while shrinking, as image models do."""
     return CLIPImageProcessor(**{name: getattr(frames, name) for name in PROCESSOR_OPTIONS})
 
 

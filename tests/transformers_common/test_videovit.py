@@ -63,6 +63,7 @@ class VideoViTForImageClassificationTester(VideoModelTester):
         "tubelet_size": 1,
         "use_class_token": True,
         "use_qk_norm": True,
+        "key_bias": True,
         "use_cosine_attention": True,
         "layer_scale_init_value": 0.1,
         "norm_type": "rms_norm",

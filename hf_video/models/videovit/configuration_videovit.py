@@ -92,7 +92,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             token of the normalised sequence.
         use_final_norm (`bool`, *optional*):
             Whether tokens are normalised after the last block; unless `use_mean_pooling` when not given.
-            [`VideoViTForPreTraining`] and [`VideoViTBackbone`] then set it to `True` in their configuration.
+            [`VideoViTForPreTraining`] and [`VideoViTBackbone`] then set it to `True` in their configuration; a
+            classifier made from a pre-training checkpoint goes by `use_mean_pooling`, as VideoMAE fine-tunes.
         decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
         decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
             Sizes of the decoder of [`VideoViTForPreTraining`].

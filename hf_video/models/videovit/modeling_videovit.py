@@ -415,7 +415,7 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
 
     def __init__(self, config: VideoViTConfig):
         if config.architectures == ["VideoViTForPreTraining"]:
-            # The final norm of a pre-trained encoder gives way to `fc_norm`, as VideoMAE fine-tunes.
+            # With mean pooling `fc_norm` takes the place of the pre-trained encoder's final norm (VideoMAE).
             config = copy.deepcopy(config)
             config.architectures = config.use_final_norm = None
         super().__init__(config)
