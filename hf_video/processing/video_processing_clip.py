@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as F
 from transformers.image_processing_utils import BatchFeature
 from transformers.image_transforms import get_resize_output_image_size
 from transformers.image_utils import (
@@ -45,7 +46,8 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):
-            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side.
+            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side (of a crop that
+            is not square, the side with more room).
         repeat_last_frame (`bool`, *optional*, defaults to `True`):
             Whether a video that is shorter than a clip may repeat frames. Otherwise it is an error.
         antialias (`bool`, *optional*, defaults to `False`):
@@ -311,8 +313,15 @@ class VideoClipProcessor(BaseVideoProcessor):
             )
         return BatchFeature(data={"pixel_values": prepared}, tensor_type=return_tensors)
 
+    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
+        """
+        The centre as torchvision and the originals cut it: half a pixel rounds to the even one, where the base class
+        rounds down. What a small frame lacks is padded with zeros.
+        """
+        return F.center_crop(image, [size.height, size.width])
+
     def _crop(self, video: torch.Tensor, crop_size: SizeDict, num_crops: int) -> list[torch.Tensor]:
-        """The centre, or `num_crops` crops spread along the longer side and centred on the shorter."""
+        """The centre, or `num_crops` crops spread along the side with more room and centred on the other."""
         if num_crops == 1:
             return [self.center_crop(video, crop_size)]
         height, width = video.shape[-2:]
@@ -322,15 +331,10 @@ class VideoClipProcessor(BaseVideoProcessor):
                 f"crop_size={dict(crop_size)} does not fit {num_crops} times into frames of {height} x {width}; "
                 "use a larger size or num_crops=1."
             )
-        crops = []
-        for i in range(num_crops):
-            top, left = room_y // 2, room_x // 2
-            if width >= height:
-                left = int(i * room_x / (num_crops - 1))
-            else:
-                top = int(i * room_y / (num_crops - 1))
-            crops.append(video[..., top : top + crop_size.height, left : left + crop_size.width])
-        return crops
+        is_wide = room_x >= room_y
+        dim, room, side = (-1, room_x, crop_size.width) if is_wide else (-2, room_y, crop_size.height)
+        strip = F.center_crop(video, [crop_size.height, width] if is_wide else [height, crop_size.width])
+        return [strip.narrow(dim, int(i * room / (num_crops - 1)), side) for i in range(num_crops)]
 
     @classmethod
     def from_dict(cls, video_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
