@@ -16,6 +16,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, read_model_folder
 from .command import Converted, make_parser, positive_int, run
+from .labels import num_labels_of_new_head
 from .videovit_rules import processor_settings, transformers_block_rules
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
@@ -93,7 +94,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError(
             f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {arguments.tubelet_size}."
         )
-    labels: dict[str, Any] = {"num_labels": 2}
+    labels: dict[str, Any] = {"num_labels": num_labels_of_new_head(arguments)}
     if "classifier.weight" in weights and original.get("id2label"):
         labels = {"id2label": {int(index): label for index, label in original["id2label"].items()}}
     elif "classifier.weight" in weights:
