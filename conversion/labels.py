@@ -7,6 +7,7 @@ makes a Kinetics-400 head of a Kinetics-710 one by a permutation of its first 40
 """
 
 import argparse
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -40,6 +41,12 @@ def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
     if given is not None:
         return given
     return 2 if arguments.labels is None else len(arguments.labels)
+
+
+def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
+    """`id2label` and `label2id` of a Transformers `config.json`; nothing where it has no names."""
+    names = {int(index): name for index, name in (original.get("id2label") or {}).items()}
+    return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
 
 
 def name_classes(model: PreTrainedModel, names: list[str]) -> None:

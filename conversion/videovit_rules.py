@@ -186,4 +186,4 @@ def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
     shared = ["do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"]
     shared += ["do_normalize", "image_mean", "image_std"]
-    return settings | {name: original[name] for name in shared if name in original}
+    return settings | {name: original[name] for name in shared if original.get(name) is not None}

@@ -391,7 +391,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         sizes = {"size": size if do_resize else None, "crop_size": crop_size if do_center_crop else None}
         for name, given in sizes.items():
             sides = {} if given is None else dict(given)
-            if not all(isinstance(side, Integral) and side >= 1 for side in sides.values()):
+            if not all(isinstance(side, Integral) and int(side) >= 1 for side in sides.values()):
                 raise ValueError(f"{name}={sides} must be whole numbers of pixels, at least 1.")
             if name == "crop_size" and sides and not sides.keys() >= {"height", "width"}:
                 raise ValueError(f"{name}={sides} must have height and width.")

@@ -73,7 +73,7 @@ def test_names_follow_the_rows_of_the_head(tmp_path):
         assert model.config.id2label[int(row.argmax())] == names[int(expected.argmax())]
 
 
-def test_names_replace_those_of_the_original(tmp_path):
+def test_names_of_the_original_are_kept_or_replaced(tmp_path):
     config = ViTConfig(
         image_size=16,
         patch_size=8,
@@ -85,6 +85,8 @@ def test_names_replace_those_of_the_original(tmp_path):
         label2id={"cat": 0, "dog": 1, "owl": 2},
     )
     ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    image_vit.main([str(tmp_path / "vit"), str(tmp_path / "kept"), "--num-frames", "2"])
+    assert AutoConfig.from_pretrained(tmp_path / "kept").label2id == {"cat": 0, "dog": 1, "owl": 2}
     names, words = write_names(tmp_path, 3)
     image_vit.main([str(tmp_path / "vit"), str(tmp_path / "model"), "--num-frames", "2", *words])
     assert list(AutoConfig.from_pretrained(tmp_path / "model").id2label.values()) == names
