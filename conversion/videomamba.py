@@ -8,7 +8,6 @@ Source: OpenGVLab/VideoMamba, `VisionMamba` of `videomamba/image_sm/models/video
 import argparse
 
 import torch
-from transformers import CLIPImageProcessor
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from hf_video.models.videomamba import (
@@ -18,7 +17,7 @@ from hf_video.models.videomamba import (
     VideoMambaForVideoClassification,
     VideoMambaPreTrainedModel,
 )
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
 
 from .checkpoint import (
     ConversionError,
@@ -167,12 +166,12 @@ def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
 
 def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
-) -> VideoClipProcessor | CLIPImageProcessor:
+) -> VideoClipProcessor | CenterCropImageProcessor:
     """The original's evaluation: of a video one clip and its centre crop, of an image the centre."""
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
     if task == IMAGE:
-        return CLIPImageProcessor(
+        return CenterCropImageProcessor(
             size={"shortest_edge": int(height / 0.875)},
             crop_size=crop_size,
             image_mean=IMAGENET_DEFAULT_MEAN,

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForImageClassification,
     AutoModelForVideoClassification,
     AutoVideoProcessor,
@@ -73,6 +74,14 @@ def test_frames_must_fill_the_tubelets(image_model, tmp_path, capsys):
         main([str(image_model[1]), str(tmp_path / "out"), "--num-frames", "5", "--tubelet-size", "2"])
     assert "multiple of --tubelet-size 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_the_original_are_kept_or_replaced(image_model, tmp_path):
+    main([str(image_model[1]), str(tmp_path / "kept")])
+    assert AutoConfig.from_pretrained(tmp_path / "kept").label2id == {"cat": 0, "dog": 1, "owl": 2}
+    (tmp_path / "names.json").write_text('["a", "b", "c"]')
+    main([str(image_model[1]), str(tmp_path / "replaced"), "--labels", str(tmp_path / "names.json")])
+    assert AutoConfig.from_pretrained(tmp_path / "replaced").id2label == {0: "a", 1: "b", 2: "c"}
 
 
 def test_what_the_originals_processor_leaves_open_follows_the_model(image_model, tmp_path):

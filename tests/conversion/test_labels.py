@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoModelForVideoClassification, ViTConfig, ViTForImageClassification, pipeline
+from transformers import AutoConfig, AutoModelForVideoClassification, pipeline
 
-from conversion import hf_videomae, image_vit, stmixer, videomae, videomamba
+from conversion import hf_videomae, stmixer, videomae, videomamba
 from hf_video.class_names import read_class_names
 from tests.goldens import load_golden, write_original_config
 from tests.video_files import encode_video
@@ -71,25 +71,6 @@ def test_names_follow_the_rows_of_the_head(tmp_path):
         logits = model(golden.inputs["pixel_values"].transpose(1, 2)).logits
     for row, expected in zip(logits, golden.expected["logits"], strict=True):
         assert model.config.id2label[int(row.argmax())] == names[int(expected.argmax())]
-
-
-def test_names_of_the_original_are_kept_or_replaced(tmp_path):
-    config = ViTConfig(
-        image_size=16,
-        patch_size=8,
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=12,
-        id2label={0: "cat", 1: "dog", 2: "owl"},
-        label2id={"cat": 0, "dog": 1, "owl": 2},
-    )
-    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
-    image_vit.main([str(tmp_path / "vit"), str(tmp_path / "kept"), "--num-frames", "2"])
-    assert AutoConfig.from_pretrained(tmp_path / "kept").label2id == {"cat": 0, "dog": 1, "owl": 2}
-    names, words = write_names(tmp_path, 3)
-    image_vit.main([str(tmp_path / "vit"), str(tmp_path / "model"), "--num-frames", "2", *words])
-    assert list(AutoConfig.from_pretrained(tmp_path / "model").id2label.values()) == names
 
 
 def test_a_list_of_torchvision_names_a_head_of_its_size(tmp_path, capsys):
