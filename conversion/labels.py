@@ -1,9 +1,10 @@
 """
 `--labels`: the names of the classes of a converted classifier.
 
-Of the original files only those of Transformers hold names. The order of the rows is that of the annotation files a
-model was trained with, which its repository's label map tells, and which may differ from torchvision's: VideoMAE V2
-makes a Kinetics-400 head of a Kinetics-710 one by a permutation of its first 400 rows. Hence there is no default.
+Of the original files only those of Transformers hold names. Rows of the others follow the class ids of the annotation
+files in training, and nothing here proves that these ids are in torchvision's order. Of VideoMAE V2 it is known that
+its Kinetics-400 head is a permutation of the first 400 rows of its Kinetics-710 head, so that the two orders differ.
+Hence no list is taken unasked.
 """
 
 import argparse
@@ -23,8 +24,8 @@ def add_labels_option(parser: argparse.ArgumentParser) -> None:
         type=_class_names,
         metavar="FILE|kinetics400|imagenet1k",
         help="names of the classes in the order of the head's rows: one a line, a JSON list or id2label object, a CSV "
-        "of id,name; or torchvision's list of a data set, Kinetics-400 in alphabetical order. Rows follow the "
-        "annotation files of the training: check them against the label map of the original repository",
+        "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
+        "checkpoint has torchvision's order: compare with the label map of its repository",
     )
 
 
