@@ -1,4 +1,4 @@
-"""Where `VideoClipProcessor` crops, pixel for pixel."""
+"""Where the processors crop, pixel for pixel."""
 
 import math
 from itertools import product
@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from hf_video.data import ClipDataset
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
 
 from ..video_files import encode_video, make_frames
 
@@ -39,6 +39,16 @@ def test_the_centre_is_that_of_torchvision(dtype):
         for crop_height, crop_width in ((5, 5), (6, 6), (5, 8), (8, 5), (9, 9), (16, 16)):
             expected = F.center_crop(video, [crop_height, crop_width])
             assert torch.equal(crop(video, crop_height, crop_width), expected), (height, width, crop_height)
+
+
+@pytest.mark.parametrize("height, width", [(32, 35), (35, 32), (33, 39), (31, 35), (29, 27)])
+def test_the_centre_of_an_image_is_that_of_torchvision(height, width):
+    processor = CenterCropImageProcessor(do_resize=False, do_rescale=False, do_normalize=False, crop_size=32)
+    image = noise(3, height, width)
+    expected = F.center_crop(image, [32, 32])
+    array = image.permute(1, 2, 0).numpy()
+    for given in (image, array, Image.fromarray(array)):
+        assert torch.equal(pixels(processor, given)[0], expected)
 
 
 @pytest.mark.parametrize("height, width", [(32, 35), (35, 32), (33, 39), (31, 35), (29, 27)])
