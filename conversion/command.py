@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from hf_video.hub import PublishError, publish
 
 from .checkpoint import ConversionError
+from .labels import add_labels_option, name_classes
 
 Converted = tuple[PreTrainedModel, Any]
 
@@ -41,6 +42,7 @@ def make_parser(source: str, description: str, from_hub: bool = False) -> argpar
             help="the original constructor's keyword arguments as one JSON object, describing the checkpoint",
         )
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="a folder that does not exist or is empty")
+    add_labels_option(parser)
     parser.add_argument("--push-to-hub", metavar="REPO_ID", help="also upload the result to the Hub")
     return parser
 
@@ -61,6 +63,8 @@ def run(
     try:
         check_output_dir(output_dir)
         model, processor = convert(arguments)
+        if arguments.labels is not None:
+            name_classes(model, arguments.labels)
         save(model, processor, output_dir)
     except (ValueError, OSError, StrictDataclassError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")

@@ -15,6 +15,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, preview, read_model_folder
 from .command import Converted, make_parser, run
+from .labels import names_of_original
 from .videovit_rules import has_key_bias, processor_settings, transformers_block_rules
 from .weight_rules import apply_rules, load_converted, rename
 
@@ -94,8 +95,8 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
-    if original.get("id2label"):
-        config["id2label"] = {int(index): label for index, label in original["id2label"].items()}
+    if names := names_of_original(original):
+        config |= names
     elif "classifier.weight" in weights:
         config["num_labels"] = weights["classifier.weight"].shape[0]
     return config

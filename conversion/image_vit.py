@@ -17,6 +17,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, read_model_folder
 from .command import Converted, make_parser, positive_int, run
+from .labels import names_of_original, num_labels_of_new_head
 from .videovit_rules import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
 
@@ -94,11 +95,9 @@ def convert(arguments: argparse.Namespace) -> Converted:
         raise ConversionError(
             f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {arguments.tubelet_size}."
         )
-    labels: dict[str, Any] = {"num_labels": 2}
-    if "classifier.weight" in weights and original.get("id2label"):
-        labels = {"id2label": {int(index): label for index, label in original["id2label"].items()}}
-    elif "classifier.weight" in weights:
-        labels = {"num_labels": weights["classifier.weight"].shape[0]}
+    labels: dict[str, Any] = {"num_labels": num_labels_of_new_head(arguments)}
+    if "classifier.weight" in weights:
+        labels = names_of_original(original) or {"num_labels": weights["classifier.weight"].shape[0]}
     config = VideoViTConfig(
         **{name: original.get(name, default) for name, default in FIELDS.items()},
         **labels,

@@ -23,6 +23,7 @@ from .checkpoint import (
     strip_prefixes,
 )
 from .command import Converted, make_parser, positive_int, run
+from .labels import num_labels_of_new_head
 from .videovit_rules import (
     DECODER_HEADS,
     block_rules,
@@ -127,7 +128,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         model = VideoViTForPreTraining(VideoViTConfig(**config, **decoder_config(original)))
         load_converted(model, apply_rules(weights, PRE_TRAINING_RULES))
     elif is_pretrained:
-        num_labels = 2 if arguments.num_labels is None else arguments.num_labels
+        num_labels = num_labels_of_new_head(arguments)
         model = VideoViTForVideoClassification(
             VideoViTConfig(**config, use_mean_pooling=True, classifier_init_scale=0.001, num_labels=num_labels)
         )
@@ -230,7 +231,7 @@ def main(argv: list[str] | None = None) -> None:
         "--num-labels",
         type=positive_int,
         metavar="N",
-        help="classes of the new head of `--task video-classification` (default: 2)",
+        help="classes of the new head of `--task video-classification` (default: as --labels, or 2)",
     )
     run(parser, argv, convert)
 

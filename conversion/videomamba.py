@@ -8,7 +8,6 @@ Source: OpenGVLab/VideoMamba, `VisionMamba` of `videomamba/image_sm/models/video
 import argparse
 
 import torch
-from transformers import CLIPImageProcessor
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from hf_video.models.videomamba import (
@@ -18,7 +17,7 @@ from hf_video.models.videomamba import (
     VideoMambaForVideoClassification,
     VideoMambaPreTrainedModel,
 )
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
 
 from .checkpoint import (
     ConversionError,
@@ -30,6 +29,7 @@ from .checkpoint import (
 )
 from .command import Converted, make_parser, run
 from .image_vit import inflate_patches
+from .labels import num_labels_of_new_head
 from .videomamba_config import alignment_config, encoder_config, read_config
 from .videomamba_released import sampling_strategy_of
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
@@ -94,7 +94,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     task = choose_task(arguments, saved_for)
     original = read_config(arguments, weights)
     config = encoder_config(original) | {"use_temporal_position_embeddings": "temporal_pos_embedding" in weights}
-    new_head = {"num_labels": 2 if arguments.num_labels is None else arguments.num_labels}
+    new_head = {"num_labels": num_labels_of_new_head(arguments)}
 
     rules: tuple[Rule, ...] = CLASSIFICATION_RULES
     keep_initial: list[str] = []
@@ -166,12 +166,12 @@ def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
 
 def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
-) -> VideoClipProcessor | CLIPImageProcessor:
+) -> VideoClipProcessor | CenterCropImageProcessor:
     """The original's evaluation: of a video one clip and its centre crop, of an image the centre."""
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
     if task == IMAGE:
-        return CLIPImageProcessor(
+        return CenterCropImageProcessor(
             size={"shortest_edge": int(height / 0.875)},
             crop_size=crop_size,
             image_mean=IMAGENET_DEFAULT_MEAN,
@@ -196,7 +196,7 @@ def main(argv: list[str] | None = None) -> None:
         "--num-labels",
         type=int,
         metavar="N",
-        help="classes of the new head of a video classifier made from other weights (default: 2)",
+        help="classes of the new head of a video classifier made from other weights (default: as --labels, or 2)",
     )
     parser.add_argument(
         "--variant", metavar="NAME", help="name of the released file, without .pth; checked against the tensors"

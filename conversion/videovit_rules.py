@@ -197,4 +197,4 @@ def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict
     """
     height, width = config.image_shape
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}
-    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if name in original}
+    return settings | {name: original[name] for name in PROCESSOR_OPTIONS if original.get(name) is not None}

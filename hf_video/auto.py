@@ -55,6 +55,12 @@ CLASSES = (
     Registration(_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining", "VideoMambaConfig"),
     Registration(_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone", "VideoMambaConfig"),
     Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoMambaConfig"),
+    Registration(
+        ".processing.image_processing_center_crop",
+        "CenterCropImageProcessor",
+        "AutoImageProcessor",
+        "VideoMambaConfig",
+    ),
     Registration(_MEMORY_BANK_QFORMER, "MemoryBankQFormerModel", "AutoModel", "MemoryBankQFormerConfig"),
     Registration(
         _MEMORY_BANK_QFORMER,
@@ -99,5 +105,8 @@ def register_auto_classes() -> None:
     for class_name in CONFIGURATIONS:
         transformers.AutoConfig.register(load(class_name).model_type, load(class_name), exist_ok=True)
     for row in CLASSES:
-        auto_class = getattr(transformers, row.auto_class)
-        auto_class.register(load(row.config_class), load(row.class_name), exist_ok=True)
+        register, config_class = getattr(transformers, row.auto_class).register, load(row.config_class)
+        if row.auto_class == "AutoImageProcessor":
+            register(config_class, image_processor_classes={"torchvision": load(row.class_name)}, exist_ok=True)
+        else:
+            register(config_class, load(row.class_name), exist_ok=True)

@@ -1,9 +1,9 @@
 """`hf-video publish`: a model folder onto the Hub, for anyone to load."""
 
 import argparse
-import json
 import tempfile
-from pathlib import Path
+
+from hf_video.class_names import read_class_names
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -21,7 +21,10 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser.add_argument("--revision", metavar="BRANCH", help="commit to this branch; default main")
     parser.add_argument("--tag", help="tag the commit, such as v1.0")
     parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="names of the classes: one a line, or a JSON list, by class id"
+        "--labels",
+        metavar="FILE",
+        help="names of the classes by class id: one a line, a JSON list or id2label object, or a CSV of id,name; or "
+        "kinetics400 or imagenet1k for torchvision's list",
     )
     parser.add_argument(
         "--with-training-state", action="store_true", help="also upload the optimizer's state and the like"
@@ -32,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Shows what goes up, and where it then is."""
-    labels = None if args.labels is None else read_labels(args.labels)
+    labels = None if args.labels is None else read_class_names(args.labels)
 
     from hf_video.hub import push, stage
 
@@ -58,19 +61,3 @@ def run(args: argparse.Namespace) -> int:
 def _top_level(name: str) -> str:
     folder, slash, _ = name.partition("/")
     return folder + slash
-
-
-def read_labels(path: Path) -> list[str]:
-    """The names of the classes in a file, by class id.
-
-    Raises:
-        ValueError: the file cannot be read, is empty, or is JSON but no list of words.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        labels = json.loads(text) if path.suffix == ".json" else [line.strip() for line in text.splitlines() if line]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--labels {path} cannot be read: {error}") from error
-    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) and label for label in labels):
-        raise ValueError(f"--labels {path}: expected one name a line, or a JSON list of names.")
-    return labels

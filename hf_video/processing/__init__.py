@@ -8,6 +8,7 @@ from typing import Any
 import transformers  # noqa: F401
 
 _PUBLIC_NAMES = {
+    "CenterCropImageProcessor": ".image_processing_center_crop",
     "SAMPLING_STRATEGIES": ".clip_sampling",
     "VideoClipProcessor": ".video_processing_clip",
     "VideoClipProcessorKwargs": ".video_processing_clip",

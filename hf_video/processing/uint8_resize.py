@@ -9,9 +9,8 @@ _WEIGHT_SCALE = 1 << 11
 
 def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """
-    Resize in the fixed-point arithmetic of `cv2.resize(..., interpolation=cv2.INTER_LINEAR)`, without smoothing.
-
-    Shrinking gives the very bytes of OpenCV; enlarging differs by one grey level in about one value of a thousand.
+    Resize in the fixed-point arithmetic of `cv2.resize(..., interpolation=cv2.INTER_LINEAR)`, without smoothing, to
+    the very bytes of OpenCV.
 
     Args:
         video (`torch.Tensor`):
@@ -24,13 +23,17 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
     Returns:
         `torch.Tensor`: (..., height, width) uint8, on the device of `video`.
     """
-    left, right, left_weight, right_weight = _neighbours(video.shape[-1], width, video.device)
+    low, fraction = _positions(video.shape[-1], width)
+    # OpenCV takes the outermost column whole beyond it, the outermost row in two shares, each rounded on its own.
+    fraction = torch.where((low < 0) | (low >= video.shape[-1] - 1), 0.0, fraction)
+    left, right, left_weight, right_weight = _neighbours(low, fraction, video.shape[-1], video.device)
     shape = (*video.shape[:-1], width)
     # `gather` is several times faster here than indexing along the last dimension.
     rows = video.gather(-1, left.expand(shape)) * left_weight
     rows += video.gather(-1, right.expand(shape)) * right_weight
     rows >>= 4
-    above, below, above_weight, below_weight = _neighbours(video.shape[-2], height, video.device)
+    low, fraction = _positions(video.shape[-2], height)
+    above, below, above_weight, below_weight = _neighbours(low, fraction, video.shape[-2], video.device)
     resized = (rows.index_select(-2, above) * above_weight[:, None]) >> 16
     resized += (rows.index_select(-2, below) * below_weight[:, None]) >> 16
     return ((resized + 2) >> 2).to(torch.uint8)
@@ -56,15 +59,20 @@ def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor
     return resized.clamp(0, 255).to(torch.uint8)
 
 
-def _neighbours(size: int, new_size: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Indices int64 and weights int32, each (new_size,), of the two values between which every new one lies."""
+def _positions(size: int, new_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where new values lie among the old: the index before, and the fraction beyond, float32, each (new_size,)."""
     position = (torch.arange(new_size, dtype=torch.float64) + 0.5) * (size / new_size) - 0.5
     position = position.float()
     low = position.floor()
-    outside = (low < 0) | (low >= size - 1)
-    fraction = torch.where(outside, 0.0, position - low)
+    return low, position - low
+
+
+def _neighbours(
+    low: torch.Tensor, fraction: torch.Tensor, size: int, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Indices int64 and weights int32, each (new_size,), of the two values between which every new one lies."""
     low_index = low.long().clamp(0, size - 1)
-    high_index = (low_index + 1).clamp(max=size - 1)
+    high_index = (low.long() + 1).clamp(0, size - 1)
     low_weight = ((1 - fraction) * _WEIGHT_SCALE).round().int()
     high_weight = (fraction * _WEIGHT_SCALE).round().int()
     return tuple(x.to(device) for x in (low_index, high_index, low_weight, high_weight))

@@ -106,11 +106,14 @@ def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimensio
         video (`torch.Tensor`):
             (..., num_frames, height, width, channels) or (..., num_frames, channels, height, width).
         input_data_format (`str` or `ChannelDimension`, *optional*):
-            Which of the two it is. Read off the shape by default.
+            Which of the two it is. Read off the shape by default; where that could be either, three channels win, and
+            then those after the frames.
 
     Raises:
         `ValueError`: when neither dimension has 1, 3 or 4 channels.
     """
+    if input_data_format is None and video.shape[-1] == 3 != video.shape[-3]:
+        input_data_format = ChannelDimension.LAST
     if input_data_format is None:
         try:
             input_data_format = infer_channel_dimension_format(video, num_channels=(1, 3, 4))

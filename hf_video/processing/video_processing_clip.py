@@ -1,13 +1,13 @@
 """Video processor that turns videos into the clips of a model: samples frames, resizes, crops, normalises."""
 
 import math
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as F
 from transformers.image_processing_utils import BatchFeature
 from transformers.image_transforms import get_resize_output_image_size
 from transformers.image_utils import (
@@ -34,7 +34,8 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
 
     Attributes:
         num_frames (`int`, *optional*, defaults to 16):
-            Number of frames of a clip. `None` takes as many as the video has at its sampling rate.
+            Number of frames of a clip. A processor made with `None` takes as many as the video has at its sampling
+            rate.
         frame_sampling_rate (`float`, *optional*, defaults to 4):
             Distance between the frames of a "dense" or "strided" clip, in frames of the video. Excludes `fps`.
         fps (`float`, *optional*):
@@ -45,7 +46,8 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):
-            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side.
+            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side (of a crop that
+            is not square, the side with more room).
         repeat_last_frame (`bool`, *optional*, defaults to `True`):
             Whether a video that is shorter than a clip may repeat frames. Otherwise it is an error.
         antialias (`bool`, *optional*, defaults to `False`):
@@ -130,7 +132,7 @@ class VideoClipProcessor(BaseVideoProcessor):
                 width) of uint8, or float in [0, 255] (any range with `do_rescale=False`), or a list of frames: PIL
                 images or arrays of one size.
             kwargs (`VideoClipProcessorKwargs`):
-                Options for this call.
+                Options for this call. `None` leaves that of the processor.
 
         Returns:
             `BatchFeature`: with `pixel_values` (batch, num_frames, channels, height, width), or (batch, num_clips *
@@ -138,9 +140,12 @@ class VideoClipProcessor(BaseVideoProcessor):
             neither rescaled nor normalised; and `video_metadata`, one entry a video, with `return_metadata=True`. With
             `do_sample_frames=False` a video is one clip, whatever `num_clips` is.
         """
-        kwargs = self._settle_rate(kwargs)
-        defaults = {name: getattr(self, name, None) for name in self.valid_kwargs.__annotations__}
-        self._check_options(**{**defaults, **kwargs})
+        options = self.valid_kwargs.__annotations__
+        # None that is no option stays, for the base class to refuse.
+        given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
+        kwargs = self._settle_rate(given)
+        defaults = {name: getattr(self, name, None) for name in options}
+        self._check_options(**self._standardize_kwargs(**{**defaults, **kwargs}))
         return super().preprocess(videos, **kwargs)
 
     def sample_frames(
@@ -174,7 +179,7 @@ class VideoClipProcessor(BaseVideoProcessor):
                 `repeat_last_frame` is off.
         """
         options = {
-            name: kwargs.get(name, getattr(self, name))
+            name: getattr(self, name) if kwargs.get(name) is None else kwargs[name]
             for name in ("sampling_strategy", "frame_sampling_rate", "num_clips", "repeat_last_frame")
         }
         num_frames = num_frames if num_frames is not None else self.num_frames
@@ -311,8 +316,15 @@ class VideoClipProcessor(BaseVideoProcessor):
             )
         return BatchFeature(data={"pixel_values": prepared}, tensor_type=return_tensors)
 
+    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
+        """
+        The centre as torchvision and the originals cut it: half a pixel rounds to the even one, where the base class
+        rounds down. What a small frame lacks is padded with zeros.
+        """
+        return F.center_crop(image, [size.height, size.width])
+
     def _crop(self, video: torch.Tensor, crop_size: SizeDict, num_crops: int) -> list[torch.Tensor]:
-        """The centre, or `num_crops` crops spread along the longer side and centred on the shorter."""
+        """The centre, or `num_crops` crops spread along the side with more room and centred on the other."""
         if num_crops == 1:
             return [self.center_crop(video, crop_size)]
         height, width = video.shape[-2:]
@@ -322,15 +334,10 @@ class VideoClipProcessor(BaseVideoProcessor):
                 f"crop_size={dict(crop_size)} does not fit {num_crops} times into frames of {height} x {width}; "
                 "use a larger size or num_crops=1."
             )
-        crops = []
-        for i in range(num_crops):
-            top, left = room_y // 2, room_x // 2
-            if width >= height:
-                left = int(i * room_x / (num_crops - 1))
-            else:
-                top = int(i * room_y / (num_crops - 1))
-            crops.append(video[..., top : top + crop_size.height, left : left + crop_size.width])
-        return crops
+        is_wide = room_x >= room_y
+        dim, room, side = (-1, room_x, crop_size.width) if is_wide else (-2, room_y, crop_size.height)
+        strip = F.center_crop(video, [crop_size.height, width] if is_wide else [height, crop_size.width])
+        return [strip.narrow(dim, int(i * room / (num_crops - 1)), side) for i in range(num_crops)]
 
     @classmethod
     def from_dict(cls, video_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -359,8 +366,10 @@ class VideoClipProcessor(BaseVideoProcessor):
         fps: float | None,
         num_clips: int,
         num_crops: int,
+        do_resize: bool | None,
+        size: SizeDict | None,
         do_center_crop: bool | None,
-        crop_size: Any,
+        crop_size: SizeDict | None,
         **kwargs: Any,
     ) -> None:
         if sampling_strategy not in SAMPLING_STRATEGIES:
@@ -379,8 +388,12 @@ class VideoClipProcessor(BaseVideoProcessor):
                 f"fps={fps} has no meaning for sampling_strategy={sampling_strategy!r}, whose clips span the whole "
                 f"video; use one of {', '.join(STRIDED_STRATEGIES)}."
             )
-        sides = dict(crop_size).values() if isinstance(crop_size, Mapping | SizeDict) else [crop_size]
-        if do_center_crop and any(isinstance(side, int) and side < 1 for side in sides):
-            raise ValueError(f"crop_size={crop_size!r} must be at least one pixel.")
+        sizes = {"size": size if do_resize else None, "crop_size": crop_size if do_center_crop else None}
+        for name, given in sizes.items():
+            sides = {} if given is None else dict(given)
+            if not all(isinstance(side, Integral) and int(side) >= 1 for side in sides.values()):
+                raise ValueError(f"{name}={sides} must be whole numbers of pixels, at least 1.")
+            if name == "crop_size" and sides and not sides.keys() >= {"height", "width"}:
+                raise ValueError(f"{name}={sides} must have height and width.")
         if num_crops > 1 and not do_center_crop:
             raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")

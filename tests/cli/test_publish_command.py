@@ -4,7 +4,6 @@ import pytest
 from huggingface_hub import HfApi
 
 from hf_video.cli.main import main
-from hf_video.cli.publish import read_labels
 from hf_video.hub import publishing
 from tests.hub_server.fixtures import hub  # noqa: F401
 
@@ -38,19 +37,12 @@ def test_a_trained_model_is_published_in_one_command(trained, hub, capsys):  # n
     assert f"published  {hub.endpoint}/{REPO}/commit/{info.sha}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.txt", "up\ndown\n"), ("a.json", '["up", "down"]')])
-def test_labels_are_read_from_lines_and_lists(tmp_path, name, content):
-    (tmp_path / name).write_text(content)
-    assert read_labels(tmp_path / name) == ["up", "down"]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.txt", None, "cannot be read: "),
         ("a.txt", "\n", "expected one name a line, or a JSON list of names"),
         ("a.json", "[", "cannot be read: "),
-        ("a.json", '{"0": "up"}', "expected one name a line, or a JSON list of names"),
         ("a.json", "[1]", "expected one name a line, or a JSON list of names"),
     ],
 )

@@ -1,12 +1,15 @@
 """Image ViTs of Transformers turned into video models."""
 
+import json
 import re
 
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForImageClassification,
     AutoModelForVideoClassification,
+    AutoVideoProcessor,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -77,3 +80,22 @@ def test_frames_must_fill_the_tubelets(image_model, tmp_path, capsys):
         main([str(image_model[1]), str(tmp_path / "out"), "--num-frames", "5", "--tubelet-size", "2"])
     assert "multiple of --tubelet-size 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_the_original_are_kept_or_replaced(image_model, tmp_path):
+    main([str(image_model[1]), str(tmp_path / "kept")])
+    assert AutoConfig.from_pretrained(tmp_path / "kept").label2id == {"cat": 0, "dog": 1, "owl": 2}
+    (tmp_path / "names.json").write_text('["a", "b", "c"]')
+    main([str(image_model[1]), str(tmp_path / "replaced"), "--labels", str(tmp_path / "names.json")])
+    assert AutoConfig.from_pretrained(tmp_path / "replaced").id2label == {0: "a", 1: "b", 2: "c"}
+
+
+def test_what_the_originals_processor_leaves_open_follows_the_model(image_model, tmp_path):
+    folder = tmp_path / "vit"
+    image_model[0].save_pretrained(folder)
+    settings = {"size": None, "crop_size": None, "do_center_crop": None, "image_mean": [0.5, 0.5, 0.5]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    main([str(folder), str(tmp_path / "out"), "--num-frames", "2"])
+    processor = AutoVideoProcessor.from_pretrained(tmp_path / "out")
+    assert dict(processor.size) == {"shortest_edge": 32} and processor.do_center_crop
+    assert dict(processor.crop_size) == {"height": 32, "width": 32} and tuple(processor.image_mean) == (0.5, 0.5, 0.5)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 from PIL import Image
-from transformers import CLIPImageProcessor
 
 import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, publishing
 from hf_video.hub.checks import check_card
+from hf_video.processing import CenterCropImageProcessor
 from tests.hub_server.fixtures import run_in_fresh_process
 
 from .conftest import TINY_CLASSIFIERS, make_processor
@@ -85,7 +85,7 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
         getattr(hf_video, names[auto_class])(config).save_pretrained(folder)
         is_image = auto_class == "AutoModelForImageClassification"
         size = {"height": 32, "width": 32}
-        processor = CLIPImageProcessor(size=size, crop_size=size) if is_image else make_processor()
+        processor = CenterCropImageProcessor(size=size, crop_size=size) if is_image else make_processor()
         processor.save_pretrained(folder)
         text = (FOLDER / card.source / f"{card.name}.md").read_text()
         (folder / "README.md").write_text(text)

@@ -276,12 +276,27 @@ def test_frames_of_mixed_modes_and_kinds_become_one_video():
     ("options", "message"),
     [
         ({"frame_sampling_rate": float("nan")}, "frame_sampling_rate=nan must be positive"),
-        ({"crop_size": {"height": 0, "width": 16}}, "must be at least one pixel"),
+        ({"crop_size": {"height": 0, "width": 16}}, "crop_size.*must be whole numbers of pixels, at least 1"),
+        ({"crop_size": {"height": 16.5, "width": 16}}, "crop_size.*must be whole numbers of pixels, at least 1"),
+        ({"crop_size": {"shortest_edge": 16}}, "crop_size.*height and width"),
+        ({"size": 0}, "size=.*0.*must be whole numbers of pixels, at least 1"),
+        ({"size": {"shortest_edge": 32.5}}, "size.*must be whole numbers of pixels, at least 1"),
+        ({"size": {"height": -3, "width": 16}}, "size.*must be whole numbers of pixels, at least 1"),
     ],
 )
 def test_rates_and_sizes_that_are_none(options, message):
     with pytest.raises(ValueError, match=message):
         VideoClipProcessor(**options)
+    with pytest.raises(ValueError, match=message):
+        VideoClipProcessor()("missing.mp4", **options)
+
+
+@pytest.mark.parametrize("height, width", [(1, 9), (9, 1), (1, 1), (4, 9)])
+def test_frames_of_few_pixels_have_three_channels(height, width):
+    frames = np.random.default_rng(0).integers(0, 256, (4, height, width, 3), dtype=np.uint8)
+    for video in (frames, frames.transpose(0, 3, 1, 2), [Image.fromarray(frame) for frame in frames]):
+        views = pixels(small(), video, do_resize=False, do_center_crop=False)
+        assert torch.equal(grey_levels(views)[0], torch.from_numpy(frames).permute(0, 3, 1, 2).float())
 
 
 def test_a_video_without_frames():

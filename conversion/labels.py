@@ -1,0 +1,66 @@
+"""
+`--labels`: the names of the classes of a converted classifier.
+
+Of the original files only those of Transformers hold names. Rows of the others follow the class ids of the annotation
+files in training, and nothing here proves that these ids are in torchvision's order. Of VideoMAE V2 it is known that
+its Kinetics-400 head is a permutation of the first 400 rows of its Kinetics-710 head, so that the two orders differ.
+Hence no list is taken unasked.
+"""
+
+import argparse
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_video.class_names import read_class_names
+
+from .checkpoint import ConversionError
+
+
+def add_labels_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--labels",
+        type=_class_names,
+        metavar="FILE|kinetics400|imagenet1k",
+        help="names of the classes in the order of the head's rows: one a line, a JSON list or id2label object, a CSV "
+        "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
+        "checkpoint has torchvision's order: compare with the label map of its repository",
+    )
+
+
+def _class_names(word: str) -> list[str]:
+    try:
+        return read_class_names(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
+    """Rows of a head that begins from scratch: as `--num-labels` says, or as many as there are `--labels`, or 2."""
+    given = getattr(arguments, "num_labels", None)
+    if given is not None:
+        return given
+    return 2 if arguments.labels is None else len(arguments.labels)
+
+
+def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
+    """`id2label` and `label2id` of a Transformers `config.json`; nothing where it has no names."""
+    names = {int(index): name for index, name in (original.get("id2label") or {}).items()}
+    return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
+
+
+def name_classes(model: PreTrainedModel, names: list[str]) -> None:
+    """
+    Write names into the configuration, as `id2label` and `label2id`.
+
+    Raises:
+        ConversionError: if the model is no classifier, or has another number of classes.
+    """
+    head = getattr(model, "classifier", None)
+    if not isinstance(head, nn.Linear):
+        raise ConversionError(f"--labels names classes, but {type(model).__name__} has no classification head.")
+    if len(names) != head.out_features:
+        raise ConversionError(f"--labels has {len(names)} names, but the head has {head.out_features} classes.")
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}

@@ -1,0 +1,94 @@
+"""The names of a classifier's classes, from a file or from the lists that torchvision ships."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+EXPECTED = (
+    "expected one name a line, or a JSON list of names or object of ids and names (`.json`), or lines of id,name "
+    "(`.csv`)"
+)
+
+
+def _kinetics400() -> list[str]:
+    from torchvision.models.video import R3D_18_Weights
+
+    return R3D_18_Weights.DEFAULT.meta["categories"]
+
+
+def _imagenet1k() -> list[str]:
+    from torchvision.models import ResNet18_Weights
+
+    return ResNet18_Weights.DEFAULT.meta["categories"]
+
+
+# In the order of torchvision's own classifiers; that of Kinetics-400 is alphabetical.
+LISTS: dict[str, Callable[[], list[str]]] = {"kinetics400": _kinetics400, "imagenet1k": _imagenet1k}
+
+
+def read_class_names(source: str | Path) -> list[str]:
+    """
+    The names of classes by class id.
+
+    Args:
+        source: `kinetics400` or `imagenet1k` for torchvision's list, or a file: one name a line; a `.json` list, an
+            object from ids to names or from names to ids, or one that has it under `id2label`; a `.csv` of `id,name`,
+            with or without a header.
+
+    Raises:
+        ValueError: the file cannot be read or is none of these, ids are not 0, 1, 2, ..., a name is empty, or two are
+            the same.
+    """
+    if str(source) in LISTS:
+        return list(LISTS[str(source)]())
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text) if path.suffix == ".json" else None
+    except (OSError, ValueError) as error:
+        lists = "" if path.suffix else f" Beside files there are {' and '.join(LISTS)}."
+        raise ValueError(f"{source} cannot be read: {error}.{lists}") from error
+    if path.suffix == ".json":
+        content = content.get("id2label", content) if isinstance(content, dict) else content
+        names = _by_id(path, _pairs(content)) if isinstance(content, dict) else content
+    elif path.suffix == ".csv":
+        rows = [row for row in csv.reader(text.splitlines()) if row]
+        has_header = bool(rows) and not rows[0][0].strip().isdecimal()
+        names = _by_id(path, rows[1:] if has_header else rows)
+    else:
+        names = text.rstrip().splitlines()
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: {EXPECTED}.")
+    return _checked(path, [name.strip() for name in names])
+
+
+def _pairs(content: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """(id, name) for an object from either to the other."""
+    is_by_name = any(isinstance(value, int) for value in content.values())
+    return [(value, key) if is_by_name else (key, value) for key, value in content.items()]
+
+
+def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
+    names: dict[int, Any] = {}
+    for row in rows:
+        if len(row) != 2 or not str(row[0]).strip().isdecimal():
+            raise ValueError(f"{path} has {row}: {EXPECTED}.")
+        if int(row[0]) in names:
+            raise ValueError(f"{path} names class {int(row[0])} twice: {names[int(row[0])]!r} and {row[1]!r}.")
+        names[int(row[0])] = row[1]
+    if missing := set(range(len(names))) - names.keys():
+        raise ValueError(f"{path} has {len(names)} names, but none of class {min(missing)}: ids count from 0.")
+    return [names[index] for index in range(len(names))]
+
+
+def _checked(path: Path, names: list[str]) -> list[str]:
+    ids: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if not name:
+            raise ValueError(f"{path}: the name of class {index} is empty.")
+        if name in ids:
+            raise ValueError(f"{path}: classes {ids[name]} and {index} are both {name!r}; each needs its own name.")
+        ids[name] = index
+    return names

@@ -1,0 +1,22 @@
+"""Image processor of image classifiers whose originals crop with torchvision."""
+
+from typing import Any
+
+import torch
+from torchvision.transforms.v2 import functional as F
+from transformers import CLIPImageProcessor
+from transformers.image_utils import SizeDict
+
+
+class CenterCropImageProcessor(CLIPImageProcessor):
+    """
+    Constructs an image processor with the options and defaults of `CLIPImageProcessor`, whose centre crop is that of
+    torchvision: half a pixel rounds to the even one, where that of Transformers rounds down.
+    """
+
+    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
+        """The centre of images (..., height, width); what a small one lacks is padded with zeros."""
+        return F.center_crop(image, [size.height, size.width])
+
+
+__all__ = ["CenterCropImageProcessor"]

@@ -1,0 +1,75 @@
+"""Reading the names of classes."""
+
+import pytest
+from torchvision.models import EfficientNet_B0_Weights
+from torchvision.models.video import MViT_V1_B_Weights
+
+from hf_video.class_names import LISTS, read_class_names
+
+NAMES = ["riding, a bike", "marching", "dodgeball"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("lines.txt", "riding, a bike\nmarching\ndodgeball\n"),
+        ("windows.txt", "\ufeffriding, a bike\r\n marching \r\ndodgeball\r\n\r\n"),
+        ("no_suffix", "riding, a bike\nmarching\ndodgeball"),
+        ("list.json", '["riding, a bike", "marching", "dodgeball"]'),
+        ("id2label.json", '{"2": "dodgeball", "0": "riding, a bike", "1": "marching"}'),
+        ("label2id.json", '{"dodgeball": 2, "riding, a bike": 0, "marching": 1}'),
+        (
+            "config.json",
+            '{"model_type": "vit", "id2label": {"0": "riding, a bike", "1": "marching", "2": "dodgeball"}}',
+        ),
+        ("plain.csv", '0,"riding, a bike"\n1,marching\n2,dodgeball\n'),
+        ("header.csv", 'id,name\r\n2,dodgeball\r\n0,"riding, a bike"\r\n1,marching\r\n'),
+    ],
+)
+def test_every_kind_of_file(tmp_path, file, content):
+    (tmp_path / file).write_text(content, encoding="utf-8", newline="")
+    assert read_class_names(tmp_path / file) == read_class_names(str(tmp_path / file)) == NAMES
+
+
+def test_the_lists_of_torchvision():
+    kinetics, imagenet = read_class_names("kinetics400"), read_class_names("imagenet1k")
+    assert kinetics == MViT_V1_B_Weights.DEFAULT.meta["categories"] == sorted(kinetics)
+    assert imagenet == EfficientNet_B0_Weights.DEFAULT.meta["categories"]
+    assert (len(set(kinetics)), len(set(imagenet))) == (400, 1000)
+
+
+def test_a_list_is_the_callers_to_change():
+    for name in LISTS:
+        read_class_names(name).clear()
+        assert read_class_names(name)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.txt", None, "cannot be read"),
+        ("a.txt", "", "expected one name a line"),
+        ("a.txt", "up\n\ndown\n", "name of class 1 is empty"),
+        ("a.txt", "up\ndown\nup\n", "classes 0 and 2 are both 'up'"),
+        ("a.json", "[", "cannot be read"),
+        ("a.json", "[1, 2]", "expected one name a line, or a JSON list"),
+        ("a.json", '{"a": "b"}', r"has \('a', 'b'\)"),
+        ("a.json", '{"0": null}', "expected one name a line"),
+        ("a.json", '{"0": "up", "2": "down"}', "2 names, but none of class 1"),
+        ("a.json", '{"up": 0, "down": 0}', "names class 0 twice: 'up' and 'down'"),
+        ("a.csv", "0,up\n1,down,left\n", "has .'1', 'down', 'left'.*id,name"),
+        ("a.csv", "name,id\nup,0\n", "has .'up', '0'.*id,name"),
+        ("a.csv", "id,name\n1,up\n2,down\n", "2 names, but none of class 0"),
+        ("a.csv", "0,\n", "name of class 0 is empty"),
+    ],
+)
+def test_what_names_no_classes_is_refused(tmp_path, file, content, message):
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_class_names(tmp_path / file)
+
+
+def test_an_unknown_word_is_told_the_lists():
+    with pytest.raises(ValueError, match="kinetics600 cannot be read.*kinetics400 and imagenet1k"):
+        read_class_names("kinetics600")
