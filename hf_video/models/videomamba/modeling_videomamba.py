@@ -141,6 +141,13 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
         if isinstance(self, VideoMambaForPreTraining):
             self.position_embeddings = self.position_table(new_grid).to(self.position_embeddings.device)
 
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
+        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        super()._set_gradient_checkpointing(enable, **kwargs)
+        if enable and kwargs.get("every_n_layers", 1) == 1:
+            for number, layer in enumerate(self.base_model.layers):
+                layer.gradient_checkpointing = number in self.config.recomputed_layers
+
     def layer_groups(self) -> list[nn.Module]:
         """The modules with a depth, from the input on; all other parameters are as deep as the head."""
         return [self.base_model.embeddings, *self.base_model.layers]
@@ -419,7 +426,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
         targets = attention = None
         if self._teacher and (labels is None or bool_masked_pos is None):
-            targets, attention = self._teacher[0](pixel_values, grid, self.config.num_aligned_layers)
+            targets, attention = self._teacher[0](pixel_values, self.config, self.config.num_aligned_layers)
         if bool_masked_pos is None:
             t, h, w = grid
             importance = pixel_values.new_ones(pixel_values.shape[0], t, h * w) if attention is None else attention
