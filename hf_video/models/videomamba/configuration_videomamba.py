@@ -103,6 +103,11 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Which feature of the last layer is aligned: its output after the final norm, as with other layers; the
             same before the norm (the original without fused norms); or what enters the layer (the original's
             fused norms, used for the released weights: its mixer is then not trained).
+        normalize_features (`bool`, defaults to `True`):
+            Whether the features that are aligned, and those of a teacher, have unit length.
+        alignment_loss (`"cosine"`, `"mse"` or `"smooth_l1"`, defaults to `"cosine"`):
+            What pre-training minimises: 2 - 2 * cosine, or PyTorch's loss of that name between the features. Features
+            of any length, without `normalize_features`, need one of the latter.
         mask_ratio (`float`, defaults to 0.8):
             Share of patches hidden in pre-training.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
@@ -151,6 +156,8 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     num_aligned_layers: int = 1
     aligned_layer_interval: int | float = 1
     last_aligned_feature: Literal["normalized", "raw", "unmixed"] = "normalized"
+    normalize_features: bool = True
+    alignment_loss: Literal["cosine", "mse", "smooth_l1"] = "cosine"
     mask_ratio: float = 0.8
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
@@ -254,6 +261,11 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             )
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
+        if self.alignment_loss == "cosine" and not self.normalize_features:
+            raise ValueError(
+                '`alignment_loss="cosine"` needs features of unit length: set `normalize_features=True`, or '
+                '`alignment_loss` to "mse" or "smooth_l1".'
+            )
         recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
         if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
             raise ValueError(

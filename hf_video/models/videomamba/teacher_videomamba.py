@@ -49,11 +49,12 @@ class VideoMambaTeacher(nn.Module):
             pixel_values: `(batch_size, num_frames, num_channels, height, width)`, normalised as for the student. Of a
                 tubelet the teacher sees the middle frame, at the size that gives it the student's patches, and
                 without the pixels at the border that fill none.
-            student: tells the size of its patches and the steps between them, and with these its token grid (t, h, w).
+            student: tells the size of its patches and the steps between them, with these its token grid (t, h, w), and
+                whether features have unit length.
             num_layers: how many of the last layers to take features of.
 
         Returns:
-            Features of unit length `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which
+            Features `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which
             is the mean over the frames, and the patches, layers in rising order; and the attention that the class
             token pays to the patches of its frame in the last layer, mean over the heads, `(batch_size, t, h * w)`.
 
@@ -88,4 +89,5 @@ class VideoMambaTeacher(nn.Module):
             class_token = tokens[:, :, 0].mean(dim=1, keepdim=True)
             features.append(torch.cat([class_token, tokens[:, :, -num_patches:].flatten(1, 2)], dim=1))
         attention = outputs.attentions[-1][:, :, 0, -num_patches:].mean(dim=1).unflatten(0, (-1, t))
-        return F.normalize(torch.stack(features, dim=1).float(), dim=-1), attention
+        targets = torch.stack(features, dim=1).float()
+        return F.normalize(targets, dim=-1) if student.normalize_features else targets, attention

@@ -448,6 +448,7 @@ def test_image_classifier_takes_images_with_overlapping_patches():
         ({"gradient_checkpointing_layers": [0, 3]}, "a list of their indices from 0, got [0, 3]"),
         ({"gradient_checkpointing_layers": [-1]}, "a list of their indices from 0, got [-1]"),
         ({"gradient_checkpointing_layers": True}, "gradient_checkpointing_layers"),
+        ({"normalize_features": False}, '`alignment_loss` to "mse" or "smooth_l1"'),
         ({"mask_ratio": 1.0}, "`mask_ratio` must be between 0 and 1"),
         ({"num_aligned_layers": 4}, "are the layers [-1, 0, 1, 2] of 3"),
         ({"num_aligned_layers": 2, "aligned_layer_interval": 0.5}, "are the layers [2, 2] of 3"),

@@ -68,6 +68,23 @@ def test_targets_train_every_parameter(num_aligned_layers):
     assert loss < 0.8 * outputs.loss
 
 
+@pytest.mark.parametrize(
+    ("loss", "of_difference"),
+    [("mse", lambda d: d.square()), ("smooth_l1", lambda d: torch.where(d.abs() < 1, d.square() / 2, d.abs() - 0.5))],
+)
+def test_features_of_any_length_are_aligned_by_a_loss_between_numbers(loss, of_difference):
+    model = make(VideoMambaForPreTraining, normalize_features=False, alignment_loss=loss)
+    model.set_teacher(clip_teacher())
+    clips, mask = random_clips(model.config), draw_mask(torch.ones(2, 4, 16), 0.5)
+    outputs = model(clips, mask)
+    features, _ = model._teacher[0](clips, model.config, 1)
+    targets = features[:, 0][F.pad(~mask, (1, 0), value=True)].unflatten(0, (2, -1))[:, None]
+    for lengths in (outputs.logits.norm(dim=-1), targets.norm(dim=-1)):
+        assert (lengths - 1).abs().min() > 0.1
+    difference = (outputs.logits - targets).double()
+    torch.testing.assert_close(outputs.loss.double(), of_difference(difference).mean(), rtol=1e-5, atol=0)
+
+
 def test_without_mask_one_is_drawn_and_handed_back():
     model = make(VideoMambaForPreTraining)
     outputs = model(random_clips(model.config))
