@@ -125,9 +125,9 @@ def selective_scan(
             example. Of any floating dtype.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
-            of that name, of the extra `mamba`), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`).
-            When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or else the first of
-            `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
+            of that name, of the extra `mamba`), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by
+            the package `kernels`). When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or
+            else the first of `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
 
     Returns:
         The output, `(batch_size, dim, length)` in the dtype of `u`; with `return_last_state` also the last state,
