@@ -167,12 +167,16 @@ def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
 def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
 ) -> VideoClipProcessor | CenterCropImageProcessor:
-    """The original's evaluation: of a video one clip and its centre crop, of an image the centre."""
+    """
+    The original's evaluation: of a video one clip and its centre crop, of an image the centre. For frames that are not
+    square, which the original's scripts do not know, the shorter edge is resized to their longer one, so that the crop
+    fits into videos of any aspect.
+    """
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
     if task == IMAGE:
         return CenterCropImageProcessor(
-            size={"shortest_edge": int(height / 0.875)},
+            size={"shortest_edge": int(max(height, width) / 0.875)},
             crop_size=crop_size,
             image_mean=IMAGENET_DEFAULT_MEAN,
             image_std=IMAGENET_DEFAULT_STD,
@@ -180,7 +184,7 @@ def make_processor(
     return VideoClipProcessor(
         num_frames=config.num_frames,
         sampling_strategy=sampling_strategy_of(variant),
-        size={"shortest_edge": min(height, width)},
+        size={"shortest_edge": max(height, width)},
         crop_size=crop_size,
     )
 

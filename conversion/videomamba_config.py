@@ -40,6 +40,8 @@ ARGUMENTS = {
     "clip_student_return_interval": 1,
     "pool_type": "cls+avg",
     "add_pool_norm": True,
+    "device": None,
+    "dtype": None,
 }
 PRE_TRAINING_ARGUMENTS = ARGUMENTS | {"drop_path_rate": 0.0}
 # The arguments of `ssm_cfg` that shape tensors, and those that only matter before training.
@@ -55,56 +57,94 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     ssm = dict(config.pop("ssm_cfg", None) or {})
     if unknown := sorted(set(ssm) - SSM_ARGUMENTS - SSM_INITIALISATION - {"use_fast_path"}):
         raise ConversionError(f"`ssm_cfg` has unknown keys {unknown}.")
-    if not ssm.pop("use_fast_path", True):
+    found = read_sizes(weights)
+    if not ssm.pop("use_fast_path", True) and found["bimamba"]:
         raise ConversionError(
             "With `use_fast_path=False` the original runs forward only, although its backward parameters exist: this "
             "library always runs both directions that a checkpoint has. Take the entry out to convert it so."
         )
-    if config.get("clip_norm_type", "l2") != "l2":
-        raise ConversionError(f"`clip_norm_type` must be 'l2', got {config['clip_norm_type']!r}.")
-    found = read_sizes(weights)
+    if config.get("clip_norm_type", "l2") not in ("l2", "none"):
+        raise ConversionError(f"`clip_norm_type` must be 'l2' or 'none', got {config['clip_norm_type']!r}.")
     given_ssm = {name: value for name, value in ssm.items() if name in SSM_ARGUMENTS and value != "auto"}
+    if int(given_ssm.get("expand", 0) * found["embed_dim"]) == found["ssm_cfg"]["expand"] * found["embed_dim"]:
+        # The original cuts the width off to a whole number: another factor gives the same.
+        found["ssm_cfg"]["expand"] = given_ssm["expand"]
     found["ssm_cfg"] = agree(given_ssm, found["ssm_cfg"])
-    side, num_token_frames = found.pop("side"), found.pop("num_token_frames")
+    grid, is_image = found.pop("grid"), found.pop("is_image")
+    # The constructor for images takes this default whatever the size of a patch; that for videos knows no stride.
+    default = 16 if is_image and arguments.original_config is not None else found["patch_size"]
     config = agree(config, found)
-    patch_size, stride = config["patch_size"], config.get("stride") or config["patch_size"]
-    # Frames and pixels that fill no patch leave no trace in the tensors: the configuration's count holds if it fits.
-    image_size = config.setdefault("img_size", (side - 1) * stride + patch_size)
-    num_frames = config.setdefault("num_frames", num_token_frames * config["kernel_size"])
-    if ((image_size - patch_size) // stride + 1, num_frames // config["kernel_size"]) != (side, num_token_frames):
-        raise ConversionError(
-            f"The original configuration says img_size={image_size} and num_frames={num_frames}, the tensors have "
-            f"{side} x {side} patches in {num_token_frames} token frames."
-        )
+    config["stride"] = config.get("stride") or default
+    settle_input_size(config, grid)
     defaults = PRE_TRAINING_ARGUMENTS if "clip_return_layer" in found else ARGUMENTS
-    return defaults | config | {"stride": stride}
+    return defaults | config
+
+
+def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
+    """
+    Give `config` its `img_size` and `num_frames` where it has none.
+
+    Args:
+        config: with the sizes of a patch and the steps between patches.
+        grid: token frames, and patches of a frame.
+
+    Raises:
+        ConversionError: if the configuration's size has other patches, or if there is none and the frames are not
+            square.
+    """
+    num_token_frames, num_places = grid
+    patch, step = both_sides(config["patch_size"]), both_sides(config["stride"])
+    if "img_size" not in config:
+        side = math.isqrt(num_places)
+        if side < 1 or side * side != num_places:
+            raise ConversionError(
+                f"`pos_embed` has rows for {num_places} patches, which is no square: give `img_size` (height and "
+                "width) with `--original-config`."
+            )
+        config["img_size"] = [(side - 1) * s + p for s, p in zip(step, patch, strict=True)]
+    # Frames and pixels that fill no patch leave no trace in the tensors: the configuration's count holds if it fits.
+    num_frames = config.setdefault("num_frames", num_token_frames * config["kernel_size"])
+    image_size = config["img_size"] = simplest(both_sides(config["img_size"]))
+    sizes = zip(both_sides(image_size), patch, step, strict=True)
+    rows, columns = ((size - p) // s + 1 for size, p, s in sizes)
+    if (num_frames // config["kernel_size"], rows * columns) != grid or min(rows, columns) < 1:
+        raise ConversionError(
+            f"The original configuration says img_size={image_size} and num_frames={num_frames}, that is {rows} x "
+            f"{columns} patches of {config['patch_size']} pixels, {config['stride']} apart, in "
+            f"{num_frames // config['kernel_size']} token frames; the tensors have {num_places} patches in "
+            f"{num_token_frames} token frames."
+        )
+
+
+def both_sides(size: int | list[int]) -> list[int]:
+    """Height and width of what may be given as one number."""
+    return [size, size] if isinstance(size, int) else list(size)
+
+
+def simplest(size: list[int]) -> int | list[int]:
+    """One number for a square."""
+    return size[0] if size[0] == size[1] else size
 
 
 def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """
-    The arguments that tensors tell, `ssm_cfg` among them, and beside them `side` (patches along a side of a frame) and
-    `num_token_frames`.
-
-    Raises:
-        ConversionError: if the positions are not those of square frames.
+    The arguments that tensors tell, `ssm_cfg` among them, and beside them `grid` (token frames, patches of a frame)
+    and `is_image`, whether the patches are those of images.
     """
     width, channels, *kernel = weights["patch_embed.proj.weight"].shape
-    num_places = weights["pos_embed"].shape[1] - 1
-    side = math.isqrt(max(num_places, 0))
-    if side < 1 or side * side != num_places:
-        raise ConversionError(f"`pos_embed` must have a row for each patch of a square frame, got {num_places} rows.")
+    num_token_frames = weights["temporal_pos_embedding"].shape[1] if "temporal_pos_embedding" in weights else 1
     mixer = select_prefix(weights, "layers.0.mixer.")
     inner, state_size = mixer["A_log"].shape
     sizes: dict[str, Any] = {
         "embed_dim": width,
         "channels": channels,
-        "patch_size": kernel[-1],
+        "patch_size": simplest(kernel[-2:]),
         "kernel_size": kernel[0] if len(kernel) == 3 else 1,
         "depth": 1 + max(int(match[1]) for name in weights if (match := re.match(r"layers\.(\d+)\.", name))),
         "bimamba": "A_b_log" in mixer,
         "rms_norm": "layers.0.norm.bias" not in weights,
-        "side": side,
-        "num_token_frames": 1,
+        "grid": (num_token_frames, weights["pos_embed"].shape[1] - 1),
+        "is_image": len(kernel) == 2,
         "ssm_cfg": {
             "d_state": state_size,
             "d_conv": mixer["conv1d.weight"].shape[-1],
@@ -114,8 +154,6 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
             "conv_bias": "conv1d.bias" in mixer,
         },
     }
-    if "temporal_pos_embedding" in weights:
-        sizes["num_token_frames"] = weights["temporal_pos_embedding"].shape[1]
     heads = [name for name in weights if re.fullmatch(r"clip_decoder\.\d+\.head\.weight", name)]
     if heads:
         sizes |= {"clip_return_layer": len(heads), "clip_output_dim": weights[heads[0]].shape[0]}
@@ -127,6 +165,7 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
 def encoder_config(original: dict[str, Any]) -> dict[str, Any]:
     """Fields of [`VideoMambaConfig`] that all models share."""
     ssm = original["ssm_cfg"]
+    recomputed = min(original["checkpoint_num"], original["depth"]) if original["use_checkpoint"] else 0
     return {
         "image_size": original["img_size"],
         "patch_size": original["patch_size"],
@@ -149,6 +188,7 @@ def encoder_config(original: dict[str, Any]) -> dict[str, Any]:
         "norm_type": "rms_norm" if original["rms_norm"] else "layer_norm",
         "layer_norm_eps": original["norm_epsilon"],
         "residual_in_fp32": original["residual_in_fp32"],
+        "gradient_checkpointing_layers": recomputed or None,
     }
 
 
@@ -158,5 +198,7 @@ def alignment_config(original: dict[str, Any]) -> dict[str, Any]:
         "projection_dim": original["clip_output_dim"],
         "num_aligned_layers": original["clip_return_layer"],
         "aligned_layer_interval": original["clip_student_return_interval"],
+        "normalize_features": original["clip_norm_type"] == "l2",
+        "alignment_loss": "cosine" if original["clip_norm_type"] == "l2" else "mse",
         "last_aligned_feature": "unmixed" if original["fused_add_norm"] else "raw",
     }

@@ -4,6 +4,8 @@ Mamba's depthwise causal convolution with SiLU on GPUs, by kernels that Triton c
 PyTorch's convolution wants channels first, where linear layers and the scan of the `triton` backend have them last.
 """
 
+import functools
+
 import torch
 
 from .selective_scan_operators import operator_namespace, register_convolution_gradients
@@ -30,6 +32,19 @@ def causal_conv1d_silu_triton(
     """
     biases = None if bias is None else bias.float()
     return conv_forward(hidden_states.mT, weight.float()[:, 0], biases, reverse).mT
+
+
+@functools.cache
+def why_triton_cannot_convolve(device: str = "cuda") -> str | None:
+    """Why the kernels do not answer, or `None` if they do; Triton may be missing, or the C compiler that it needs."""
+    try:
+        x, weight = torch.ones(1, 4, 1, device=device), torch.ones(1, 4, device=device)
+        output = conv_forward(x, weight, None, False)
+        conv_backward(x, x, weight, None, False)
+    # Compilers, drivers and cards fail in many ways: each means that the kernels are of no use.
+    except Exception as error:
+        return f"its kernels do not answer ({type(error).__name__}: {error})"
+    return None if output.isfinite().all() else "its kernels answer with numbers that are not finite"
 
 
 def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor | int]:

@@ -69,8 +69,10 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         scan_order (`"spatial_first"`, `"temporal_first"` or `"spatiotemporal"`, defaults to `"spatial_first"`):
             Order in which the scans visit the patches, behind the class token. `"spatial_first"`, that of all released
             weights, goes frame by frame. `"temporal_first"` goes place by place, through all frames of each.
-            `"spatiotemporal"` goes forward frame by frame, and backward place by place. The latter two are this
-            library's reading of figure 4 of the paper; there is neither original code nor weights for them.
+            `"spatiotemporal"`, the paper's v1, goes forward frame by frame, and backward place by place: half of the
+            scans are of each kind. Its v2, in which every layer runs both scans of both kinds at twice the cost, is
+            left out, because neither code nor weights of it exist. The latter two are this library's reading of
+            figure 4 of the paper; there is neither original code nor weights for them.
         hidden_dropout_prob (`float`, defaults to 0.0):
             Dropout after the positions.
         drop_path_rate (`float`, defaults to 0.0):
@@ -85,6 +87,10 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Epsilon of the norms.
         residual_in_fp32 (`bool`, defaults to `True`):
             Whether the residual stream is kept in float32 whatever the dtype of the model.
+        gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
+            Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
+            the given indices, or all when not given. `every_n_layers` above 1 in the call that switches it on comes
+            first.
         use_mean_pooling (`bool`, defaults to `False`):
             Whether a clip is pooled as the mean over its patch tokens; otherwise it is the class token.
         projection_dim (`int`, defaults to 512):
@@ -97,6 +103,11 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Which feature of the last layer is aligned: its output after the final norm, as with other layers; the
             same before the norm (the original without fused norms); or what enters the layer (the original's
             fused norms, used for the released weights: its mixer is then not trained).
+        normalize_features (`bool`, defaults to `True`):
+            Whether the features that are aligned, and those of a teacher, have unit length.
+        alignment_loss (`"cosine"`, `"mse"` or `"smooth_l1"`, defaults to `"cosine"`):
+            What pre-training minimises: 2 - 2 * cosine, or PyTorch's loss of that name between the features. Features
+            of any length, without `normalize_features`, need one of the latter.
         mask_ratio (`float`, defaults to 0.8):
             Share of patches hidden in pre-training.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
@@ -139,11 +150,14 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     norm_type: Literal["rms_norm", "layer_norm"] = "rms_norm"
     layer_norm_eps: float = 1e-5
     residual_in_fp32: bool = True
+    gradient_checkpointing_layers: int | list[int] | None = None
     use_mean_pooling: bool = False
     projection_dim: int = 512
     num_aligned_layers: int = 1
     aligned_layer_interval: int | float = 1
     last_aligned_feature: Literal["normalized", "raw", "unmixed"] = "normalized"
+    normalize_features: bool = True
+    alignment_loss: Literal["cosine", "mse", "smooth_l1"] = "cosine"
     mask_ratio: float = 0.8
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
@@ -207,6 +221,14 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         return t, h, w
 
     @property
+    def recomputed_layers(self) -> list[int]:
+        """Indices of the layers that are recomputed in the backward pass while gradient checkpointing is on."""
+        layers = self.gradient_checkpointing_layers
+        if isinstance(layers, list):
+            return layers
+        return list(range(self.num_hidden_layers if layers is None else layers))
+
+    @property
     def aligned_layers(self) -> list[int]:
         """Indices of the layers whose features [`VideoMambaForPreTraining`] aligns, in rising order."""
         last = self.num_hidden_layers - 1
@@ -239,6 +261,18 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             )
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
+        if self.alignment_loss == "cosine" and not self.normalize_features:
+            raise ValueError(
+                '`alignment_loss="cosine"` needs features of unit length: set `normalize_features=True`, or '
+                '`alignment_loss` to "mse" or "smooth_l1".'
+            )
+        recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
+        if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
+            raise ValueError(
+                f"`gradient_checkpointing_layers` must be a number from 1 to {self.num_hidden_layers}, the layers "
+                f"there are, or a list of their indices from 0, got {chosen}; for none of them, leave gradient "
+                "checkpointing off."
+            )
         layers = self.aligned_layers
         if self.num_hidden_layers and (layers[0] < 0 or len(set(layers)) < len(layers)):
             raise ValueError(

@@ -1,5 +1,6 @@
 """A layer of VideoMamba: norm, the mixer with its scans in two directions, and stochastic depth."""
 
+import functools
 from typing import cast
 
 import torch
@@ -7,17 +8,48 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging
 
 from .causal_conv1d_cpu import causal_conv1d_silu_cpu
-from .causal_conv1d_triton import causal_conv1d_silu_triton
+from .causal_conv1d_package import causal_conv1d_silu_package, why_causal_conv1d_cannot
+from .causal_conv1d_triton import causal_conv1d_silu_triton, why_triton_cannot_convolve
 from .configuration_videomamba import VideoMambaConfig
 from .mamba_mixer_cpu import Direction, has_whole_vectors, mamba_mixer_cpu
 from .selective_scan import choose_backend, selective_scan
+from .selective_scan_mamba_ssm import KERNELS_REPOSITORY
+from .selective_scan_operators import add_and_gate, turn
 
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
 
+logger = logging.get_logger(__name__)
+
 # Convolutions with SiLU that leave channels as the scan of the same backend wants them.
 FUSED_CONVOLUTIONS = {"cpu": causal_conv1d_silu_cpu, "triton": causal_conv1d_silu_triton}
+PACKAGE = "causal_conv1d"
+
+
+@torch.compiler.assume_constant_result
+def choose_convolution(backend: str, taps: int) -> str | None:
+    """
+    Name of the convolution with SiLU beside a backend of the scan, `PACKAGE` or one of `FUSED_CONVOLUTIONS`; `None` if
+    there is none. Beside mamba-ssm's scan it is that of the package causal-conv1d, or else Triton's.
+    """
+    if backend not in ("mamba_ssm", KERNELS_REPOSITORY):
+        return backend if backend in FUSED_CONVOLUTIONS else None
+    return _choose_for_mamba_ssm(taps)
+
+
+@functools.cache
+def _choose_for_mamba_ssm(taps: int) -> str | None:
+    reasons = {PACKAGE: why_causal_conv1d_cannot(taps)}
+    if reasons[PACKAGE] is not None:
+        reasons["triton"] = why_triton_cannot_convolve()
+    name = next((name for name, reason in reasons.items() if reason is None), None)
+    rejected = "; ".join(f"not {name!r}: {reason}" for name, reason in reasons.items() if reason is not None)
+    log = logger.warning if name is None else logger.info
+    why = rejected or "the first choice"
+    log(f"Beside mamba-ssm's scan runs the convolution of {name or 'PyTorch, which is slow'} ({why}).")
+    return name
 
 
 class VideoMambaNorm(nn.Module):
@@ -93,15 +125,20 @@ class VideoMambaScan(nn.Module):
         self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
         self.D = nn.Parameter(torch.empty(config.intermediate_size))
 
-    def convolve(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Convolution and activation; in one go where the backend of the scan has that."""
-        conv1d = self.conv1d
-        # An adapter around the convolution has to be called.
-        if type(conv1d) is VideoMambaConv1d and self.fuses_silu:
-            backend = self.choose_backend(hidden_states)
-            if backend in FUSED_CONVOLUTIONS:
-                return FUSED_CONVOLUTIONS[backend](hidden_states, conv1d.weight, conv1d.bias, self.reverse)
-        return self.activation_fn(conv1d(hidden_states))
+    def fused_convolution(self, hidden_states: torch.Tensor) -> str | None:
+        """Name of the convolution with SiLU; `None` if the module, or an adapter around it, has to be called."""
+        if type(self.conv1d) is not VideoMambaConv1d or not self.fuses_silu:
+            return None
+        return choose_convolution(self.choose_backend(hidden_states), self.conv1d.weight.shape[-1])
+
+    def convolve(self, hidden_states: torch.Tensor, reverse: bool) -> torch.Tensor:
+        """Convolution and activation; in one go where there is one for that."""
+        conv1d, fused = self.conv1d, self.fused_convolution(hidden_states)
+        if fused is None:
+            return self.activation_fn(conv1d(hidden_states))
+        if fused == PACKAGE:
+            return causal_conv1d_silu_package(hidden_states, conv1d.weight, conv1d.bias)
+        return FUSED_CONVOLUTIONS[fused](hidden_states, conv1d.weight, conv1d.bias, reverse)
 
     def choose_backend(self, hidden_states: torch.Tensor) -> str:
         """The backend that the scan will run on."""
@@ -124,7 +161,15 @@ class VideoMambaScan(nn.Module):
         All tensors are `(batch_size, intermediate_size, sequence_length)`. The addend, what the other direction gave,
         is added before the gate, which goes through SiLU here.
         """
-        hidden_states = self.convolve(hidden_states)
+        if self.reverse and self.fused_convolution(hidden_states) == PACKAGE:
+            # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.
+            return add_and_gate(turn(self.scan(turn(hidden_states), None, None, False)), addend, gate)
+        return self.scan(hidden_states, gate, addend, self.reverse)
+
+    def scan(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor | None, addend: torch.Tensor | None, reverse: bool
+    ) -> torch.Tensor:
+        hidden_states = self.convolve(hidden_states, reverse)
         time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
         scanned = selective_scan(
             hidden_states,
@@ -136,7 +181,7 @@ class VideoMambaScan(nn.Module):
             gate,
             self.dt_proj.bias,
             delta_softplus=True,
-            reverse=self.reverse,
+            reverse=reverse,
             addend=addend,
         )
         return cast(torch.Tensor, scanned)

@@ -1,6 +1,7 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -48,9 +49,10 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor` of shape `(1,)`):
-            Mean of 2 - 2 * cosine between `logits` and the targets.
+            Of `config.alignment_loss` between `logits` and the targets, by default the mean of 2 - 2 * cosine.
         logits (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens, projection_dim)`):
-            Features of unit length of the visible tokens, the class token first; layers in rising order.
+            Features of the visible tokens, the class token first, of unit length if `config.normalize_features`;
+            layers in rising order.
         mask (`torch.FloatTensor` of shape `(batch_size, num_patches)`):
             The mask that was used: 1 for hidden patches, 0 for visible ones.
         hidden_states (`tuple[torch.FloatTensor]`, *optional*):
@@ -140,6 +142,13 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
         if isinstance(self, VideoMambaForPreTraining):
             self.position_embeddings = self.position_table(new_grid).to(self.position_embeddings.device)
+
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
+        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        super()._set_gradient_checkpointing(enable, **kwargs)
+        if enable and kwargs.get("every_n_layers", 1) == 1:
+            for number, layer in enumerate(self.base_model.layers):
+                layer.gradient_checkpointing = number in self.config.recomputed_layers
 
     def layer_groups(self) -> list[nn.Module]:
         """The modules with a depth, from the input on; all other parameters are as deep as the head."""
@@ -310,17 +319,31 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         return self.classify(pixel_values[:, None], labels, **kwargs)
 
 
+def cosine_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean of 2 - 2 * cosine, which is the squared distance, between features of unit length."""
+    return (2 - 2 * (features * targets).sum(dim=-1)).mean()
+
+
+# `clip_loss_type` of the original's `run_umt_pretraining.py`, where the first one is "l2".
+ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "cosine": cosine_loss,
+    "mse": F.mse_loss,
+    "smooth_l1": F.smooth_l1_loss,
+}
+
+
 class VideoMambaAlignmentHead(nn.Module):
-    """Projects the tokens of one layer to features of unit length."""
+    """Projects the tokens of one layer to features, of unit length unless the configuration leaves theirs open."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
+        self.normalize = config.normalize_features
         self.head = nn.Linear(config.hidden_size, config.projection_dim)
         self.norm = nn.LayerNorm(config.projection_dim, eps=1e-5)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         features = self.norm(self.head(tokens.to(self.head.weight.dtype)))
-        return F.normalize(features, dim=-1)
+        return F.normalize(features, dim=-1) if self.normalize else features
 
 
 class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
@@ -407,7 +430,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
                 teacher's attention where there is a teacher.
             labels (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens,
                 projection_dim)`, *optional*):
-                Targets of unit length. When not given, the teacher's, if there is one.
+                Targets, of unit length if `config.normalize_features`. When not given, the teacher's, if there is one.
 
         Returns:
             [`VideoMambaForPreTrainingOutput`], with a loss where there are targets.
@@ -419,7 +442,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
         targets = attention = None
         if self._teacher and (labels is None or bool_masked_pos is None):
-            targets, attention = self._teacher[0](pixel_values, grid, self.config.num_aligned_layers)
+            targets, attention = self._teacher[0](pixel_values, self.config, self.config.num_aligned_layers)
         if bool_masked_pos is None:
             t, h, w = grid
             importance = pixel_values.new_ones(pixel_values.shape[0], t, h * w) if attention is None else attention
@@ -444,7 +467,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
                     "`labels` must be (batch_size, num_aligned_layers, num_visible_tokens, projection_dim) = "
                     f"{tuple(logits.shape)}, got {tuple(labels.shape)}."
                 )
-            loss = (2 - 2 * (logits.float() * labels.float()).sum(dim=-1)).mean()
+            loss = ALIGNMENT_LOSSES[self.config.alignment_loss](logits.float(), labels.float())
         return VideoMambaForPreTrainingOutput(
             loss=loss, logits=logits, mask=bool_masked_pos.to(logits.dtype), hidden_states=outputs.hidden_states
         )

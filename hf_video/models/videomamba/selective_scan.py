@@ -39,7 +39,8 @@ class Backend(NamedTuple):
 
     Attributes:
         run: called by position with u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and
-            addend as `selective_scan` describes them, B and C with four dimensions; returns the output and the last
+            addend as `selective_scan` describes them, B and C with four dimensions or, where they are the same at all
+            times, two; returns the output and the last
             state, `None` if it cannot give one.
         why_not: the reason why it cannot run in a situation, or `None` if it can.
         automatic: whether it is taken without being asked for.
@@ -88,8 +89,9 @@ def selective_scan(
     Run the recurrence `h[t] = exp(delta[t] * A) * h[t - 1] + delta[t] * B[t] * u[t]`, `y[t] = <C[t], h[t]> + D * u[t]`
     along the length, add `addend` where one is given, and gate the result with `silu(z)`. All of it is differentiable.
 
-    The signature is a superset of mamba-ssm's `selective_scan_fn` for real `A`. The state is float32 whatever the
-    dtypes (float64 for float64 inputs).
+    The signature is a superset of mamba-ssm's `selective_scan_fn` for real `A`; a complex one, with which `B` and `C`
+    have the shape `(batch_size, state_size, 2 * length)`, is refused. The state is float32 whatever the dtypes
+    (float64 for float64 inputs).
 
     Args:
         u (`torch.Tensor` of shape `(batch_size, dim, length)`):
@@ -98,9 +100,11 @@ def selective_scan(
             Time steps.
         A (`torch.Tensor` of shape `(dim, state_size)`):
             Decay rates; negative for a state that fades.
-        B, C (`torch.Tensor` of shape `(batch_size, state_size, length)` or `(batch_size, groups, state_size,
-            length)`):
-            Projections into and out of the state; each group serves `dim / groups` channels in a row.
+        B, C (`torch.Tensor` of shape `(batch_size, state_size, length)`, `(batch_size, groups, state_size, length)` or
+            `(dim, state_size)`):
+            Projections into and out of the state; each group serves `dim / groups` channels in a row. Those of the
+            last form are the same at all times, a state-space model's without selection; `cpu` and `triton` write
+            them out over the length, `dim * state_size * length` numbers a clip. `B` and `C` may differ in form.
         D (`torch.Tensor` of shape `(dim,)`, *optional*):
             Weight of the skip connection.
         z (`torch.Tensor` of shape `(batch_size, dim, length)`, *optional*):
@@ -121,17 +125,17 @@ def selective_scan(
             example. Of any floating dtype.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
-            of that name), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by the package `kernels`).
-            When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or else the first of
-            `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
+            of that name, of the extra `mamba`), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by
+            the package `kernels`). When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or
+            else the first of `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
 
     Returns:
         The output, `(batch_size, dim, length)` in the dtype of `u`; with `return_last_state` also the last state,
         `(batch_size, dim, state_size)` in float32.
 
     Raises:
-        ValueError: for shapes that do not fit each other, a complex `A`, a length of 0, or a forced backend that does
-            not exist or cannot run this call, with the reason.
+        ValueError: for shapes that do not fit each other, complex numbers or integers, a length of 0, or a forced
+            backend that does not exist or cannot run this call, with the reason.
     """
     B, C = (tensor[:, None] if tensor.ndim == 3 else tensor for tensor in (B, C))
     _check(u, delta, A, B, C, D, z, delta_bias, initial_state, addend)
@@ -195,8 +199,20 @@ def _check(
     if u.ndim != 3 or u.shape[2] < 1:
         raise ValueError(f"`u` must be (batch_size, dim, length) with a length of at least 1, got {tuple(u.shape)}.")
     batch_size, dim, length = u.shape
-    if A.ndim != 2 or A.shape[0] != dim or A.is_complex():
-        raise ValueError(f"`A` must be real, of shape (dim={dim}, state_size), got {A.dtype} {tuple(A.shape)}.")
+    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    named |= {"initial_state": initial_state, "addend": addend}
+    for name, tensor in named.items():
+        if tensor is not None and tensor.is_complex():
+            raise ValueError(
+                f"`{name}` must be real, got {tensor.dtype}: complex states are not supported. Take the real part "
+                "if the imaginary one is zero, or call `selective_scan_fn` of the package mamba-ssm, which has them."
+            )
+        if tensor is not None and not tensor.is_floating_point():
+            raise ValueError(f"`{name}` must have a floating dtype, got {tensor.dtype}: convert it with `.float()`.")
+        if tensor is not None and tensor.device != u.device:
+            raise ValueError(f"`{name}` is on {tensor.device}, but `u` on {u.device}: all must be on one device.")
+    if A.ndim != 2 or A.shape[0] != dim:
+        raise ValueError(f"`A` must be of shape (dim={dim}, state_size), got {tuple(A.shape)}.")
     state_size = A.shape[1]
     shapes = {
         "delta": (delta, (batch_size, dim, length)),
@@ -210,16 +226,15 @@ def _check(
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"`{name}` must have the shape {shape}, got {tuple(tensor.shape)}.")
     for name, tensor in {"B": B, "C": C}.items():
+        if tensor.shape == (dim, state_size):
+            continue
         fits = tensor.ndim == 4 and (tensor.shape[0], *tensor.shape[2:]) == (batch_size, state_size, length)
         if not fits or not tensor.shape[1] or dim % tensor.shape[1]:
             raise ValueError(
                 f"`{name}` must be (batch_size={batch_size}, state_size={state_size}, length={length}), or have "
-                f"groups that divide {dim} channels as its second dimension, got {tuple(tensor.shape)}."
+                f"groups that divide {dim} channels as its second dimension, or be (dim={dim}, state_size="
+                f"{state_size}) where it is the same at all times, got {tuple(tensor.shape)}."
             )
-    named = {"delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    for name, tensor in {**named, "initial_state": initial_state, "addend": addend}.items():
-        if tensor is not None and tensor.device != u.device:
-            raise ValueError(f"`{name}` is on {tensor.device}, but `u` on {u.device}: all must be on one device.")
 
 
 __all__ = ["selective_scan"]

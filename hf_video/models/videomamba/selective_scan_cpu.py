@@ -41,7 +41,7 @@ def selective_scan_cpu(
         u.float().mT,
         delta.float().mT,
         A.float(),
-        *(x.movedim(-1, 1) for x in share_groups(B, C)),
+        *(x.movedim(-1, 1) for x in share_groups(B, C, u)),
         *(None if x is None else x.float() for x in (D, delta_bias, initial_state)),
     )
     y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))

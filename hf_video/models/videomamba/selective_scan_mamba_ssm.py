@@ -8,14 +8,14 @@ they compile and in the arguments of the compiled functions; what they have in c
 
 import functools
 import importlib
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from transformers.integrations.hub_kernels import get_kernel
 
-from .selective_scan_operators import operator_namespace
+from .selective_scan_operators import add_and_gate, operator_namespace, reversed_copy
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
@@ -41,16 +41,15 @@ def selective_scan_mamba_ssm(
     source: str,
 ) -> tuple[torch.Tensor, None]:
     """Output as `selective_scan` describes it, by the build named `source`; `why_mamba_ssm_cannot` must agree."""
-    delta, B, C = (tensor.to(u.dtype) for tensor in (delta, B, C))
+    delta = delta.to(u.dtype)
+    # Projections that are the same at all times are weights.
+    B, C = (tensor.float() if tensor.ndim == 2 else tensor.to(u.dtype) for tensor in (B, C))
     z = None if z is None else z.to(u.dtype)
     D, delta_bias = (None if tensor is None else tensor.float() for tensor in (D, delta_bias))
     # The kernels have a gate, but nothing to add before it.
     kernel_gate = z if addend is None else None
     y = scan_forward(u, delta, A.float(), B, C, D, kernel_gate, delta_bias, delta_softplus, reverse, source)
-    if addend is not None:
-        y = y + addend.to(u.dtype)
-        y = y if z is None else y * F.silu(z)
-    return y, None
+    return (y if addend is None else add_and_gate(y, addend, z)), None
 
 
 def why_mamba_ssm_cannot(situation: Any, source: str) -> str | None:
@@ -101,15 +100,15 @@ class RecordedContext:
         self.saved_tensors = tensors
 
 
-def _flip(tensor: torch.Tensor, reverse: bool) -> torch.Tensor:
-    return tensor.flip(-1) if reverse else tensor
+def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
+    """Tensors or `None`: those over time in the order of the scan, weights, of one or two dimensions, as they are."""
+    for tensor in tensors:
+        yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
 
 
 def _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source) -> torch.Tensor:
-    u, delta, B, C = (_flip(tensor, reverse) for tensor in (u, delta, B, C))
-    z = None if z is None else _flip(z, reverse)
-    function = load_interface(source).SelectiveScanFn
-    return function.forward(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    tensors = _in_order((u, delta, A, B, C, D, z, delta_bias), reverse)
+    return load_interface(source).SelectiveScanFn.forward(context, *tensors, delta_softplus)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
@@ -127,7 +126,7 @@ def scan_forward(
     source: str,
 ) -> torch.Tensor:
     output = _run(RecordedContext(), u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
-    return _flip(output, reverse).contiguous()
+    return reversed_copy(output) if reverse else output.contiguous()
 
 
 @torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
@@ -148,12 +147,9 @@ def scan_backward(
     """Gradients of the tensors that are there, in their order. The forward is repeated instead of keeping states."""
     context = RecordedContext()
     _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
-    function = load_interface(source).SelectiveScanFn
-    du, ddelta, dA, dB, dC, dD, dz, dbias = function.backward(context, _flip(grad, reverse).contiguous())[:8]
-    du, ddelta, dB, dC = (_flip(tensor, reverse) for tensor in (du, ddelta, dB, dC))
-    dz = None if z is None else _flip(dz, reverse)
-    inputs, gradients = (u, delta, A, B, C, D, z, delta_bias), (du, ddelta, dA, dB, dC, dD, dz, dbias)
-    pairs = zip(inputs, gradients, strict=True)
+    grad = reversed_copy(grad) if reverse else grad.contiguous()
+    gradients = _in_order(load_interface(source).SelectiveScanFn.backward(context, grad)[:8], reverse)
+    pairs = zip((u, delta, A, B, C, D, z, delta_bias), gradients, strict=True)
     return [gradient.to(tensor.dtype).contiguous() for tensor, gradient in pairs if tensor is not None]
 
 

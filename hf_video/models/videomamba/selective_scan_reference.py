@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
+from .selective_scan_operators import over_time
+
 CHUNK_LENGTH = 16
 
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -30,7 +32,10 @@ def selective_scan_reference(
     initial_state: torch.Tensor | None,
     addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and last state as `selective_scan` describes them; `B` and `C` are (batch, groups, state, length)."""
+    """
+    Output and last state as `selective_scan` describes them; `B` and `C` are (batch, groups, state, length), or
+    (channels, state).
+    """
     dtype = torch.promote_types(u.dtype, torch.float32)
     inputs, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
     if delta_bias is not None:
@@ -44,8 +49,8 @@ def selective_scan_reference(
     sequences: Sequences = (
         steps.movedim(-1, 0),
         (steps * inputs).movedim(-1, 0),
-        B.to(dtype).movedim(-1, 0),
-        C.to(dtype).movedim(-1, 0),
+        over_time(B.to(dtype), u).movedim(-1, 0),
+        over_time(C.to(dtype), u).movedim(-1, 0),
     )
     run = scan_operator if torch.compiler.is_compiling() else scan_in_chunks
     outputs, last_state = run(sequences, A, initial_state.to(dtype), reverse)
@@ -63,7 +68,7 @@ def selective_scan_reference(
 def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:
     """Share (..., groups, state) out over the channels, `num_channels / groups` in a row each."""
     groups = per_group.shape[-2]
-    return per_group if groups == 1 else per_group.repeat_interleave(num_channels // groups, dim=-2)
+    return per_group if groups in (1, num_channels) else per_group.repeat_interleave(num_channels // groups, dim=-2)
 
 
 def scan_chunk(

@@ -85,11 +85,12 @@ def selective_scan_triton(
             f"The backend 'triton' counts elements of a clip in 32 bits, got {length} steps of {dim} channels: scan "
             "them in parts with `initial_state`, or on another backend."
         )
+    B, C = (x.to(torch.float32, memory_format=torch.contiguous_format) for x in (B, C))
     tensors = (
         u.mT,
         delta.mT,
         A.float(),
-        *share_groups(*(x.to(torch.float32, memory_format=torch.contiguous_format) for x in (B, C))),
+        *share_groups(B, C, u),
         None if D is None else D.float(),
         None if z is None else z.mT,
         *(None if x is None else x.float() for x in (delta_bias, initial_state)),

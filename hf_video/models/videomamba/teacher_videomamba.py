@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
-from .embeddings_videomamba import TokenGrid
+from .configuration_videomamba import VideoMambaConfig
 
 
 class VideoMambaTeacher(nn.Module):
@@ -42,17 +42,19 @@ class VideoMambaTeacher(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, pixel_values: torch.Tensor, grid: TokenGrid, num_layers: int
+        self, pixel_values: torch.Tensor, student: VideoMambaConfig, num_layers: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Args:
             pixel_values: `(batch_size, num_frames, num_channels, height, width)`, normalised as for the student. Of a
-                tubelet the teacher sees the middle frame, at the size that gives it the student's patches.
-            grid: the student's token grid (t, h, w).
+                tubelet the teacher sees the middle frame, at the size that gives it the student's patches, and
+                without the pixels at the border that fill none.
+            student: tells the size of its patches and the steps between them, with these its token grid (t, h, w), and
+                whether features have unit length.
             num_layers: how many of the last layers to take features of.
 
         Returns:
-            Features of unit length `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which
+            Features `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which
             is the mean over the frames, and the patches, layers in rising order; and the attention that the class
             token pays to the patches of its frame in the last layer, mean over the heads, `(batch_size, t, h * w)`.
 
@@ -60,10 +62,15 @@ class VideoMambaTeacher(nn.Module):
             ValueError: if the model does not give a class token, a token for each patch, and its attention.
         """
         self.to(pixel_values.device)
-        t, h, w = grid
+        num_frames, _, height, width = pixel_values.shape[1:]
+        t, h, w = student.token_grid_of(num_frames, height, width)
         num_patches, config = h * w, self.vision_model.config
-        tubelet_size = pixel_values.shape[1] // t
-        frames = pixel_values[:, tubelet_size // 2 :: tubelet_size][:, :t].flatten(0, 1)
+        frames = pixel_values[:, student.tubelet_size // 2 :: student.tubelet_size][:, :t].flatten(0, 1)
+        # A patch of the teacher reaches halfway to the student's next one on either side.
+        sizes = zip((-2, -1), (h, w), student.patch_shape[1:], student.patch_steps[1:], strict=True)
+        for dim, count, patch, step in sizes:
+            start = max(patch - step, 0) // 2
+            frames = frames.narrow(dim, start, min(count * step, frames.shape[dim] - start))
         size = (h * config.patch_size, w * config.patch_size)
         if frames.shape[-2:] != size:
             frames = F.interpolate(frames, size=size, mode="bicubic", align_corners=False)
@@ -82,4 +89,5 @@ class VideoMambaTeacher(nn.Module):
             class_token = tokens[:, :, 0].mean(dim=1, keepdim=True)
             features.append(torch.cat([class_token, tokens[:, :, -num_patches:].flatten(1, 2)], dim=1))
         attention = outputs.attentions[-1][:, :, 0, -num_patches:].mean(dim=1).unflatten(0, (-1, t))
-        return F.normalize(torch.stack(features, dim=1).float(), dim=-1), attention
+        targets = torch.stack(features, dim=1).float()
+        return F.normalize(targets, dim=-1) if student.normalize_features else targets, attention

@@ -13,6 +13,7 @@ from hf_video.models.videomamba import causal_conv1d_triton, selective_scan, sel
 from hf_video.models.videomamba.selective_scan_reference import selective_scan_reference
 
 from .test_selective_scan import (
+    CONSTANTS,
     NAMES,
     Scan,
     compare,
@@ -20,6 +21,7 @@ from .test_selective_scan import (
     poisoned_memory,
     random_inputs,
     run_with_gradients,
+    with_constants,
 )
 from .test_selective_scan_cpu import reference_convolution
 from .videomamba_testing import make, random_clips
@@ -62,6 +64,12 @@ def test_the_grid_has_every_plan():
 @pytest.mark.parametrize("sizes", GRID, ids=str)
 def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, poisoned_memory):
     compare(random_inputs(*sizes), reverse, "triton", tolerance=2e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("constants", CONSTANTS, ids=str)
+def test_b_and_c_may_be_the_same_at_all_times(constants, reverse, poisoned_memory):
+    compare(with_constants(random_inputs(17, 3, 2, 4, 2), constants), reverse, "triton", tolerance=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -192,6 +200,7 @@ def test_it_compiles_without_graph_breaks():
 
 def test_the_kernels_answer():
     assert selective_scan_triton.probe.__wrapped__("cpu") is None
+    assert causal_conv1d_triton.why_triton_cannot_convolve.__wrapped__("cpu") is None
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModel, AutoModelForVideoClassification
+from transformers import AutoModel, AutoModelForVideoClassification, Trainer, TrainingArguments
 
 from hf_video import (
     VideoMambaBackbone,
@@ -342,6 +342,70 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         torch.testing.assert_close(new.grad, old.grad, msg=name)
 
 
+def count_runs(model):
+    """How often every layer's mixer starts, counted while the model runs: recomputation stops when it has enough."""
+    runs = [0] * len(model.base_model.layers)
+
+    def count(number):
+        def hook(*_):
+            runs[number] += 1
+
+        return hook
+
+    for number, layer in enumerate(model.base_model.layers):
+        layer.mixer.register_forward_pre_hook(count(number))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("chosen", "recomputed"), [(None, [0, 1, 2]), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), ([2], [2]), ([2, 0], [0, 2])]
+)
+@pytest.mark.parametrize(
+    "model_class", [VideoMambaForVideoClassification, VideoMambaForPreTraining, VideoMambaBackbone, VideoMambaModel]
+)
+def test_the_layers_of_the_configuration_are_recomputed_and_no_others(model_class, chosen, recomputed):
+    model = make(model_class, gradient_checkpointing_layers=chosen).train()
+    clips, mask = random_clips(model.config), torch.arange(64).repeat(2, 1) % 2 == 0
+    inputs = {"bool_masked_pos": mask} if model_class is VideoMambaForPreTraining else {}
+
+    def gradients():
+        model.zero_grad()
+        output = model(clips, **inputs).to_tuple()[0]
+        (output[0] if isinstance(output, tuple) else output).square().sum().backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    runs, wanted = count_runs(model), gradients()
+    assert runs == [1, 1, 1]
+    model.gradient_checkpointing_enable()
+    runs[:] = [0, 0, 0]
+    found = gradients()
+    assert [number for number, times in enumerate(runs) if times == 2] == recomputed and sum(runs) == 3 + len(
+        recomputed
+    )
+    torch.testing.assert_close(found, wanted)
+    model.gradient_checkpointing_disable()
+    runs[:] = [0, 0, 0]
+    gradients()
+    assert runs == [1, 1, 1]
+
+
+def test_a_call_that_leaves_layers_out_comes_before_the_configuration():
+    model = make(VideoMambaForVideoClassification, gradient_checkpointing_layers=[1])
+    model.activation_checkpointing_enable(every_n_layers=2)
+    assert [layer.gradient_checkpointing for layer in model.videomamba.layers] == [True, False, True]
+
+
+def test_a_trainer_recomputes_the_layers_of_the_configuration(tmp_path):
+    model = make(VideoMambaForVideoClassification, gradient_checkpointing_layers=2)
+    runs = count_runs(model)
+    examples = [{"pixel_values": clip, "labels": 1} for clip in random_clips(model.config)]
+    arguments = TrainingArguments(
+        tmp_path, max_steps=1, gradient_checkpointing=True, report_to=[], save_strategy="no", use_cpu=True
+    )
+    Trainer(model, arguments, train_dataset=examples).train()
+    assert runs == [2, 2, 1]
+
+
 def test_backbone_maps_have_the_token_grid_and_the_final_norm():
     model = make(VideoMambaBackbone, out_features=["stage1", "stage3"])
     clips = random_clips(model.config, image_size=(40, 24), num_frames=5)
@@ -378,6 +442,13 @@ def test_image_classifier_takes_images_with_overlapping_patches():
         ({"drop_path_rate": 1.5}, "`drop_path_rate` must be in [0, 1)"),
         ({"time_step_min": 0.2}, "not above `time_step_max`"),
         ({"time_step_init_scheme": "uniform"}, "time_step_init_scheme"),
+        ({"gradient_checkpointing_layers": 0}, "must be a number from 1 to 3"),
+        ({"gradient_checkpointing_layers": 4}, "must be a number from 1 to 3"),
+        ({"gradient_checkpointing_layers": []}, "got []; for none of them"),
+        ({"gradient_checkpointing_layers": [0, 3]}, "a list of their indices from 0, got [0, 3]"),
+        ({"gradient_checkpointing_layers": [-1]}, "a list of their indices from 0, got [-1]"),
+        ({"gradient_checkpointing_layers": True}, "gradient_checkpointing_layers"),
+        ({"normalize_features": False}, '`alignment_loss` to "mse" or "smooth_l1"'),
         ({"mask_ratio": 1.0}, "`mask_ratio` must be between 0 and 1"),
         ({"num_aligned_layers": 4}, "are the layers [-1, 0, 1, 2] of 3"),
         ({"num_aligned_layers": 2, "aligned_layer_interval": 0.5}, "are the layers [2, 2] of 3"),

@@ -19,7 +19,7 @@ from hf_video import VideoMambaForPreTraining
 from hf_video.models.videomamba.masking_videomamba import draw_mask
 from hf_video.models.videomamba.teacher_videomamba import VideoMambaTeacher
 
-from .videomamba_testing import make, random_clips
+from .videomamba_testing import make, random_clips, tiny_config
 
 VISION = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 16, "patch_size": 4}
 TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9, "intermediate_size": 16}
@@ -68,6 +68,23 @@ def test_targets_train_every_parameter(num_aligned_layers):
     assert loss < 0.8 * outputs.loss
 
 
+@pytest.mark.parametrize(
+    ("loss", "of_difference"),
+    [("mse", lambda d: d.square()), ("smooth_l1", lambda d: torch.where(d.abs() < 1, d.square() / 2, d.abs() - 0.5))],
+)
+def test_features_of_any_length_are_aligned_by_a_loss_between_numbers(loss, of_difference):
+    model = make(VideoMambaForPreTraining, normalize_features=False, alignment_loss=loss)
+    model.set_teacher(clip_teacher())
+    clips, mask = random_clips(model.config), draw_mask(torch.ones(2, 4, 16), 0.5)
+    outputs = model(clips, mask)
+    features, _ = model._teacher[0](clips, model.config, 1)
+    targets = features[:, 0][F.pad(~mask, (1, 0), value=True)].unflatten(0, (2, -1))[:, None]
+    for lengths in (outputs.logits.norm(dim=-1), targets.norm(dim=-1)):
+        assert (lengths - 1).abs().min() > 0.1
+    difference = (outputs.logits - targets).double()
+    torch.testing.assert_close(outputs.loss.double(), of_difference(difference).mean(), rtol=1e-5, atol=0)
+
+
 def test_without_mask_one_is_drawn_and_handed_back():
     model = make(VideoMambaForPreTraining)
     outputs = model(random_clips(model.config))
@@ -79,7 +96,7 @@ def test_without_mask_one_is_drawn_and_handed_back():
 def test_a_clip_teacher_gives_projected_tokens_and_its_attention():
     clip = clip_teacher()
     teacher, clips = VideoMambaTeacher(clip), torch.randn(2, 4, 3, 16, 16)
-    features, attention = teacher(clips, (2, 4, 4), num_layers=2)
+    features, attention = teacher(clips, tiny_config(image_size=16, patch_size=4, tubelet_size=2), num_layers=2)
     assert features.shape == (2, 2, 1 + 32, 12) and attention.shape == (2, 2, 16)
     # Tubelets of two frames: the teacher sees frames 1 and 3.
     seen = clips[:, 1::2].flatten(0, 1)
@@ -92,6 +109,36 @@ def test_a_clip_teacher_gives_projected_tokens_and_its_attention():
     torch.testing.assert_close(attention, outputs.attentions[-1].mean(1)[:, 0, 1:].unflatten(0, (2, 2)))
 
 
+@pytest.mark.parametrize(
+    ("num_frames", "tubelet_size", "seen"), [(11, 4, [2, 6]), (7, 2, [1, 3, 5]), (5, 5, [2]), (3, 1, [0, 1, 2])]
+)
+def test_a_teacher_sees_the_middle_frame_of_every_whole_tubelet(num_frames, tubelet_size, seen):
+    teacher, clips = VideoMambaTeacher(clip_teacher()), torch.randn(1, num_frames, 3, 16, 16)
+    student = tiny_config(image_size=16, patch_size=4, num_frames=num_frames, tubelet_size=tubelet_size)
+    features, _ = teacher(clips, student, 1)
+    images = tiny_config(image_size=16, patch_size=4, num_frames=len(seen))
+    torch.testing.assert_close(features, teacher(clips[:, seen], images, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "seen"),
+    [
+        ((18, 23), {}, (slice(0, 16), slice(0, 20))),
+        ((18, 16), {"patch_size": 6, "patch_stride": 4}, (slice(1, 17), slice(1, 13))),
+        ((18, 16), {"patch_size": 2, "patch_stride": 4}, (slice(0, 18), slice(0, 16))),
+    ],
+)
+def test_a_teachers_patches_have_the_centres_of_the_students(size, settings, seen):
+    """Pixels that fill no patch of the student, or none of the teacher around its centre, are not seen."""
+    teacher, clips = VideoMambaTeacher(clip_teacher()), torch.randn(1, 1, 3, *size)
+    student = tiny_config(image_size=16, num_frames=1, **{"patch_size": 4, **settings})
+    covered = clips[..., seen[0], seen[1]]
+    _, h, w = student.token_grid_of(1, *size)
+    resized = F.interpolate(covered[0], size=(4 * h, 4 * w), mode="bicubic", align_corners=False)[None]
+    wanted, _ = teacher(resized, tiny_config(image_size=16, patch_size=4, num_frames=1), 1)
+    torch.testing.assert_close(teacher(clips, student, 1)[0], wanted)
+
+
 def test_a_teacher_stands_in_for_labels_and_is_neither_trained_nor_saved(tmp_path):
     clip_teacher().save_pretrained(tmp_path / "teacher")
     model = make(VideoMambaForPreTraining)
@@ -99,7 +146,7 @@ def test_a_teacher_stands_in_for_labels_and_is_neither_trained_nor_saved(tmp_pat
     clips = random_clips(model.config)
     outputs = model(clips)
     visible = F.pad(outputs.mask == 0, (1, 0), value=True)
-    targets, _ = model._teacher[0](clips, (4, 4, 4), 1)
+    targets, _ = model._teacher[0](clips, model.config, 1)
     labels = targets[:, 0][visible].unflatten(0, (2, -1))[:, None]
     again = model(clips, outputs.mask.bool(), labels)
     torch.testing.assert_close(outputs.loss, again.loss)

@@ -28,8 +28,8 @@ GRID = [
 def specification(u, delta, A, B, C, D, z, delta_bias, initial_state, addend, reverse):
     """One step after the other, on tensors of any dtype."""
     delta = F.softplus(delta + delta_bias[:, None])
-    channels_of_group = A.shape[0] // B.shape[1]
-    B, C = (tensor.repeat_interleave(channels_of_group, dim=1) for tensor in (B, C))
+    B, C = (x[None, ..., None].expand(*u.shape[:1], -1, -1, u.shape[2]) if x.ndim == 2 else x for x in (B, C))
+    B, C = (x.repeat_interleave(A.shape[0] // x.shape[1], dim=1) for x in (B, C))
     state, outputs = initial_state, {}
     steps = range(u.shape[2])
     for t in reversed(steps) if reverse else steps:
@@ -60,6 +60,16 @@ def random_inputs(length, state_size, batch_size, channels, groups, dtype=torch.
     # Weights and states stay float32 under every dtype of the inputs.
     kept = ("A", "D", "delta_bias", "initial_state")
     return {name: value.to(torch.float32 if name in kept else dtype) for name, value in inputs.items()}
+
+
+# What may be the same at all times.
+CONSTANTS = [("B",), ("C",), ("B", "C")]
+
+
+def with_constants(inputs, constants):
+    """Inputs in which some of B and C are the same at all times."""
+    generator = torch.Generator().manual_seed(3)
+    return inputs | {name: torch.randn(inputs["A"].shape, generator=generator) for name in constants}
 
 
 def run_with_gradients(function, inputs, weights):
@@ -128,6 +138,20 @@ def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, ba
 def test_bfloat16_inputs_keep_a_float32_state(sizes, reverse, backend, poisoned_memory):
     """Only the rounding of outputs and gradients to bfloat16 remains."""
     compare(random_inputs(*sizes, dtype=torch.bfloat16), reverse, backend, tolerance=2**-7)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("constants", CONSTANTS, ids=str)
+@pytest.mark.parametrize("sizes", [(1, 3, 2, 4, 1), (17, 5, 2, 6, 2), (70, 4, 1, 20, 1)], ids=str)
+def test_b_and_c_may_be_the_same_at_all_times(sizes, constants, reverse, backend, poisoned_memory):
+    compare(with_constants(random_inputs(*sizes), constants), reverse, backend, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_constants_stay_float32_beside_bfloat16(backend):
+    inputs = with_constants(random_inputs(65, 4, 2, 4, 1, dtype=torch.bfloat16), ("B",))
+    compare(inputs, True, backend, tolerance=2**-7)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -259,14 +283,19 @@ def test_the_choice_is_automatic_logged_once_and_forceable(monkeypatch, caplog):
     [
         ({"u": torch.ones(2, 3)}, "`u` must be"),
         ({"u": torch.ones(2, 3, 0)}, "length of at least 1"),
-        ({"A": torch.ones(3, 2, dtype=torch.complex64)}, "`A` must be real"),
-        ({"A": torch.ones(4, 2)}, "`A` must be real, of shape (dim=3"),
+        ({"A": torch.ones(3, 2, dtype=torch.complex64)}, "`A` must be real, got torch.complex64"),
+        ({"A": torch.ones(3, 2, dtype=torch.complex64)}, "`selective_scan_fn` of the package mamba-ssm"),
+        ({"B": torch.ones(3, 2, dtype=torch.complex64)}, "`B` must be real"),
+        ({"B": torch.ones(2, 2, 10)}, "`B` must be (batch_size=2, state_size=2, length=5)"),
+        ({"u": torch.ones(2, 3, 5, dtype=torch.long)}, "`u` must have a floating dtype, got torch.int64"),
+        ({"D": torch.ones(3, dtype=torch.bool)}, "`D` must have a floating dtype"),
+        ({"A": torch.ones(4, 2)}, "`A` must be of shape (dim=3"),
         ({"delta": torch.ones(2, 3, 6)}, "`delta` must have the shape (2, 3, 5)"),
         ({"z": torch.ones(2, 5, 3)}, "`z` must have the shape (2, 3, 5)"),
         ({"addend": torch.ones(2, 3, 1)}, "`addend` must have the shape (2, 3, 5)"),
         ({"D": torch.ones(2)}, "`D` must have the shape (3,)"),
         ({"initial_state": torch.ones(3, 2)}, "`initial_state` must have the shape (2, 3, 2)"),
-        ({"B": torch.ones(3, 2)}, "`B` must be"),
+        ({"B": torch.ones(2, 3)}, "or be (dim=3, state_size=2) where it is the same at all times, got (2, 3)"),
         ({"C": torch.ones(2, 2, 2, 5)}, "groups that divide 3 channels"),
         ({"C": torch.ones(2, 4, 5)}, "`C` must be (batch_size=2, state_size=2, length=5)"),
     ],

@@ -13,10 +13,11 @@ import torch
 
 from hf_video import selective_scan
 from hf_video.models.videomamba import selective_scan_mamba_ssm as adapter
-from hf_video.models.videomamba.selective_scan import KERNELS_REPOSITORY, Situation
+from hf_video.models.videomamba.selective_scan import BACKENDS, KERNELS_REPOSITORY, Situation
+from hf_video.models.videomamba.selective_scan_operators import turn
 from hf_video.models.videomamba.selective_scan_reference import selective_scan_reference
 
-from .test_selective_scan import random_inputs
+from .test_selective_scan import CONSTANTS, random_inputs, specification, with_constants
 
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
 
@@ -26,13 +27,17 @@ class SelectiveScanFn:
 
     @staticmethod
     def forward(context, u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
-        sequences = {tensor.dtype for tensor in (u, delta, B, C, z) if tensor is not None}
-        weights = {tensor.dtype for tensor in (A, D, delta_bias) if tensor is not None}
+        tensors = [tensor for tensor in (u, delta, A, B, C, D, z, delta_bias) if tensor is not None]
+        # B and C are weights where they are the same at all times.
+        sequences = {tensor.dtype for tensor in tensors if tensor.ndim > 2}
+        weights = {tensor.dtype for tensor in tensors if tensor.ndim <= 2}
+        u, delta, B, C, z = (x if x is None or x.stride(-1) == 1 else x.contiguous() for x in (u, delta, B, C, z))
         if sequences != {u.dtype} or weights != {torch.float32}:
             raise RuntimeError("expected sequences of one dtype and float32 weights")
         context.options = (delta_softplus, False, None)
         context.save_for_backward(u, delta, A, B, C, D, z, delta_bias)
-        return selective_scan_reference(*context.saved_tensors, *context.options)[0]
+        output = selective_scan_reference(*context.saved_tensors, *context.options)[0]
+        return torch.empty(u.shape, dtype=u.dtype).copy_(output)
 
     @staticmethod
     def backward(context, grad):
@@ -83,6 +88,30 @@ def test_values_and_gradients_are_those_of_the_reference(installed, with_addend,
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("constants", CONSTANTS, ids=str)
+def test_b_and_c_may_be_the_same_at_all_times(installed, constants, reverse, monkeypatch):
+    """The kernels take them as they are, without a copy for every step."""
+    backend = BACKENDS["mamba_ssm"]._replace(why_not=lambda situation: None)
+    monkeypatch.setitem(BACKENDS, "mamba_ssm", backend)
+    inputs = with_constants(random_inputs(17, 3, 2, 4, 2), constants)
+    inputs["initial_state"].zero_()
+    leaves, doubles = (
+        {name: x.detach().to(dtype).requires_grad_() for name, x in inputs.items()}
+        for dtype in (torch.float32, torch.float64)
+    )
+    arguments = {name: x for name, x in leaves.items() if name != "initial_state"}
+    found = selective_scan(**arguments, delta_softplus=True, reverse=reverse, backend="mamba_ssm")
+    wanted, _ = specification(**doubles, reverse=reverse)
+    torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=1e-5)
+    results = [
+        torch.autograd.grad(y.square().sum(), [x[n] for n in arguments])
+        for y, x in ((found, leaves), (wanted, doubles))
+    ]
+    for name, gradient, expected in zip(arguments, *results, strict=True):
+        assert (gradient - expected).abs().max() < 2e-5 * expected.abs().max(), name
+
+
 def test_mixed_dtypes_are_brought_to_what_the_kernels_take(installed):
     u, delta, A, B, C, D, z, delta_bias = arguments_of(dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in (u, delta.float(), A, B.half(), C, D.bfloat16(), z.float(), delta_bias)]
@@ -104,6 +133,15 @@ def test_the_operator_is_one_that_torch_can_trace(installed):
     torch.testing.assert_close(compiled, run(*arguments))
     found, wanted = (torch.autograd.grad(output.sum(), arguments) for output in (compiled, run(*arguments)))
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_turn_is_an_operator_that_torch_can_trace():
+    x = torch.randn(2, 5, 3).mT.requires_grad_()
+    torch.library.opcheck(turn, (x,))
+    turned = turn(x)
+    assert turned.is_contiguous() and torch.equal(turned, x.flip(-1))
+    grad = torch.randn(2, 3, 5)
+    assert torch.equal(torch.autograd.grad(turned, x, grad)[0], grad.flip(-1))
 
 
 def test_a_package_whose_scan_does_not_answer_is_not_used(installed, monkeypatch):

@@ -142,6 +142,8 @@ def test_kernels_that_do_not_answer_are_not_used():
     reason = selective_scan_triton.why_triton_cannot(Situation("cuda", torch.float32, 16, False))
     selective_scan_triton.probe.cache_clear()
     assert reason.startswith("its kernels do not answer (")
+    reason = causal_conv1d_triton.why_triton_cannot_convolve.__wrapped__()
+    assert reason.startswith("its kernels do not answer (")
 
 
 def to_gpu(inputs):

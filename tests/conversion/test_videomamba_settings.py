@@ -1,0 +1,194 @@
+"""Whatever the original VideoMamba's constructors take: converted, and equal to its formulas in float64."""
+
+import json
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForPreTraining,
+    AutoModelForVideoClassification,
+    AutoVideoProcessor,
+)
+
+from conversion.videomamba import main
+from tests.goldens import assert_float32_close, assert_float64_close, load_golden
+
+from .videomamba_original import Original, pair, random_weights
+
+TINY = {"depth": 2, "embed_dim": 32, "num_classes": 5}
+VIDEO = {**TINY, "img_size": 32, "num_frames": 2}
+PRE_TRAINING = {"depth": 3, "embed_dim": 32, "img_size": [32, 48], "num_frames": 2, "clip_output_dim": 12}
+
+
+def convert(folder, kwargs, *options):
+    weights = random_weights(**kwargs)
+    torch.save(weights, folder / "a.pth")
+    (folder / "original.json").write_text(json.dumps(kwargs))
+    main([str(folder / "a.pth"), str(folder / "model"), "--original-config", str(folder / "original.json"), *options])
+    return Original(weights, **kwargs)
+
+
+def random_pixels(kwargs):
+    """As the original takes them: channels before frames."""
+    shape = (2, kwargs.get("channels", 3), kwargs.get("num_frames", 1), *pair(kwargs["img_size"]))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", ["video_default", "video_tubelet2", "image"])
+def test_the_formulas_are_those_of_the_original(case):
+    golden = load_golden("videomamba", case)
+    weights = torch.load(golden.folder / "checkpoint.pth", weights_only=False)
+    pixels = golden.inputs["pixel_values"]
+    original = Original(weights.get("model", weights), **golden.config["kwargs"])
+    logits = original.logits(pixels if pixels.ndim == 5 else pixels[:, :, None])
+    assert_float32_close(logits.float(), golden.expected["logits"])
+
+
+@pytest.mark.parametrize("case", ["pretrain_masked", "pretrain_masked_two_layers"])
+def test_the_formulas_of_pre_training_are_those_of_the_original(case):
+    golden = load_golden("videomamba", case)
+    weights = torch.load(golden.folder / "checkpoint.pth", weights_only=True)
+    original = Original(weights, **golden.config["kwargs"])
+    features = original.aligned(golden.inputs["pixel_values"], golden.inputs["mask"][:, 1:].bool())
+    assert_float32_close(features.float().transpose(0, 1), golden.expected["x_clip"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"img_size": [48, 64]},
+        {"img_size": [64, 48], "patch_size": [8, 16]},
+        {"img_size": [32, 32], "patch_size": [16, 16]},
+        {"img_size": [40, 23], "patch_size": 8},
+        {"num_frames": 5, "kernel_size": 2},
+        {"num_frames": 1},
+        {"ssm_cfg": {"d_state": 8}},
+        {"ssm_cfg": {"d_state": 1, "d_conv": 2, "dt_rank": 5}},
+        {"ssm_cfg": {"d_conv": 6}},
+        {"ssm_cfg": {"expand": 1}},
+        {"ssm_cfg": {"expand": 1.3}},
+        {"ssm_cfg": {"bias": True, "conv_bias": False}},
+        {"ssm_cfg": {"dt_rank": "auto", "dt_min": 0.01, "dt_max": 0.2, "dt_init": "constant", "dt_scale": 2.0}},
+        {"ssm_cfg": {"use_fast_path": False}, "bimamba": False},
+        {"bimamba": False},
+        {"channels": 1},
+        {"num_classes": 0},
+        {"rms_norm": False, "norm_epsilon": 1e-2},
+        {"rms_norm": False, "fused_add_norm": False, "residual_in_fp32": False},
+        {
+            "drop_rate": 0.1,
+            "drop_path_rate": 0.3,
+            "fc_drop_rate": 0.2,
+            "initializer_cfg": {"rescale_prenorm_residual": False},
+        },
+        {"device": None, "dtype": None},
+        {"depth": 1},
+    ],
+    ids=str,
+)
+def test_videos(tmp_path, change):
+    kwargs = {**VIDEO, **change}
+    original, pixels = convert(tmp_path, kwargs), random_pixels(kwargs)
+    model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model").double()
+    with torch.no_grad():
+        assert_float64_close(model(pixels.transpose(1, 2)).logits, original.logits(pixels))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"img_size": [48, 64]},
+        {"img_size": [48, 64], "stride": 8},
+        {"img_size": [40, 56], "patch_size": [16, 8], "stride": 8},
+        {"img_size": 32, "patch_size": 8, "stride": 8},
+        {"img_size": 40, "patch_size": 8},
+        {"img_size": [48, 32], "patch_size": 32},
+        {"img_size": 32, "ssm_cfg": {"d_state": 24}},
+        {"img_size": 32, "num_classes": 0},
+    ],
+    ids=str,
+)
+def test_images(tmp_path, change):
+    kwargs = {**TINY, **change}
+    original, pixels = convert(tmp_path, kwargs), random_pixels(kwargs)
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "model").double()
+    with torch.no_grad():
+        assert_float64_close(model(pixels[:, :, 0]).logits, original.logits(pixels))
+
+
+def test_images_of_any_size_are_inflated(tmp_path):
+    """While the table over time is zero, every frame has the tokens that the image model gives it."""
+    kwargs = {**TINY, "img_size": [40, 56], "patch_size": [16, 8], "stride": 8}
+    original = convert(tmp_path, kwargs, "--inflate-frames", "2")
+    model = AutoModelForVideoClassification.from_pretrained(tmp_path / "model").double()
+    pixels = random_pixels({**kwargs, "num_frames": 2})
+    frames = [original.embed(frame) for frame in pixels.split(1, dim=2)]
+    expected = torch.cat([frames[0], frames[1][:, 1:]], dim=1)
+    with torch.no_grad():
+        assert_float64_close(model.videomamba.embeddings(pixels.transpose(1, 2)), expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"clip_norm_type": "none"},
+        {"clip_norm_type": "none", "clip_return_layer": 2, "fused_add_norm": False},
+        {"clip_return_layer": 2, "clip_student_return_interval": 1.5},
+        {"ssm_cfg": {"d_state": 3}, "rms_norm": False, "kernel_size": 2, "num_frames": 4},
+    ],
+    ids=str,
+)
+def test_pre_training(tmp_path, change):
+    kwargs = {**PRE_TRAINING, **change}
+    original, pixels = convert(tmp_path, kwargs), random_pixels(kwargs)
+    model = AutoModelForPreTraining.from_pretrained(tmp_path / "model").double()
+    mask = torch.stack([torch.arange(12) % 3 == 0, torch.arange(12) % 3 == 1])
+    with torch.no_grad():
+        logits = model(pixels.transpose(1, 2), mask).logits
+    # The table of positions is one of float32 numbers, as it is in the original.
+    assert_float64_close(logits, original.aligned(pixels, mask), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ({"use_checkpoint": True, "checkpoint_num": 1}, 1),
+        ({"use_checkpoint": True, "checkpoint_num": 9}, 2),
+        ({"use_checkpoint": True}, None),
+        ({"checkpoint_num": 1}, None),
+    ],
+)
+def test_layers_that_the_original_recomputes(tmp_path, change, layers):
+    convert(tmp_path, {**VIDEO, **change})
+    config = AutoModelForVideoClassification.from_pretrained(tmp_path / "model").config
+    assert config.gradient_checkpointing_layers == layers
+
+
+def test_crops_fit_into_frames_of_any_aspect(tmp_path):
+    kwargs = {**VIDEO, "img_size": [48, 64]}
+    convert(tmp_path, kwargs)
+    processor = AutoVideoProcessor.from_pretrained(tmp_path / "model")
+    for size in ((90, 40), (40, 90), (64, 64)):
+        clip = torch.full((8, 3, *size), 255, dtype=torch.uint8)
+        pixels = processor(clip, return_tensors="pt")["pixel_values"]
+        assert pixels.shape == (1, 2, 3, 48, 64)
+        assert (pixels == pixels[:, :1, :, :1, :1]).all(), "padding would show"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "config", "message"),
+    [
+        ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which is no square: give `img_size`"),
+        ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
+        ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
+        ({**VIDEO, "patch_size": [8, 16]}, {"patch_size": 16}, "patch_size=16, the tensors say [8, 16]"),
+    ],
+)
+def test_contradictions_are_named(tmp_path, capsys, kwargs, config, message):
+    torch.save(random_weights(**kwargs), tmp_path / "a.pth")
+    (tmp_path / "original.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "a.pth"), str(tmp_path / "model"), "--original-config", str(tmp_path / "original.json")])
+    assert message in capsys.readouterr().err
