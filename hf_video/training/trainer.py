@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
+from hf_video.data.collation import SAMPLE_KEY
 from hf_video.hub.trainer import PublishingMixin
 
 from .adaptation import NormalizedLinear
@@ -42,7 +43,7 @@ class VideoTrainer(PublishingMixin, Trainer):
     checkpoint.
 
     Args:
-        *args, **kwargs: see `transformers.Trainer`.
+        model, args, *more, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to `collate_clips`.
         compute_metrics: defaults to top-1 and top-5 accuracy, mean average precision, or the errors of a regression;
             None for the loss alone.
@@ -56,18 +57,21 @@ class VideoTrainer(PublishingMixin, Trainer):
     """
 
     optimizer: torch.optim.Optimizer | None
+    _signature_columns: list[str]
 
     def __init__(
         self,
-        *args: Any,
-        data_collator: Callable = collate_clips,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        *more: Any,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
         distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
-        super().__init__(*args, data_collator=data_collator, compute_metrics=compute_metrics, **kwargs)
+        super().__init__(model, args, data_collator or collate_clips, *more, compute_metrics=compute_metrics, **kwargs)
         problem_type = problem_type_of(self.model.config)
         if compute_metrics is video_metrics and problem_type == "regression":
             self.compute_metrics = regression_metrics
@@ -82,7 +86,7 @@ class VideoTrainer(PublishingMixin, Trainer):
             # A last batch of one video has no variance to normalise by.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(RecordFactsCallback())
+        self.add_callback(RecordFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
@@ -140,6 +144,11 @@ class VideoTrainer(PublishingMixin, Trainer):
             label_smoothing=self.args.label_smoothing_factor if self.model.training else 0.0,
             num_label_values=num_items_in_batch,
         )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        # The collators ask for it, though no model does.
+        self._signature_columns = [*{*self._signature_columns, SAMPLE_KEY}]
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
