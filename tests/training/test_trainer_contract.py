@@ -141,10 +141,9 @@ def test_labels_are_smoothed_where_the_model_names_no_problem_type(tmp_path):
 
 
 def test_arguments_by_place_and_a_function_that_makes_the_model(tmp_path):
-    by_place = VideoTrainer(make_model(), make_arguments(tmp_path / "a"), None, RandomClips(), RandomClips())
-    made = VideoTrainer(
-        None, make_arguments(tmp_path / "b"), collate_clips, RandomClips(), RandomClips(), None, lambda: make_model()
-    )
+    sets = (RandomClips(), RandomClips())
+    by_place = VideoTrainer(make_model(), make_arguments(tmp_path / "a"), None, *sets)
+    made = VideoTrainer(None, make_arguments(tmp_path / "b"), collate_clips, *sets, None, lambda: make_model())
     for trainer in (by_place, made):
         trainer.train()
     torch.testing.assert_close(weights_of(made.model), weights_of(by_place.model), rtol=0, atol=0)
