@@ -8,7 +8,7 @@ _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORL
 
 def launched_processes() -> int:
     """How many processes the launcher of this one says that it started; 1 without a launcher."""
-    return next((int(os.environ[name]) for name in _WORLD_SIZES if name in os.environ), 1)
+    return next((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdecimal()), 1)
 
 
 def require_one_process(command: str) -> None:
@@ -37,8 +37,8 @@ def check_processes(world_size: int) -> None:
     number = launched_processes()
     if number > world_size:
         raise ValueError(
-            f"A launcher started {number} processes, but they cannot work together on this device: run the command "
-            "without a launcher, or with --device cpu."
+            f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "
+            "where an accelerator takes a single process, or no launcher."
         )
     if {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= set(os.environ) and not set(_WORLD_SIZES) & set(os.environ):
         raise ValueError(

@@ -81,7 +81,7 @@ def multi_label_loss(
     accumulation.
 
     Without it the gradient of a step is the sum over the parts of an accumulated batch, not their mean, as the loss of
-    Transformers' classifiers leaves `num_items_in_batch` aside. The models of this package need it not.
+    Transformers' classifiers leaves `num_items_in_batch` aside. The models of this package do without it.
 
     Args:
         outputs: with `logits`, (batch_size, num_classes).

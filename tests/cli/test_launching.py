@@ -89,7 +89,7 @@ def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path)
 def test_processes_that_would_train_alone_are_refused(name, monkeypatch):
     monkeypatch.setenv(name, "2")
     check_processes(2)
-    with pytest.raises(ValueError, match="A launcher started 2 processes, but they cannot work together"):
+    with pytest.raises(ValueError, match="A launcher started 2 processes, but this one would train alone"):
         check_processes(1)
 
 
