@@ -26,11 +26,13 @@ PACKAGES = (
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    return commands.add_parser(
+    parser = commands.add_parser(
         "env",
         help="describe this machine for a bug report",
         description="Print versions and hardware, ready to paste into a bug report.",
     )
+    parser.set_defaults(takes_several_processes=True)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:

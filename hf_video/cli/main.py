@@ -6,6 +6,7 @@ import sys
 import hf_video
 
 from . import convert, demo, env, evaluate, inspect, predict, probe, publish, train, train_answers, watch
+from .processes import require_one_process
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -24,6 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = parse(argv)
         debug = args.debug
+        if not getattr(args, "takes_several_processes", False):
+            require_one_process(args.parser.prog)
         return args.run(args)
     except SystemExit as exit_request:  # argparse has already printed help or the mistake
         return int(exit_request.code or 0)

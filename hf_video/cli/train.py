@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import last_checkpoint, move_aside, require_fresh
+from .processes import check_processes
 from .train_inputs import load_data, load_model, readable_videos, training_splits
 from .train_options import (
     DEFAULTS,
@@ -68,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    parser.set_defaults(takes_words=True)
+    parser.set_defaults(takes_words=True, takes_several_processes=True)
     parser.add_argument("data", metavar="DATA", help="labelled videos, or a recipe")
     parser.add_argument("--output-dir", metavar="DIR", help="for the model, checkpoints and report")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run, with the options it had")
@@ -117,7 +118,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "--batch-size",
         type=positive_int,
         metavar="N",
-        help=f"videos a step; default {DEFAULTS['batch_size']}",
+        help=f"videos a step on each process; default {DEFAULTS['batch_size']}",
     )
     training.add_argument(
         "--learning-rate", type=positive_float, metavar="X", help="peak; default 1e-4, or 1e-3 from scratch"
@@ -203,7 +204,8 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
 
     device = choose_device(options["device"])
     set_seed(options["seed"])
-    arguments, augmentation, mixing = _read_fields(options, words, output_dir, pin_memory=device.type != "cpu")
+    arguments, augmentation, mixing = _read_fields(options, words, output_dir, on_cpu=device.type == "cpu")
+    check_processes(arguments.world_size)
     if arguments.lora_rank and options["model"] is None:
         raise ValueError("lora_rank adapts a trained model: say which with --model.")
     # Checkpoints of adapters have no model in them; the trainer loads them into the one that they began with.
@@ -276,7 +278,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
 
 
 def _read_fields(
-    options: dict[str, Any], words: list[str], output_dir: Path, pin_memory: bool
+    options: dict[str, Any], words: list[str], output_dir: Path, on_cpu: bool
 ) -> tuple[VideoTrainingArguments, ClipAugmentation, ClipMixing]:
     from hf_video.training.arguments import parse_arguments
     from hf_video.training.recipes import FIELD_KINDS
@@ -290,9 +292,9 @@ def _read_fields(
         per_device_eval_batch_size=options["batch_size"],
         learning_rate=options["learning_rate"],
         seed=options["seed"],
-        use_cpu=options["device"] == "cpu",
+        use_cpu=on_cpu,
         dataloader_num_workers=options["num_workers"],
-        dataloader_pin_memory=pin_memory,
+        dataloader_pin_memory=not on_cpu,
     )
     return arguments, augmentation, mixing
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .output_folder import last_checkpoint, require_fresh
+from .processes import check_processes
 from .trained_model import choose_device, locate_model
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(takes_words=True)
+    parser.set_defaults(takes_words=True, takes_several_processes=True)
     parser.add_argument("data", metavar="DATA", help="file or folder of rows, or a recipe")
     parser.add_argument(
         "--resume", action="store_true", help="continue an interrupted run: the same command with --resume"
@@ -71,6 +72,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Trains, and says what came of it."""
     trainer, metrics = train_answers(args)
+    if not trainer.is_world_process_zero():
+        return 0
     if metrics:
         print(f"right answers {metrics['top1']:.1%} of {metrics['num_videos']} {metrics['split']} videos")
     print(f"model    {trainer.args.output_dir}")
@@ -114,6 +117,7 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
         [AnswerTrainingArguments, ClipAugmentation],
         **{"output_dir": str(output_dir), "use_cpu": device.type == "cpu"} | has_validation,
     )
+    check_processes(arguments.world_size)
     if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
         raise ValueError(
             f"The run in {output_dir} has lora_rank={rank}, got {arguments.lora_rank}: resume it with that."

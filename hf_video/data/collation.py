@@ -33,6 +33,11 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
             "ClipDataset before an evaluation."
         )
     shapes = {tuple(item["pixel_values"].shape) for item in readable}
+    if {len(shape) for shape in shapes} == {4}:
+        raise ValueError(
+            f"The pixel_values of an item have the shape {min(shapes)}, which lacks the axis of views in front; "
+            "(views, frames, channels, height, width) is expected. Give a single clip as clip[None]."
+        )
     if len(shapes) > 1 or len(next(iter(shapes))) != 5:
         raise ValueError(
             f"The pixel_values of a batch have the shapes {sorted(shapes)}; one shape (views, frames, channels, "

@@ -25,22 +25,30 @@ PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoBackbone": "feature-extraction",
 }
-METRICS = {"top1_accuracy": "top-1 accuracy", "top5_accuracy": "top-5 accuracy"}
+# Titles, and names on the Hub, whose `accuracy` is a share from 0 to 1.
+METRICS = {
+    "top1_accuracy": ("top-1 accuracy", "accuracy"),
+    "top5_accuracy": ("top-5 accuracy", "accuracy"),
+    "mse": ("mean squared error", "mse"),
+    "mae": ("mean absolute error", "mae"),
+    "r2": ("coefficient of determination", "r_squared"),
+}
 
 
 class Result(NamedTuple):
-    """One figure with what it was measured on and how; `value` is a share from 0 to 1."""
+    """One figure with what it was measured on and how; `metric` is its title, `metric_type` its name on the Hub."""
 
     data: str
     split: str
     num_videos: int
     views: str
     metric: str
+    metric_type: str
     value: float
 
     @property
     def text(self) -> str:
-        return f"{self.value:.2%}"
+        return f"{self.value:.2%}" if self.metric_type == "accuracy" else f"{self.value:.4g}"
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -82,7 +90,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
     """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
     data = facts.get("data", {}).get("validation", {})
-    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"]]
+    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"][0]]
     if "hub_id" not in data or not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
@@ -108,7 +116,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
         datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=["accuracy"] if found else None,
+        metrics=list(dict.fromkeys(result.metric_type for result in found)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -117,7 +125,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 dataset_type=slug(result.data),
                 dataset_name=result.data,
                 dataset_split=result.split,
-                metric_type="accuracy",
+                metric_type=result.metric_type,
                 metric_name=f"{result.metric} ({result.views})",
                 metric_value=round(result.value, 4),
             )
@@ -135,15 +143,15 @@ def results(facts: dict[str, Any]) -> list[Result]:
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
     report, validation = facts.get("report", {}), facts.get("validation", {})
     found = [
-        Result(name, report["split"], report["num_videos"], protocol, title, report[key])
-        for key, title in METRICS.items()
+        Result(name, report["split"], report["num_videos"], protocol, *metric, report[key])
+        for key, metric in METRICS.items()
         if key in report
     ]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
         found += [
-            Result(name, "validation", num_videos, protocol, title, validation[f"eval_{key}"])
-            for key, title in METRICS.items()
+            Result(name, "validation", num_videos, protocol, *metric, validation[f"eval_{key}"])
+            for key, metric in METRICS.items()
             if f"eval_{key}" in validation
         ]
     return found
@@ -225,7 +233,8 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
     if "Classification" in architecture and config.get("id2label"):
         names = list(config["id2label"].values())
         listed = ", ".join(map(_cell, names[:8])) + (", ..." if len(names) > 8 else "")
-        sentences.append(f"It knows {len(names)} classes: {listed}.")
+        what = f"estimates {len(names)} values" if _is_regression(config) else f"knows {len(names)} classes"
+        sentences.append(f"It {what}: {listed}.")
     if needs_hf_video:
         sentences.append(
             "Its vision tower is another model of hf_video, so that it only loads where that is installed "
@@ -261,15 +270,21 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
     takes_images = auto_class == "AutoModelForImageClassification"
     if "Classification" in auto_class:
         shown = "image" if takes_images else "video"
-        limits.append(
-            f"It answers with one of its classes whatever the {shown} shows, and its scores are not calibrated."
-        )
+        answer = "gives values" if _is_regression(config) else "answers with one of its classes"
+        also = "" if _is_regression(config) else ", and its scores are not calibrated"
+        limits.append(f"It {answer} whatever the {shown} shows{also}.")
         limits.append("It was measured on the data above alone; other cameras, scenes and people may differ.")
     if "num_frames" in config and not takes_images:
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
     return limits
+
+
+def _is_regression(config: dict[str, Any]) -> bool:
+    """Without a `problem_type` a single value is one of a regression, as `Trainer` takes it."""
+    problem_type = config.get("problem_type")
+    return problem_type == "regression" or (problem_type is None and len(config.get("id2label", ())) == 1)
 
 
 def _cell(value: Any) -> str:

@@ -27,6 +27,7 @@ _PUBLIC_NAMES = {
     "parameter_settings": ".optimization",
     "per_class_accuracy": ".metrics",
     "predict_scores": ".evaluation",
+    "regression_metrics": ".metrics",
     "soft_target_loss": ".losses",
     "to_plain_model": ".adaptation",
     "top_k_accuracy": ".metrics",

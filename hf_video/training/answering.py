@@ -104,14 +104,21 @@ class AnswerTrainer(PublishingMixin, Trainer):
     what of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
 
     Args:
-        *args, **kwargs: see `transformers.Trainer`.
+        model, args, *more, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to a [`VideoTextCollator`] with the arguments' lengths.
     """
 
     args: AnswerTrainingArguments
 
-    def __init__(self, *args: Any, data_collator: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, data_collator=data_collator, **kwargs)
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        *more: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, data_collator, *more, **kwargs)
         if data_collator is None:
             self.data_collator = self._collator()
         self.add_callback(SetEpochCallback())

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -14,6 +14,9 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from .optimization import NO_WEIGHT_DECAY
 
+DEFAULT_METRIC = "top1_accuracy"
+# Metrics, or ends of their names, of which less is better, besides losses.
+ERRORS = ("mse", "mae")
 # What needs another argument to have an effect, by that one.
 _COMPANIONS = {
     "distillation_teacher": ("distillation_target", "distillation_weight", "distillation_temperature"),
@@ -24,9 +27,9 @@ _COMPANIONS = {
 @dataclass
 class VideoTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` with other defaults: evaluate and save once an epoch, keep the best checkpoint
-    by top-1 accuracy (mean average precision where a video may have several classes) beside the last one, and load it
-    at the end; AdamW with weight decay 0.05 and a cosine schedule after a tenth of the steps as warm-up, the schedule
-    of VideoMAE's and VideoMamba's fine-tuning. And what `VideoTrainer` adds: layer decay, an average of the weights,
+    by top-1 accuracy (see `choose_metric` for models that have none) beside the last one, and load it at the end;
+    AdamW with weight decay 0.05 and a cosine schedule after a tenth of the steps as warm-up, the schedule of
+    VideoMAE's and VideoMamba's fine-tuning. And what `VideoTrainer` adds: layer decay, an average of the weights,
     training only a part of the model, and a teacher.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
@@ -51,7 +54,10 @@ class VideoTrainingArguments(TrainingArguments):
     )
     load_best_model_at_end: bool = field(default=True, metadata={"help": "Return to the best checkpoint at the end."})
     metric_for_best_model: str | None = field(
-        default="top1_accuracy", metadata={"help": "The metric that makes a checkpoint the best."}
+        default=DEFAULT_METRIC, metadata={"help": "The metric that makes a checkpoint the best."}
+    )
+    greater_is_better: bool | None = field(
+        default=None, metadata={"help": "Whether more of it is better; by default it is, but for losses and errors."}
     )
     report_to: None | str | list[str] = field(
         default="none", metadata={"help": "Experiment trackers to log to, such as tensorboard or trackio."}
@@ -110,6 +116,8 @@ class VideoTrainingArguments(TrainingArguments):
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         self._check_values()
+        if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(ERRORS):
+            self.greater_is_better = False
         super().__post_init__()
         _check_trackers(cast(list[str], self.report_to))
         if self.data_seed is None:
@@ -144,31 +152,58 @@ class VideoTrainingArguments(TrainingArguments):
         """Refuses what suits one class a video alone.
 
         Raises:
-            ValueError: labels are to be smoothed, and a video may have several.
+            ValueError: labels are to be smoothed, and a video may have several, or has values.
         """
-        if problem_type == "multi_label_classification" and self.label_smoothing_factor:
+        if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
+            what = "a video may have several classes" if problem_type != "regression" else "a video has values"
             raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}, but a video may have several classes: "
-                "their targets are not smoothed, set it to 0."
+                f"label_smoothing_factor is {self.label_smoothing_factor}, but {what}: their targets are not "
+                "smoothed, set it to 0."
             )
 
-    def check_metric(self, problem_type: str | None, num_labels: int) -> None:
-        """Refuses a `metric_for_best_model` that `hf_video.training.compute_metrics` does not measure.
+    def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
+        """Refuses a `metric_for_best_model` that `hf_video.training.compute_metrics` or `regression_metrics` does not
+        measure.
+
+        Args:
+            problem_type: that of the model.
+            num_labels: its classes or values.
+            eval_sets: the names of several evaluation sets, with which those of their metrics begin.
 
         Raises:
             ValueError: it does not, for models of this problem type and so many classes; the message lists the others.
         """
         if problem_type == "multi_label_classification":
             known = ["mean_average_precision"]
+        elif problem_type == "regression":
+            known = ["mse", "mae", "r2"]
         else:
             known = ["top1_accuracy", "top5_accuracy"] if num_labels > 5 else ["top1_accuracy"]
+        known = [f"{name}_{metric}" for name in eval_sets for metric in (*known, "loss")] or [*known, "loss"]
         name = (self.metric_for_best_model or "").removeprefix("eval_")
-        # The default stands for mean average precision where that is measured.
-        if name and self.eval_strategy != IntervalStrategy.NO and name not in ("loss", "top1_accuracy", *known):
+        # The default stands for what is measured in place of it.
+        if name and self.eval_strategy != IntervalStrategy.NO and name not in (DEFAULT_METRIC, *known):
             raise ValueError(
                 f"metric_for_best_model is {self.metric_for_best_model!r}, which is not measured: use "
-                f"{', '.join(known)} or loss."
+                f"{', '.join(known[:-1])} or {known[-1]}."
             )
+
+    def choose_metric(self, problem_type: str | None, eval_sets: Sequence[str] = (), loss_alone: bool = False) -> None:
+        """Puts what is measured in place of a `metric_for_best_model` that was left at its default: mean average
+        precision, the mean squared error or the loss, on the first of several evaluation sets.
+
+        Args:
+            problem_type: that of the model.
+            eval_sets: the names of several evaluation sets.
+            loss_alone: whether nothing else is measured.
+        """
+        if (self.metric_for_best_model or "").removeprefix("eval_") != DEFAULT_METRIC:
+            return
+        measured = {"multi_label_classification": "mean_average_precision", "regression": "mse"}
+        metric = "loss" if loss_alone else measured.get(problem_type or "", DEFAULT_METRIC)
+        self.metric_for_best_model = "_".join([*eval_sets[:1], metric])
+        if metric.endswith(("loss", *ERRORS)):
+            self.greater_is_better = False
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """As in the base class, but `warmup_epochs` goes first where it is given."""

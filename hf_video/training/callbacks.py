@@ -42,8 +42,12 @@ class EpochLineCallback(ProgressCallback):
         if self.train_loss is not None:
             line += f"  loss {self.train_loss:.3f}"
         line += f"  validation loss {logs['eval_loss']:.3f}"
-        for name, title in (("top1_accuracy", "top-1"), ("mean_average_precision", "mAP")):
+        for name, title, form in (
+            ("top1_accuracy", "top-1", ".1%"),
+            ("mean_average_precision", "mAP", ".1%"),
+            ("mae", "MAE", ".3f"),
+        ):
             if f"eval_{name}" in logs:
-                line += f"  {title} {logs[f'eval_{name}']:.1%}"
+                line += f"  {title} {logs[f'eval_{name}']:{form}}"
         if self.training_bar is not None:
             self.training_bar.write(line)

@@ -11,6 +11,7 @@ from transformers import AutoModelForVideoClassification, BaseVideoProcessor, Pr
 
 from .features import watch_features
 from .loading import class_names_of, load_processor, set_input_size
+from .losses import problem_type_of
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 
@@ -57,9 +58,9 @@ class Distillation:
         self._class_order: list[int] = []
         config: Any = student.config
         if target == "logits":
-            if config.problem_type not in (None, "single_label_classification"):
+            if problem_type_of(config) != "single_label_classification":
                 raise ValueError(
-                    f"Logits of {config.problem_type} are not distilled: use distillation_target=features_cosine."
+                    f"Logits of {problem_type_of(config)} are not distilled: use distillation_target=features_cosine."
                 )
             known, wanted = class_names_of(teacher.config), class_names_of(config)
             if unknown := [name for name in wanted if name not in known]:

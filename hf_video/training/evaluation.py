@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 
 from hf_video.data import collate_clips
 
+from .losses import problem_type_of
+
 
 @torch.inference_mode()
 def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.Tensor:
@@ -22,9 +24,10 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
         (batch_size, num_classes) float32 on the CPU.
     """
     logits = model(pixel_values=pixel_values.to(model.device, model.dtype)).logits.float().cpu()
-    if model.config.problem_type == "regression":
+    problem_type = problem_type_of(model.config)
+    if problem_type == "regression":
         return logits
-    return logits.sigmoid() if model.config.problem_type == "multi_label_classification" else logits.softmax(-1)
+    return logits.sigmoid() if problem_type == "multi_label_classification" else logits.softmax(-1)
 
 
 def evaluate_dataset(

@@ -2,7 +2,14 @@
 
 import torch
 import torch.nn.functional as F
+from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
+
+
+def problem_type_of(config: PreTrainedConfig) -> str:
+    """The `problem_type` of a configuration; where it says none, regression of a single value, classification by one
+    label otherwise."""
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 def classification_loss(
@@ -70,10 +77,11 @@ def soft_target_loss(
 def multi_label_loss(
     outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
-    """The `compute_loss_func` of a plain `Trainer` for a multi-label model with gradient accumulation.
+    """The `compute_loss_func` of a plain `Trainer` for a multi-label classifier of Transformers with gradient
+    accumulation.
 
-    Without it each part of an accumulated batch counts alike, whatever its size, as the loss of Transformers'
-    classifiers leaves `num_items_in_batch` aside.
+    Without it the gradient of a step is the sum over the parts of an accumulated batch, not their mean, as the loss of
+    Transformers' classifiers leaves `num_items_in_batch` aside. The models of this package do without it.
 
     Args:
         outputs: with `logits`, (batch_size, num_classes).

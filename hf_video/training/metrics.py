@@ -1,4 +1,4 @@
-"""Accuracy, the confusion matrix, calibration and average precision, from class scores."""
+"""Accuracy, the confusion matrix, calibration and average precision, from class scores; errors of a regression."""
 
 import numpy as np
 from transformers import EvalPrediction
@@ -134,12 +134,43 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
     return metrics
 
 
+def regression_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """The `compute_metrics` of a `Trainer` for a regression model: the mean squared error `mse` and the mean absolute
+    error `mae`, over all values, and `r2`, the coefficient of determination, the mean over several values.
+
+    Args:
+        prediction: `predictions` are values (num_videos, num_values), `label_ids` the true ones of the same shape, or
+            (num_videos,).
+
+    Returns:
+        The metrics; without `r2` where a true value is the same for all videos.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    found = np.asarray(prediction.predictions, dtype=np.float64)
+    true = np.asarray(prediction.label_ids, dtype=np.float64)
+    if found.size != true.size or len(found) != len(true) or not found.size:
+        raise ValueError(
+            "Expected predictions of shape (num_videos, num_values) and as many labels, for at least one video, got "
+            f"{found.shape} and {true.shape}."
+        )
+    true = true.reshape(found.shape)
+    errors, spread = found - true, np.square(true - true.mean(axis=0)).sum(axis=0)
+    metrics = {"mse": float(np.square(errors).mean()), "mae": float(np.abs(errors).mean())}
+    if (spread > 0).all():
+        metrics["r2"] = float((1 - np.square(errors).sum(axis=0) / spread).mean())
+    return metrics
+
+
 def _check(scores: np.ndarray, labels: np.ndarray) -> None:
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(labels) == 0:
         raise ValueError(
             "Expected scores of shape (num_videos, num_classes) and labels of shape (num_videos,) for at least one "
             f"video, got {scores.shape} and {labels.shape}."
         )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"Labels must be class ids, got {labels.dtype}; regression_metrics measures values.")
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
         raise ValueError(
             f"Labels must be class ids from 0 to {scores.shape[1] - 1}, got {labels.min()} to {labels.max()}."

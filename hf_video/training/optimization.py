@@ -9,8 +9,11 @@ from torch import nn
 NO_WEIGHT_DECAY = (
     "cls_token",
     "mask_token",
+    "query_tokens",
+    "position_embedding",
     "position_embeddings",
     "temporal_position_embeddings",
+    "frame_position_embeddings",
     "logit_scale",
     "A_log",
 )

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArg
 from hf_video.models.videovit.views_videovit import average_views
 
 from .adaptation import NormalizedLinear
-from .losses import classification_loss
+from .losses import classification_loss, problem_type_of
 from .metrics import compute_metrics
 
 PROBE_KINDS = ("linear", "attentive", "knn")
@@ -88,8 +88,7 @@ class ProbeModel(nn.Module):
         else:
             # It reads the number of views from pixels, (batch_size, num_views, T, C, H, W).
             logits = average_views(logits, features[(..., *[None] * (6 - features.ndim))], self.model_config)
-        problem_type = self.model_config.problem_type or "single_label_classification"
-        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
+        return {"loss": classification_loss(logits, labels, problem_type_of(self.model_config)), "logits": logits}
 
 
 def train_probe(

@@ -15,6 +15,7 @@ import datasets
 import torch
 from huggingface_hub import ModelCard
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
@@ -37,9 +38,13 @@ class RecordFactsCallback(TrainerCallback):
     """Writes `training_facts.json` into the output folder when training begins, and the result when it ends.
 
     Paths of this machine are not recorded. A resumed run keeps the model that the first one started from.
+
+    Args:
+        eval_sets: the evaluation sets by their names, where there are several.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eval_sets: dict[str, Any] | None = None) -> None:
+        self.eval_sets = eval_sets
         self.facts: dict[str, Any] = {}
 
     def on_train_begin(
@@ -73,13 +78,19 @@ class RecordFactsCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if kwargs.get("eval_dataloader") is not None:
-            self.facts["data"]["validation"] = describe_data(kwargs["eval_dataloader"].dataset)
-        evaluations = [entry for entry in state.log_history if "eval_loss" in entry]
-        best = [entry for entry in evaluations if entry["step"] == state.best_global_step]
+            several = {f"validation {name}": dataset for name, dataset in (self.eval_sets or {}).items()}
+            sets = several or {"validation": kwargs["eval_dataloader"].dataset}
+            self.facts["data"] |= {name: describe_data(dataset) for name, dataset in sets.items()}
+        # Each set of several has an entry of its own for the same step.
+        evaluations: dict[int, dict[str, Any]] = {}
+        for entry in state.log_history:
+            if any(name.startswith("eval_") and name.endswith("_loss") for name in entry):
+                evaluations.setdefault(entry["step"], {}).update(entry)
+        best = evaluations.get(state.best_global_step or 0)
         self.facts |= {
             "steps": state.global_step,
             "epochs": state.epoch,
-            "validation": (best or evaluations or [{}])[-1],
+            "validation": best or (evaluations[max(evaluations)] if evaluations else {}),
         }
         self._write(Path(args.output_dir, FACTS_FILE))
 
@@ -106,12 +117,12 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:
-    """Size, classes, origin and a hash of labelled videos.
+    """Size, classes, origin and a hash of labelled videos; nothing is known of a stream without a length.
 
     The hash is the SHA-256 of the sorted list of videos: last two parts of the path, size in bytes, label, start and
     end. It tells whether two runs used the same list of files, at no cost; it does not read the videos.
     """
-    description: dict[str, Any] = {"num_videos": len(dataset)}
+    description: dict[str, Any] = {"num_videos": len(dataset)} if has_length(dataset) else {}
     rows = getattr(dataset, "dataset", None)
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
+from hf_video.data.collation import SAMPLE_KEY
 from hf_video.hub.trainer import PublishingMixin
 
 from .adaptation import NormalizedLinear
@@ -20,30 +21,32 @@ from .callbacks import SetEpochCallback
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
 from .features import watch_features
-from .losses import classification_loss
+from .losses import classification_loss, problem_type_of
 from .metrics import compute_metrics as video_metrics
+from .metrics import regression_metrics
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .record import RecordFactsCallback
 from .throughput import ThroughputCallback
 
 
 class VideoTrainer(PublishingMixin, Trainer):
-    """`transformers.Trainer` for video classification: its collator, loss and metrics, layer decay, and an average of
-    the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model card, and its
-    `push_to_hub` publishes with [`hf_video.hub.publish`].
+    """`transformers.Trainer` for video classification and regression: its collator, loss and metrics, layer decay, and
+    an average of the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model
+    card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
 
     Float labels of a single-label model are soft targets, such as those of `MixingCollator`. `label_smoothing_factor`
     smooths class ids in training alone, so that evaluation losses compare.
 
     A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
-    one process; with a `MixingCollator` it needs `compute_loss_func=soft_target_loss`, with a multi-label model
-    `compute_loss_func=multi_label_loss`. Pass the video processor as `processing_class`: it is saved with every
+    one process, a regression with `compute_metrics=regression_metrics`; with a `MixingCollator` it needs
+    `compute_loss_func=soft_target_loss`. Pass the video processor as `processing_class`: it is saved with every
     checkpoint.
 
     Args:
-        *args, **kwargs: see `transformers.Trainer`.
+        model, args, *more, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to `collate_clips`.
-        compute_metrics: defaults to top-1 and top-5 accuracy, or mean average precision; None for the loss alone.
+        compute_metrics: defaults to top-1 and top-5 accuracy, mean average precision, or the errors of a regression;
+            None for the loss alone.
         distillation: a teacher and how to learn from it; by default that of `args.distillation_teacher`, if any.
 
     Raises:
@@ -54,30 +57,36 @@ class VideoTrainer(PublishingMixin, Trainer):
     """
 
     optimizer: torch.optim.Optimizer | None
+    _signature_columns: list[str]
 
     def __init__(
         self,
-        *args: Any,
-        data_collator: Callable = collate_clips,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        *more: Any,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
         distillation: Distillation | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
-        super().__init__(*args, data_collator=data_collator, compute_metrics=compute_metrics, **kwargs)
-        problem_type = self.model.config.problem_type
+        super().__init__(model, args, data_collator or collate_clips, *more, compute_metrics=compute_metrics, **kwargs)
+        problem_type = problem_type_of(self.model.config)
+        if compute_metrics is video_metrics and problem_type == "regression":
+            self.compute_metrics = regression_metrics
         if isinstance(self.args, VideoTrainingArguments):
             self.args.check_problem_type(problem_type)
-            if compute_metrics is video_metrics and not isinstance(self.eval_dataset, dict):
-                self.args.check_metric(problem_type, self.model.config.num_labels)
-        if problem_type == "multi_label_classification" and self.args.metric_for_best_model == "top1_accuracy":
-            self.args.metric_for_best_model = "mean_average_precision"
+            eval_sets = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
+            loss_alone = compute_metrics is None or self.args.prediction_loss_only
+            if compute_metrics is video_metrics:
+                self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
+            self.args.choose_metric(problem_type, eval_sets, loss_alone)
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
             # A last batch of one video has no variance to normalise by.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(RecordFactsCallback())
+        self.add_callback(RecordFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
@@ -131,10 +140,15 @@ class VideoTrainer(PublishingMixin, Trainer):
         return classification_loss(
             outputs["logits"],
             labels,
-            self.model.config.problem_type or "single_label_classification",
+            problem_type_of(self.model.config),
             label_smoothing=self.args.label_smoothing_factor if self.model.training else 0.0,
             num_label_values=num_items_in_batch,
         )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        # The collators ask for it, though no model does.
+        self._signature_columns = [*{*self._signature_columns, SAMPLE_KEY}]
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
 
+import hf_video
 from hf_video.hub import publish, publishing, stage
 from hf_video.hub.model_card import write_card, write_evaluation_results
+from tests.hub.conftest import TINY_CLASSIFIERS
 from tests.hub_server.fixtures import run_in_fresh_process
 
 REPO = "alice/model"
@@ -60,6 +62,18 @@ def test_its_example_runs_for_a_stranger(trained, hub, digits, tmp_path):
     process = run_in_fresh_process(hub, example, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "'score':" in process.stdout and "'label': '" in process.stdout
+
+
+def test_a_regression_has_values_and_errors(tmp_path, hub):
+    config = hf_video.VideoViTConfig(**TINY_CLASSIFIERS["VideoViT"], id2label={0: "speed"}, label2id={"speed": 0})
+    hf_video.VideoViTForVideoClassification(config).save_pretrained(tmp_path)
+    errors = {"eval_mse": 0.123456, "eval_mae": 0.25, "eval_r2": 0.5}
+    write_card(tmp_path, REPO, {"data": {"validation": {"num_videos": 7}}, "validation": errors, "recipe": {}})
+    card = ModelCard.load(tmp_path / "README.md")
+    card.validate()
+    assert card.data.metrics == ["mse", "mae", "r_squared"]
+    assert "| own videos | validation | 7 | 1 clips x 1 crops | mean squared error | 0.1235 |" in card.text
+    assert "It estimates 1 values: speed." in card.text and "classes" not in card.text
 
 
 def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unverified):

@@ -40,9 +40,10 @@ def make_classifier(family, **options):
     return getattr(hf_video, f"{family}ForVideoClassification")(configuration).eval()
 
 
-def test_families_have_the_same_rule():
+@pytest.mark.parametrize("file", ["views", "loss"])
+def test_families_have_the_same_rule(file):
     folder = Path(hf_video.__file__).parent / "models"
-    texts = {(folder / name / f"views_{name}.py").read_text() for name in FAMILIES.values()}
+    texts = {(folder / name / f"{file}_{name}.py").read_text() for name in FAMILIES.values()}
     assert len(texts) == 1
 
 

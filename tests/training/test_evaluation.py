@@ -21,7 +21,7 @@ class MeanPixelClassifier(torch.nn.Module):
 
     def __init__(self, problem_type=None, dtype=torch.float32):
         super().__init__()
-        self.config = type("Config", (), {"problem_type": problem_type})
+        self.config = type("Config", (), {"problem_type": problem_type, "num_labels": 3})
         self.device, self.dtype = torch.device("cpu"), dtype
 
     def forward(self, pixel_values):

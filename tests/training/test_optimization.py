@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from transformers import Trainer, TrainingArguments
 
+import hf_video
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.training import parameter_groups, parameter_settings
+from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_groups, parameter_settings
 from hf_video.training.optimization import NO_WEIGHT_DECAY
+from tests.hub.conftest import TINY_CLASSIFIERS
 
 SIZES = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 24, "num_labels": 2}
 
@@ -98,6 +101,36 @@ def test_every_trainable_parameter_is_in_one_group_and_the_head_leads(model):
     assert set(grouped) == {id(parameter) for parameter in model.parameters()} - {id(frozen)}
     assert groups[0]["lr"] == 1e-3 == max(group["lr"] for group in groups)
     torch.optim.AdamW(groups)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "spared"),
+    [
+        (
+            "VideoViT",
+            {"layer_scale_init_value": 0.1, "position_embedding_type": "learned", "use_class_token": True},
+            4,
+        ),
+        ("VideoMamba", {}, 8),
+        ("MemoryBankQFormer", {}, 4),
+    ],
+)
+def test_what_has_a_place_or_a_scale_of_its_own_is_not_decayed(family, options, spared, tmp_path):
+    """By `VideoTrainer`, and by a plain `Trainer` with the optimizer made for it, which does it otherwise."""
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **options)
+    model = getattr(hf_video, f"{family}ForVideoClassification")(config)
+    marks = ("token", "position_embedding", "layer_scale", "A_log", ".D", "norm_f")
+    own = {name for name, _ in model.named_parameters() if any(mark in name for mark in marks)}
+    assert len(own) == spared
+    ours = VideoTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no", load_best_model_at_end=False)
+    settings = parameter_settings(model, weight_decay=0.1, no_weight_decay=NO_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(parameter_groups(model, settings, learning_rate=1e-3))
+    plain = TrainingArguments(str(tmp_path), use_cpu=True, weight_decay=0.1)
+    assert own & set(Trainer(model, plain).get_decay_parameter_names(model))
+    for trainer in (VideoTrainer(model, ours), Trainer(model, plain, optimizers=(optimizer, None))):
+        groups = trainer.create_optimizer().param_groups
+        decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+        assert decayed and not {name for name, p in model.named_parameters() if id(p) in decayed} & own
 
 
 def test_errors():

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .frame_bank import Bank
 from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans
+from .loss_memory_bank_qformer import classification_loss
 from .memory_bank import MemoryBank
 from .relative_positions_memory_bank_qformer import add_relative_scores, uses_relative_positions
 from .views_memory_bank_qformer import average_views, flatten_views
@@ -640,6 +641,7 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout)
         hidden_size = config.qformer_config.hidden_size
         self.classifier = nn.Linear(hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.loss_function = classification_loss
         self.post_init()
 
     @can_return_tuple

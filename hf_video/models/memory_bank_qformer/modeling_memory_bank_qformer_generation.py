@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
@@ -132,6 +133,10 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self.memory_bank_qformer = MemoryBankQFormerModel(config)
         auto_class = AutoModelForSeq2SeqLM if config.text_config.is_encoder_decoder else AutoModelForCausalLM
         self.language_model = auto_class.from_config(config.text_config)
+        if config.video_token_id is None or config.text_config.is_encoder_decoder:
+            # By the name of a loss that shifts labels `Trainer` leaves the first of each text out of its count. Here
+            # it is predicted too: the video, or the decoder's start token, comes before it.
+            self.loss_type, self.loss_function = None, ForCausalLMLoss
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

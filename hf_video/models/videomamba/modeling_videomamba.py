@@ -35,6 +35,7 @@ from .layer_videomamba import (
     VideoMambaScan,
     VideoMambaTimeStepProjection,
 )
+from .loss_videomamba import classification_loss
 from .masking_videomamba import check_mask, draw_mask
 from .teacher_videomamba import VideoMambaTeacher
 from .views_videomamba import average_views, flatten_views
@@ -241,6 +242,7 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         self.videomamba = VideoMambaModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.loss_function = classification_loss
         self.post_init()
 
     def pool(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -353,6 +355,8 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
     the same places. Targets are given as `labels`, or come from the teacher of `set_teacher`.
     """
 
+    # For Trainer: the loss is the mean of a call.
+    accepts_loss_kwargs = False
     position_embeddings: torch.Tensor
 
     def __init__(self, config: VideoMambaConfig):

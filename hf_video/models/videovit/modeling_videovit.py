@@ -21,6 +21,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
+from .loss_videovit import classification_loss
 from .masking_videovit import check_mask, select_tokens
 from .patches_videovit import VideoViTPatchEmbeddings, patchify
 from .position_embeddings_videovit import (
@@ -425,6 +426,7 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         self.fc_norm = make_norm(config, config.hidden_size, eps) if config.use_mean_pooling else None
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()
+        self.loss_function = classification_loss
         self.post_init()
 
     def pool(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -571,6 +573,8 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
 
     # How many tokens the encoder sees is known from the masks' values alone.
     _can_compile_fullgraph = False
+    # For Trainer: the loss is the mean of a call.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: VideoViTConfig):
         config = config.with_final_norm()

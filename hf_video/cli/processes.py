@@ -1,0 +1,47 @@
+"""The processes that a launcher starts: how many were asked for, and whether they work together."""
+
+import os
+
+# By torchrun and by the launchers of MPI, as accelerate reads them.
+_WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def launched_processes() -> int:
+    """How many processes the launcher of this one says that it started; 1 without a launcher."""
+    return next((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdecimal()), 1)
+
+
+def require_one_process(command: str) -> None:
+    """Refuses a launcher before a command that would do the same work on each process.
+
+    Raises:
+        ValueError: a launcher started several processes.
+    """
+    if (number := launched_processes()) > 1:
+        raise ValueError(
+            f"{command} works on one process, and a launcher started {number}: run it without torchrun, accelerate "
+            "launch or mpirun."
+        )
+
+
+def check_processes(world_size: int) -> None:
+    """Refuses to train on fewer processes than were asked for.
+
+    Args:
+        world_size: how many take part, as `TrainingArguments` say.
+
+    Raises:
+        ValueError: a launcher started more, which would all train alone, into one folder; or accelerate was asked for
+            several and started one, as it does on CPUs: it then sets the address of a main process, and no number.
+    """
+    number = launched_processes()
+    if number > world_size:
+        raise ValueError(
+            f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "
+            "where an accelerator takes a single process, or no launcher."
+        )
+    if {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= set(os.environ) and not set(_WORLD_SIZES) & set(os.environ):
+        raise ValueError(
+            "accelerate launch was asked for several processes and started one, as it does on CPUs: use torchrun, or "
+            "accelerate launch --multi_gpu, which starts them there, too."
+        )

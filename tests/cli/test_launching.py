@@ -1,0 +1,114 @@
+"""The commands under torchrun and accelerate launch, on a machine without an accelerator."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_video.cli.main import main
+from hf_video.cli.processes import check_processes
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
+from .conftest import TINY_MODEL
+
+ROOT = Path(__file__).parents[2]
+# As scripts they are torchrun and accelerate launch.
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "PORT")
+ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "PORT")
+ACCELERATE_ON_CPUS = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
+GLOBAL_BATCH_SIZE = 8
+
+
+def launch(launcher, *words):
+    """Runs `hf-video WORDS`, without a launcher on this one process, and returns what came of it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        launcher = [word.replace("PORT", str(probe.getsockname()[1])) for word in launcher]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *launcher, "-m", "hf_video.cli", *map(str, words)]
+    return subprocess.run(command, env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, timeout=250)
+
+
+def train(launcher, digits, folder):
+    """The losses of all steps and evaluations of `hf-video train`, as its last checkpoint has them."""
+    num_processes = 2 if launcher else 1
+    options = ["--epochs", 2, "--batch-size", GLOBAL_BATCH_SIZE // num_processes, "logging_steps=1"]
+    words = ["train", digits, "--output-dir", folder, *TINY_MODEL, "--num-attention-heads", 2, *options]
+    finished = launch(launcher, *words)
+    assert finished.returncode == 0, finished.stderr[-5000:]
+    assert finished.stdout.count("top-1 accuracy") == 1
+    assert json.loads((folder / "training_facts.json").read_text())["recipe"]["world_size"] == num_processes
+    state = max(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name.split("-")[1]))
+    history = json.loads(state.read_text())["log_history"]
+    return [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
+
+
+@pytest.fixture(scope="module")
+def losses_of_one(digits, tmp_path_factory):
+    return train((), digits, tmp_path_factory.mktemp("one") / "model")
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate launch"])
+def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses_of_one, tmp_path):
+    losses = train(launcher, digits, tmp_path / "model")
+    assert len(set(losses)) == len(losses) == 6
+    np.testing.assert_allclose(losses, losses_of_one, rtol=0, atol=1e-5)
+
+
+def test_two_processes_train_answers(tmp_path):
+    for each in tiny_pair():
+        each.save_pretrained(tmp_path / "start")
+    rows = []
+    for number in range(4):
+        encode_video(tmp_path / f"{number}.mp4", make_frames(8))
+        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
+    for split in ("train", "validation"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}.json").write_text(json.dumps(rows))
+    words = [f"model={tmp_path / 'start'}", f"output_dir={tmp_path / 'model'}", f"video_root={tmp_path}"]
+    finished = launch(TORCHRUN, "train-answers", tmp_path / "data", *words, "epochs=1", "batch_size=2", "num_frames=3")
+    assert finished.returncode == 0, finished.stderr[-5000:]
+    assert finished.stdout.count("try it") == finished.stdout.count("right answers") == 1
+    state = json.loads((tmp_path / "model" / "checkpoint-1" / "trainer_state.json").read_text())
+    assert (state["global_step"], state["train_batch_size"]) == (1, 2)
+
+
+def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path):
+    finished = launch(ACCELERATE_ON_CPUS, "train", digits, "--output-dir", tmp_path / "model", *TINY_MODEL)
+    assert finished.returncode != 0 and not (tmp_path / "model").exists()
+    assert "accelerate launch was asked for several processes and started one" in finished.stderr
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_processes_that_would_train_alone_are_refused(name, monkeypatch):
+    monkeypatch.setenv(name, "2")
+    check_processes(2)
+    with pytest.raises(ValueError, match="A launcher started 2 processes, but this one would train alone"):
+        check_processes(1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["probe", "DATA", "--model", "MODEL", "--output-dir", "DIR"],
+        ["evaluate", "DATA", "--model", "MODEL"],
+        ["publish", "DIR", "NAME/model"],
+        ["demo"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_for_one_process_are_refused_on_several(words, fails, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    message = fails(*words)
+    assert f"hf-video {words[0]} works on one process, and a launcher started 2" in message
+
+
+def test_a_machine_is_described_on_any_number_of_processes(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["env"]) == 0 and "accelerator" in capsys.readouterr().out

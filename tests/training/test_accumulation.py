@@ -1,0 +1,148 @@
+"""Gradients of an accumulated batch: those of the whole batch, for every head, loss and trainer."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    default_data_collator,
+    set_seed,
+)
+
+import hf_video
+from hf_video.training import VideoTrainer, VideoTrainingArguments
+from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
+from tests.hub.conftest import TINY_CLASSIFIERS
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, SIZES
+from tests.models.memory_bank_qformer.test_generation import KINDS, PLACE, make_model
+
+NUM_CLIPS = 4
+CLASSES = torch.tensor([0, 2, 1, 2])
+TARGETS = torch.tensor([[1.0, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1]])
+VALUES = torch.tensor([[0.5], [-2.0], [3.0], [1.0]])
+# The problem type that the configuration names, and labels; without one their dtype decides.
+PROBLEMS = {
+    "single label": ("single_label_classification", CLASSES),
+    "single label unsaid": (None, CLASSES),
+    "multi-label": ("multi_label_classification", TARGETS),
+    "regression of one value": ("regression", VALUES[:, 0]),
+    "regression of one value, unsaid": (None, VALUES[:, 0]),
+    "regression of several values": ("regression", TARGETS * VALUES),
+}
+TRAINERS = {"Trainer": (Trainer, {}), "VideoTrainer": (VideoTrainer, {"data_collator": default_data_collator})}
+
+
+class RecordGradients(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def gradients(model, items, folder, batch_size, trainer_class=Trainer, arguments_class=VideoTrainingArguments, **kw):
+    """Those of the first step, which sees all items."""
+    recorded = RecordGradients()
+    arguments = arguments_class(
+        str(folder),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=len(items) // batch_size,
+        max_steps=1,
+        max_grad_norm=0,
+        use_cpu=True,
+        disable_tqdm=True,
+        eval_strategy="no",
+        save_strategy="no",
+        load_best_model_at_end=False,
+    )
+    trainer = trainer_class(copy.deepcopy(model), arguments, train_dataset=items, callbacks=[recorded], **kw)
+    trainer.train()
+    return recorded.found
+
+
+def check(model, items, folder, **kwargs):
+    for module in model.modules():
+        for name in ("p", "dropout", "dropout_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    alone = copy.deepcopy(model).train()
+    alone(**default_data_collator(items)).loss.backward()
+    expected = {name: p.grad for name, p in alone.named_parameters() if p.grad is not None}
+    assert max(gradient.abs().max() for gradient in expected.values()) > 1e-3
+    for batch_size in (len(items), 1):
+        found = gradients(model, items, folder, batch_size, **kwargs)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def rows(**tensors):
+    """One item a clip."""
+    return [{name: tensor[row] for name, tensor in tensors.items()} for row in range(NUM_CLIPS)]
+
+
+def pixels(*shape):
+    return torch.randn(NUM_CLIPS, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def make(name, family, **options):
+    set_seed(0)
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family] | options)
+    return getattr(hf_video, f"{family}{name}")(config)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("family", TINY_CLASSIFIERS)
+@pytest.mark.parametrize("head", ["ForVideoClassification", "ForImageClassification"])
+def test_classification(head, family, problem, trainer, tmp_path):
+    if head == "ForImageClassification" and family == "MemoryBankQFormer":
+        return  # It classifies no images.
+    problem_type, labels = PROBLEMS[problem]
+    options = {"num_frames": 1, "tubelet_size": 1} if head == "ForImageClassification" else {}
+    num_labels = 1 if "one value" in problem else 3
+    model = make(head, family, problem_type=problem_type, num_labels=num_labels, **options)
+    clips = pixels(*([] if options else [4]), 3, 32, 32)
+    trainer_class, arguments = TRAINERS[trainer]
+    check(model, rows(pixel_values=clips, labels=labels), tmp_path, trainer_class=trainer_class, **arguments)
+
+
+def test_masked_autoencoding(tmp_path):
+    model = make("ForPreTraining", "VideoViT", use_class_token=False, decoder_hidden_size=24)
+    mask = torch.rand(NUM_CLIPS, 8, generator=torch.Generator().manual_seed(1)).argsort(1) < 6
+    check(model, rows(pixel_values=pixels(4, 3, 32, 32), bool_masked_pos=mask), tmp_path)
+
+
+def test_masked_feature_alignment(tmp_path):
+    model = make("ForPreTraining", "VideoMamba", projection_dim=12)
+    mask = torch.rand(NUM_CLIPS, 16, generator=torch.Generator().manual_seed(1)).argsort(1) < 8
+    features = nn.functional.normalize(pixels(model.config.num_aligned_layers, 9, 12), dim=-1)
+    check(model, rows(pixel_values=pixels(4, 3, 32, 32), bool_masked_pos=mask, labels=features), tmp_path)
+
+
+def answers(model, lengths=(5, 2, 4, 1)):
+    """Clips and texts of a prompt of two tokens, with an answer each, padded on the right."""
+    longest = max(lengths)
+    places = 0 if model.config.video_token_id is None else SIZES["num_query_tokens"]
+    words = torch.randint(3, 60, (NUM_CLIPS, longest), generator=torch.Generator().manual_seed(2))
+    has_word = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    learned = words.masked_fill(~has_word, -100)
+    before = torch.cat([torch.full((NUM_CLIPS, places), PLACE), torch.full((NUM_CLIPS, model.num_prompted), 3)], dim=1)
+    if model.config.text_config.is_encoder_decoder:
+        ids, mask, labels = before, torch.ones_like(before), learned
+    else:
+        ids = torch.cat([before, words * has_word], dim=1)
+        mask = torch.cat([torch.ones_like(before), has_word.long()], dim=1)
+        labels = torch.cat([torch.full_like(before, -100), learned], dim=1)
+    frames = pixels(6, 5, QFORMER["encoder_hidden_size"])
+    return rows(vision_embeds=frames, input_ids=ids, attention_mask=mask, labels=labels)
+
+
+@pytest.mark.parametrize("trainer", ["Trainer", "AnswerTrainer"])
+@pytest.mark.parametrize("num_prompted", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_generation(kind, num_prompted, trainer, tmp_path):
+    """Answers of different lengths: each of their tokens counts alike. Without a prompt the first one does, too."""
+    model = make_model(kind, use_qformer_text_input=False)
+    model.num_prompted = num_prompted
+    options = {"trainer_class": AnswerTrainer, "arguments_class": AnswerTrainingArguments}
+    options = options if trainer == "AnswerTrainer" else {}
+    check(model, answers(model), tmp_path, data_collator=default_data_collator, **options)
