@@ -66,8 +66,9 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     if config.get("clip_norm_type", "l2") not in ("l2", "none"):
         raise ConversionError(f"`clip_norm_type` must be 'l2' or 'none', got {config['clip_norm_type']!r}.")
     given_ssm = {name: value for name, value in ssm.items() if name in SSM_ARGUMENTS and value != "auto"}
-    if int(given_ssm.get("expand", 0) * found["embed_dim"]) == found["ssm_cfg"]["expand"] * found["embed_dim"]:
-        # The original cuts the width off to a whole number: another factor gives the same.
+    inner, width = weights["layers.0.mixer.A_log"].shape[0], found["embed_dim"]
+    if int(given_ssm.get("expand", 0) * width) == inner:
+        # The original cuts the width off to a whole number: other factors give the same.
         found["ssm_cfg"]["expand"] = given_ssm["expand"]
     found["ssm_cfg"] = agree(given_ssm, found["ssm_cfg"])
     grid, is_image = found.pop("grid"), found.pop("is_image")
@@ -117,7 +118,9 @@ def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
 
 
 def both_sides(size: int | list[int]) -> list[int]:
-    """Height and width of what may be given as one number."""
+    """Height and width of what may be given as one number; `ConversionError` if it is neither."""
+    if not isinstance(size, int) and len(size) != 2:
+        raise ConversionError(f"A size must be one number or height and width, got {size}.")
     return [size, size] if isinstance(size, int) else list(size)
 
 
@@ -148,7 +151,7 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
         "ssm_cfg": {
             "d_state": state_size,
             "d_conv": mixer["conv1d.weight"].shape[-1],
-            "expand": inner // width if inner % width == 0 else inner / width,
+            "expand": find_factor(inner, width),
             "dt_rank": mixer["dt_proj.weight"].shape[1],
             "bias": "in_proj.bias" in mixer,
             "conv_bias": "conv1d.bias" in mixer,
@@ -160,6 +163,14 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     else:
         sizes["num_classes"] = weights["head.weight"].shape[0] if "head.weight" in weights else 0
     return sizes
+
+
+def find_factor(inner: int, width: int) -> int | float:
+    """`expand`, with which `int(expand * width)` is `inner`: a quotient may be rounded down to less than that."""
+    if inner % width == 0:
+        return inner // width
+    factor = inner / width
+    return factor if int(factor * width) == inner else math.nextafter(factor, math.inf)
 
 
 def encoder_config(original: dict[str, Any]) -> dict[str, Any]:

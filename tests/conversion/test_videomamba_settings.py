@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from conversion.videomamba import main
+from conversion.videomamba_config import find_factor
 from tests.goldens import assert_float32_close, assert_float64_close, load_golden
 
 from .videomamba_original import Original, pair, random_weights
@@ -166,6 +167,12 @@ def test_layers_that_the_original_recomputes(tmp_path, change, layers):
     assert config.gradient_checkpointing_layers == layers
 
 
+def test_the_width_of_a_mixer_is_found_whatever_it_is_a_multiple_of():
+    for width in (24, 49, 192, 193):
+        for inner in range(1, 3 * width):
+            assert int(find_factor(inner, width) * width) == inner
+
+
 def test_crops_fit_into_frames_of_any_aspect(tmp_path):
     kwargs = {**VIDEO, "img_size": [48, 64]}
     convert(tmp_path, kwargs)
@@ -182,6 +189,7 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
     [
         ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which is no square: give `img_size`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
+        (VIDEO, {"img_size": [32]}, "one number or height and width, got [32]"),
         ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
         ({**VIDEO, "patch_size": [8, 16]}, {"patch_size": 16}, "patch_size=16, the tensors say [8, 16]"),
     ],

@@ -54,9 +54,9 @@ class VideoMambaTeacher(nn.Module):
             num_layers: how many of the last layers to take features of.
 
         Returns:
-            Features `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which
-            is the mean over the frames, and the patches, layers in rising order; and the attention that the class
-            token pays to the patches of its frame in the last layer, mean over the heads, `(batch_size, t, h * w)`.
+            Features `(batch_size, num_layers, 1 + t * h * w, num_features)`, of the class token, which is the mean
+            over the frames, and the patches, layers in rising order; and the attention that the class token pays to
+            the patches of its frame in the last layer, mean over the heads, `(batch_size, t, h * w)`.
 
         Raises:
             ValueError: if the model does not give a class token, a token for each patch, and its attention.

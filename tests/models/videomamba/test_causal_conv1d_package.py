@@ -16,12 +16,11 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import causal_conv1d_package as adapter
 from hf_video.models.videomamba import layer_videomamba, selective_scan
 from hf_video.models.videomamba.layer_videomamba import FUSED_CONVOLUTIONS, PACKAGE, choose_convolution
-from hf_video.models.videomamba.selective_scan_mamba_ssm import INTERFACE as SCAN_INTERFACE
 from hf_video.models.videomamba.selective_scan_mamba_ssm import load_interface
 
 from .test_selective_scan import compare_models
 from .test_selective_scan_cpu import reference_convolution
-from .test_selective_scan_mamba_ssm import SelectiveScanFn
+from .test_selective_scan_mamba_ssm import install
 from .videomamba_testing import make, random_clips
 
 
@@ -117,11 +116,7 @@ def fresh_probes(monkeypatch):
 @pytest.fixture
 def scan_of_mamba_ssm(monkeypatch):
     """mamba-ssm, chosen on the CPU, too."""
-    interface = types.ModuleType(f"mamba_ssm.{SCAN_INTERFACE}")
-    interface.SelectiveScanFn = SelectiveScanFn
-    for name in ("mamba_ssm", "mamba_ssm.ops"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    install(monkeypatch)
     backend = selective_scan.BACKENDS["mamba_ssm"]._replace(why_not=lambda situation: None)
     monkeypatch.setitem(selective_scan.BACKENDS, "mamba_ssm", backend)
     load_interface.cache_clear()
@@ -226,7 +221,7 @@ class Copies:
         return counted
 
 
-def mix_counting_copies(monkeypatch, make_convolution=None):
+def mix_counting_copies(monkeypatch):
     monkeypatch.setenv(selective_scan.BACKEND_VARIABLE, "mamba_ssm")
     model = make(VideoMambaForVideoClassification)
     mixer, tokens = model.videomamba.layers[0].mixer, torch.randn(2, 65, 32)

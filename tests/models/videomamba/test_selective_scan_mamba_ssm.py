@@ -52,14 +52,19 @@ class SelectiveScanFn:
             return (*thread.submit(differentiate).result(), None, None)
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """A package of that name, whose interface can be exchanged."""
+def install(monkeypatch):
+    """A package of that name; returns its interface, which can be exchanged."""
     interface = types.ModuleType(f"mamba_ssm.{adapter.INTERFACE}")
     interface.SelectiveScanFn = SelectiveScanFn
     for name in ("mamba_ssm", "mamba_ssm.ops"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    return interface
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    interface = install(monkeypatch)
     caches = (adapter.load_interface, adapter.probe)
     for cache in caches:
         cache.cache_clear()
