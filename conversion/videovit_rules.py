@@ -181,7 +181,8 @@ def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]
         "attention_probs_dropout_prob": original["attn_drop_rate"],
         "drop_path_rate": original["drop_path_rate"],
         "qkv_bias": original["qkv_bias"],
-        "qk_scale": original["qk_scale"],
+        # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
+        "qk_scale": original["qk_scale"] or None,
         "use_cosine_attention": original["cos_attn"],
         # `use_checkpoint` and `with_cp` recompute all layers; here training switches that on.
         "gradient_checkpointing_layers": None,

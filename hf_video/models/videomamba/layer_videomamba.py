@@ -190,7 +190,9 @@ class VideoMambaScan(nn.Module):
 class VideoMambaMixer(nn.Module):
     """
     Gated state space layer. In two directions it is VideoMamba's and Vision Mamba's: both scans read one input
-    projection and share one gate, and their outputs are summed, not averaged.
+    projection and share one gate, and their outputs are summed, not averaged. There is no `inference_params`, which
+    continues mamba-ssm's `Mamba` token by token: two directions cannot be continued. `selective_scan` can, by its
+    `initial_state`.
     """
 
     def __init__(self, config: VideoMambaConfig):

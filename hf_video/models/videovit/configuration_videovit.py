@@ -50,10 +50,13 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Dropout before the classifier.
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the truncated normal initialisation.
+        weight_init (`"trunc_normal"` or `"xavier_uniform"`, defaults to `"trunc_normal"`):
+            How the weights of linear layers begin. VideoMAE fine-tunes from the former and pre-trains from the latter
+            (Glorot and Bengio, 2010). The classifier always begins with the former.
         classifier_init_scale (`float`, defaults to 1.0):
             Factor on the initial weights of the classifier; VideoMAE fine-tunes with 0.001.
         norm_type (`"layer_norm"` or `"rms_norm"`, defaults to `"layer_norm"`):
-            Normalisation used everywhere.
+            Normalisation used everywhere, over the channels of one token.
         layer_norm_eps (`float`, defaults to 1e-6):
             Epsilon of the norms.
         head_norm_eps (`float`, *optional*):
@@ -66,7 +69,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         qk_scale (`float`, *optional*):
             Factor on the attention scores; `head_dim ** -0.5` when not given.
         use_qk_norm (`bool`, defaults to `False`):
-            Whether queries and keys are normalised per head, before RoPE.
+            Whether queries and keys are normalised per head, before RoPE, with the epsilon `layer_norm_eps`.
         use_cosine_attention (`bool`, defaults to `False`):
             Whether attention scores are cosines times a learned scale per head, as VideoMAE V2 offers.
         layer_scale_init_value (`float`, defaults to 0.0):
@@ -82,7 +85,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Token grid (t, h, w) that the sinusoidal table is built for before it is resized to the configured input
             size; that size's own grid when not given.
         detach_position_embeddings (`bool`, defaults to `False`):
-            Whether learned positions are kept from training, as the originals do.
+            Whether learned positions are kept from training, as the originals do. From scratch they stay at their
+            random start.
         rope_theta (`float`, defaults to 100.0):
             Base of the RoPE frequencies.
         use_class_token (`bool`, defaults to `False`):
@@ -107,7 +111,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Normalisation of the input, undone to build the reconstruction target.
         gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
             Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
-            the given indices, or all (`None`). The decoder of pre-training, which sees most tokens, always is.
+            the given indices, or all when not given. `every_n_layers` above 1 in the call that switches it on comes
+            first. The decoder of pre-training, which sees most tokens, is always recomputed.
         require_even_token_frames (`bool`, defaults to `False`):
             Whether [`VideoViTBackbone`] refuses an odd number of token frames, as STMixer does.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
@@ -135,6 +140,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     drop_path_rate: float | int = 0.0
     classifier_dropout: float | int = 0.0
     initializer_range: float = 0.02
+    weight_init: Literal["trunc_normal", "xavier_uniform"] = "trunc_normal"
     classifier_init_scale: float | int = 1.0
     norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
     layer_norm_eps: float = 1e-6
@@ -198,6 +204,14 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels; what fills no patch is dropped."""
         t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
         return t, h, w
+
+    @property
+    def recomputed_layers(self) -> list[int]:
+        """Indices of the layers that gradient checkpointing recomputes, where it is switched on."""
+        layers = self.gradient_checkpointing_layers
+        if isinstance(layers, list):
+            return layers
+        return list(range(self.num_hidden_layers if layers is None else layers))
 
     def with_final_norm(self) -> "VideoViTConfig":
         """This configuration if it decides on the final norm, otherwise a copy that has one: others may share it."""
@@ -264,12 +278,12 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(f"`decoder_mask_ratio` must be 0, 0.25, 0.5 or 0.75, got {self.decoder_mask_ratio}.")
         for name in ("num_hidden_layers", "num_labels"):
             self._check_minimum(name, 0)
-        layers, depth = self.gradient_checkpointing_layers, self.num_hidden_layers
-        exist = layers in range(depth + 1) if isinstance(layers, int) else set(layers or []) <= set(range(depth))
-        if not exist:
+        recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
+        if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
             raise ValueError(
-                f"`gradient_checkpointing_layers` must be a number of layers from 0 to {depth} or a list of indices "
-                f"below {depth}, got {layers}."
+                f"`gradient_checkpointing_layers` must be a number from 1 to {self.num_hidden_layers}, the layers "
+                f"there are, or a list of their indices from 0, got {chosen}; for none of them, leave gradient "
+                "checkpointing off."
             )
         for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:

@@ -118,7 +118,8 @@ def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention with one fused projection (rows: all queries, all keys, all values). Queries and values
-    have a bias, together in `qv_bias`; keys have one where the configuration says so.
+    have a bias, together in `qv_bias`; keys have one where the configuration says so. There is no mask: all clips of a
+    batch have as many tokens.
 
     Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -275,7 +276,12 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
             is_classifier = module is getattr(self, "classifier", None)
-            init.trunc_normal_(module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1))
+            if self.config.weight_init == "xavier_uniform" and not is_classifier:
+                init.xavier_uniform_(module.weight)
+            else:
+                init.trunc_normal_(
+                    module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1)
+                )
         elif isinstance(module, VideoViTPositionEmbeddings):
             if isinstance(module.weight, nn.Parameter):
                 init.trunc_normal_(module.weight, std=std)
@@ -295,15 +301,12 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         elif isinstance(module, VideoViTForPreTraining):
             init.trunc_normal_(module.mask_token, std=std)
 
-    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        """As the base class, but of the encoder's layers only those that the configuration chooses."""
-        super()._set_gradient_checkpointing(*args, **kwargs)
-        chosen = self.config.gradient_checkpointing_layers
-        if chosen is None:
-            return
-        for index, layer in enumerate(self.base_model.layers):
-            is_chosen = index < chosen if isinstance(chosen, int) else index in chosen
-            layer.gradient_checkpointing = layer.gradient_checkpointing and is_chosen
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
+        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        super()._set_gradient_checkpointing(enable, **kwargs)
+        if enable and kwargs.get("every_n_layers", 1) == 1:
+            for number, layer in enumerate(self.base_model.layers):
+                layer.gradient_checkpointing = number in self.config.recomputed_layers
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """

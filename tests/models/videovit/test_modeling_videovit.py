@@ -1,5 +1,7 @@
 """VideoViT beyond Transformers' common tests: options, sizes, losses, and what its errors say."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +78,17 @@ def test_initial_weights_are_the_same_on_the_meta_device_and_by_from_pretrained(
         assert torch.equal(loaded.state_dict()[f"videovit.{name}"], value), name
     assert 0 < loaded.classifier.weight.std() < 1e-4
     assert torch.equal(loaded.fc_norm.weight, torch.ones(36)) and not loaded.fc_norm.bias.any()
+
+
+def test_weights_can_begin_as_those_of_videomae_pre_training():
+    """Xavier's uniform distribution ends at sqrt(6 / (inputs + outputs)); the classifier keeps its own scale."""
+    model = make(VideoViTForVideoClassification, weight_init="xavier_uniform", classifier_init_scale=0.001)
+    for name, module in model.videovit.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            bound = math.sqrt(6 / (module.in_features + module.out_features))
+            assert 0.98 * bound < module.weight.abs().max() <= bound, name
+            assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+    assert model.classifier.weight.abs().max() < 1e-4
 
 
 def test_sinusoidal_positions_survive_half_precision_loading(tmp_path):
