@@ -91,9 +91,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
     original, weights, processor = read_model_folder(arguments.checkpoint)
     if original.get("model_type") != "vit":
         raise ConversionError(f"Expected the model type 'vit', got {original.get('model_type')!r}.")
-    if arguments.num_frames % arguments.tubelet_size:
+    tubelet_size = arguments.tubelet_size or min(2, arguments.num_frames)
+    if arguments.num_frames % tubelet_size:
         raise ConversionError(
-            f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {arguments.tubelet_size}."
+            f"--num-frames {arguments.num_frames} must be a multiple of --tubelet-size {tubelet_size}."
         )
     labels: dict[str, Any] = {"num_labels": num_labels_of_new_head(arguments)}
     if "classifier.weight" in weights:
@@ -103,7 +104,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         **labels,
         key_bias=has_key_bias(weights),
         num_frames=arguments.num_frames,
-        tubelet_size=arguments.tubelet_size,
+        tubelet_size=tubelet_size,
         use_class_token=True,
         use_mean_pooling=False,
         position_embedding_type="learned",
@@ -128,7 +129,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
     )
-    parser.add_argument("--tubelet-size", type=positive_int, default=2, help="frames of a patch (default: 2)")
+    parser.add_argument(
+        "--tubelet-size", type=positive_int, help="frames of a patch (default: 2, or 1 for an image model)"
+    )
     parser.add_argument(
         "--inflation",
         choices=("centre", "mean"),

@@ -7,6 +7,7 @@ _PUBLIC_NAMES = {
     "AttentiveProbe": ".probes",
     "Distillation": ".distillation",
     "EMACallback": ".ema",
+    "NO_WEIGHT_DECAY": ".optimization",
     "VideoTrainer": ".trainer",
     "VideoTrainingArguments": ".arguments",
     "add_lora": ".adaptation",

@@ -39,7 +39,7 @@ def save_image_vit(folder, **processor):
 
 def convert_image_vit(folder, **processor):
     save_image_vit(folder / "source", **processor)
-    image_vit.main([str(folder / "source"), str(folder / "model"), "--num-frames", "1", "--tubelet-size", "1"])
+    image_vit.main([str(folder / "source"), str(folder / "model"), "--num-frames", "1"])
     return folder / "model"
 
 
