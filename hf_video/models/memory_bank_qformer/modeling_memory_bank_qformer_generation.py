@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationMixin, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
@@ -495,12 +495,15 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 As in `forward`; texts are padded on either side. A `memory` is grown in place by the frames, unless an
                 error is raised. Without a text the model begins one.
             kwargs (*optional*):
-                Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`.
+                Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`, also for
+                `None`. Penalties, n-grams and lengths, `max_length` and `min_length` too, are of generated tokens
+                alone, as in MA-LMM, whose language model gets embeddings and no ids of the prompt. So a row of a
+                batch gets what it gets alone.
 
         Returns:
             What the language model's `generate` returns: `torch.LongTensor` of shape `(batch_size *
-            num_return_sequences, length)` by default. It has the generated tokens alone, not the prompt, and penalties
-            and `max_new_tokens` count them alone; of an encoder-decoder it has the decoder's first token, too.
+            num_return_sequences, length)` by default. It has the generated tokens alone, not the prompt; of an
+            encoder-decoder it has the decoder's first token, which its lengths count, too.
 
         Raises:
             ValueError: for the reasons of `forward`.
@@ -523,7 +526,44 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 interpolate_pos_encoding=interpolate_pos_encoding,
             )
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
+            kwargs = {name: value for name, value in kwargs.items() if value is not None}
+            if not self.config.text_config.is_encoder_decoder:
+                kwargs = self.count_generated_tokens(embeds.shape[1], **kwargs)
             return self.language_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
+
+    def count_generated_tokens(
+        self, num_before: int, generation_config: GenerationConfig | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """
+        Options with which a causal language model's `generate`, given `num_before` embeddings, padding among them,
+        counts generated tokens alone.
+
+        Transformers takes embeddings, with their padding, off `max_length` and `min_length`. And its repetition
+        penalty leaves out as many tokens as the mask has zeros in front, which are no tokens of the ids that it sees.
+        """
+        changes: dict[str, Any] = {}
+
+        def setting(name: str) -> Any:
+            given = (options.get(name), getattr(generation_config, name, None), getattr(self.generation_config, name))
+            return next((value for value in given if value is not None), None)
+
+        for name in ("max_length", "min_length"):
+            if setting(name):
+                changes[name] = setting(name) + num_before
+        penalty, processors = setting("repetition_penalty"), list(options.get("logits_processor", ()))
+        if penalty not in (None, 1.0):
+            changes["repetition_penalty"] = 1.0
+            # As in Transformers, one that was passed takes the place of that which the setting makes.
+            if not any(type(processor) is RepetitionPenaltyLogitsProcessor for processor in processors):
+                processors = [RepetitionPenaltyLogitsProcessor(float(penalty)), *processors]
+                options["logits_processor"] = LogitsProcessorList(processors)
+        if generation_config is None:
+            return options | changes
+        generation_config = copy.deepcopy(generation_config)
+        for name, value in changes.items():
+            options.pop(name, None)
+            setattr(generation_config, name, value)
+        return {**options, "generation_config": generation_config}
 
     @torch.no_grad()
     def ask(
