@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .frame_bank import Bank
-from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans
+from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans, visible_text
 from .memory_bank import MemoryBank
 from .relative_positions_memory_bank_qformer import add_relative_scores, uses_relative_positions
 from .views_memory_bank_qformer import average_views, flatten_views
@@ -545,6 +545,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             query_sizes=[sizes] * (qformer.num_hidden_layers if self.config.query_memory else 0),
             dtype=dtype,
             device=vision_embeds.device,
+            text_ids=visible_text(input_ids, attention_mask),
         )
         vision_embeds = vision_embeds.to(dtype)
         last = vision_embeds.new_zeros(batch_size, *sizes)

@@ -2,8 +2,6 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank
 from .memory_replay import replay_memory
+from .memory_undo import restored_on_error
 from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModel,
     MemoryBankQFormerModelOutput,
@@ -96,18 +95,6 @@ class VideoInputs(NamedTuple):
     embeds: torch.Tensor
     mask: torch.Tensor
     outputs: MemoryBankQFormerModelOutput | None
-
-
-@contextmanager
-def restored_on_error(memory: MemoryBank | None) -> Iterator[None]:
-    """Take frames out of a memory again if the call fails behind them: tried again it does not count them twice."""
-    before = None if memory is None else memory.clone()
-    try:
-        yield
-    except BaseException:
-        if memory is not None:
-            vars(memory).update(vars(before))
-        raise
 
 
 class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel, GenerationMixin):
