@@ -154,8 +154,8 @@ def measure_undo(num_frames: int, is_small: bool) -> None:
     print(f"Whole model, a frame: {whole_time * 1e3:.0f} ms, Q-Former and language model {parts_time * 1e3:.0f} ms")
     print(f"  that a call can be undone costs {overhead:+.1%}; wanted: within {TARGET_OVERHEAD:.0%}")
     print(
-        f"  allocated at most {whole_peak / MEBIBYTE:.1f} MiB against {parts_peak / MEBIBYTE:.1f} MiB, beside a memory "
-        f"of {size / MEBIBYTE:.1f} MiB"
+        f"  it allocates {whole_peak / MEBIBYTE:.1f} MiB against {parts_peak / MEBIBYTE:.1f} MiB at most, beside a "
+        f"memory of {size / MEBIBYTE:.1f} MiB"
     )
 
 

@@ -32,7 +32,7 @@ class Undo:
         self.has_merged = False
 
     def keep(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Before rows (see `rows_of`) of a tensor are written over: what they hold. A tensor of this call is not kept."""
+        """Before rows (see `rows_of`) of a tensor that the call found are written over: what they hold."""
         steps = self.steps.get(id(tensor))
         if steps is None or (steps and steps[0][0] is None):
             return

@@ -359,10 +359,9 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
 
     Args:
         config ([`MemoryBankQFormerConfig`]): the architecture.
-        add_projection (`bool`): whether to make the projection that the configuration has.
     """
 
-    def __init__(self, config: MemoryBankQFormerConfig, add_projection: bool = True):
+    def __init__(self, config: MemoryBankQFormerConfig):
         super().__init__(config)
         width, hidden_size = config.qformer_config.encoder_hidden_size, config.qformer_config.hidden_size
         self.vision_model = make_vision_model(config)
@@ -376,7 +375,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         self.query_tokens = nn.Parameter(torch.empty(1, config.num_query_tokens, hidden_size))
         self.qformer = MemoryBankQFormerEncoder(config)
         self.language_projection = None
-        if config.projection_dim is not None and add_projection:
+        if config.projection_dim is not None and config.use_language_projection:
             self.language_projection = nn.Linear(hidden_size, config.projection_dim)
         self.post_init()
 
@@ -412,10 +411,13 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         projected queries in `pooler_output`: of the last frame or, without memory, of every frame in order.
 
         Raises:
-            ValueError: if the configuration has no `projection_dim`, besides the reasons of `forward`.
+            ValueError: if the model has no projection, besides the reasons of `forward`.
         """
         if self.language_projection is None:
-            raise ValueError("There is no projection: set `text_config` to a language model's, or `projection_dim`.")
+            raise ValueError(
+                "There is no projection: set `text_config` to a language model's, or `projection_dim`, and leave "
+                "`use_language_projection` true."
+            )
         if not (self.has_memory and kwargs.get("use_memory", True)):
             kwargs["output_frame_hidden_states"] = True
         outputs = self(
@@ -635,9 +637,10 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
     """A linear classifier on the mean of the queries after the last frame; `num_labels=0` gives that mean itself."""
 
     def __init__(self, config: MemoryBankQFormerConfig):
+        config = config.with_language_projection(False)
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.memory_bank_qformer = MemoryBankQFormerModel(config, add_projection=False)
+        self.memory_bank_qformer = MemoryBankQFormerModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         hidden_size = config.qformer_config.hidden_size
         self.classifier = nn.Linear(hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()

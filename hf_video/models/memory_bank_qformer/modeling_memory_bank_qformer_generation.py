@@ -113,6 +113,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
     """
 
     def __init__(self, config: MemoryBankQFormerConfig):
+        config = config.with_language_projection(True)
         super().__init__(config)
         if config.text_config is None:
             raise ValueError("There is no language model: set `text_config` to the configuration of one.")

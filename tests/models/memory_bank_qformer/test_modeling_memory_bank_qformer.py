@@ -1,15 +1,23 @@
 """MemoryBankQFormer beyond the goldens and common tests: streaming, batches, options, and what its errors say."""
 
+import json
 import threading
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModel, AutoModelForVideoClassification, CLIPVisionConfig, InstructBlipVisionConfig
+from transformers import (
+    AutoModel,
+    AutoModelForImageTextToText,
+    AutoModelForVideoClassification,
+    CLIPVisionConfig,
+    InstructBlipVisionConfig,
+)
 
 from hf_video import (
     MemoryBank,
     MemoryBankQFormerConfig,
+    MemoryBankQFormerForConditionalGeneration,
     MemoryBankQFormerForVideoClassification,
     MemoryBankQFormerModel,
     VideoViTConfig,
@@ -488,3 +496,38 @@ def test_the_default_is_the_published_model():
     config = MemoryBankQFormerConfig()
     assert (config.qformer_config.hidden_size, config.qformer_config.encoder_hidden_size) == (768, 1408)
     assert config.vision_config is None and config.text_config is None
+
+
+def settings_of_text():
+    sizes = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    return {"model_type": "llama", "vocab_size": 70, **sizes}
+
+
+@pytest.mark.parametrize("has_field", [True, False], ids=["with the field", "saved before it"])
+@pytest.mark.parametrize("saved", [MemoryBankQFormerForVideoClassification, MemoryBankQFormerForConditionalGeneration])
+def test_a_folder_tells_of_what_its_base_consists(saved, has_field, tmp_path):
+    """A classifier's base has no projection, that of a generating model has one; whatever class loads the folder."""
+    config = tiny_config(text_config=settings_of_text(), num_labels=3)
+    model = saved(config).eval()
+    model.save_pretrained(tmp_path)
+    # Another model may be made of the same configuration.
+    assert config.use_language_projection
+    if not has_field:
+        file = tmp_path / "config.json"
+        content = json.loads(file.read_text())
+        del content["use_language_projection"]
+        file.write_text(json.dumps(content))
+    loaded, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    expected = model.memory_bank_qformer.state_dict()
+    assert not report["missing_keys"]
+    assert loaded.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
+    other, report = AutoModelForVideoClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert other.memory_bank_qformer.language_projection is None
+    assert not {name for name in report["missing_keys"] if not name.startswith("classifier.")}
+    generating, report = AutoModelForImageTextToText.from_pretrained(tmp_path, output_loading_info=True)
+    assert generating.memory_bank_qformer.language_projection is not None
+    assert generating.config.use_language_projection and not other.config.use_language_projection
+    loaded.save_pretrained(tmp_path / "base")
+    again, report = AutoModel.from_pretrained(tmp_path / "base", output_loading_info=True)
+    assert not report["missing_keys"] and again.state_dict().keys() == expected.keys()
