@@ -385,10 +385,13 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.qformer.embeddings.word_embeddings = value
 
-    def get_vision_embeds(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
+    def get_vision_embeds(
+        self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = True
+    ) -> torch.Tensor:
         """
         Normalised tokens of the vision tower, what `forward` takes as `vision_embeds`: `(batch_size, num_frames,
-        num_tokens, hidden_size)` of `pixel_values` `(batch_size, num_frames, num_channels, height, width)`.
+        num_tokens, hidden_size)` of `pixel_values` `(batch_size, num_frames, num_channels, height, width)`. See
+        `forward` for `interpolate_pos_encoding`.
         """
         if self.vision_model is None or self.vision_layernorm is None:
             raise ValueError(
@@ -397,6 +400,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             )
         states = encode_frames(self.vision_model, self.config, pixel_values, interpolate_pos_encoding)
         return self.vision_layernorm(states)
+
+    def uses_memory(self, use_memory: bool | None) -> bool:
+        """Whether frames know of each other in a call with this option."""
+        return self.has_memory and (use_memory is None or bool(use_memory))
 
     @can_return_tuple
     def get_video_features(
@@ -418,7 +425,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 "There is no projection: set `text_config` to a language model's, or `projection_dim`, and leave "
                 "`use_language_projection` true."
             )
-        if not (self.has_memory and kwargs.get("use_memory", True)):
+        if not self.uses_memory(kwargs.get("use_memory")):
             kwargs["output_frame_hidden_states"] = True
         outputs = self(
             pixel_values,
@@ -441,15 +448,15 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         qformer_input_ids: torch.Tensor | None = None,
         qformer_attention_mask: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
-        output_frame_hidden_states: bool = False,
+        use_memory: bool | None = True,
+        output_frame_hidden_states: bool | None = False,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
         r"""
         Read frames one after the other. A call with several frames equals as many calls with one that hand the memory
-        on, to rounding.
+        on, to rounding. An option that is `None` has its default.
 
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -469,8 +476,9 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 that of the last frame alone, and memory does not grow with the number of frames.
             frame_attention_mask (`torch.BoolTensor` of shape `(batch_size, num_frames)`, *optional*):
                 False for frames that a video does not have. They leave its memory as it is.
-            interpolate_pos_encoding (`bool`, defaults to `False`):
-                Passed on to the vision tower, where it knows it.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether the vision tower's position embeddings follow frames of another size than its own. Without, the
+                tower refuses them. A tower that does not know this option does as it does.
 
         Returns:
             [`MemoryBankQFormerModelOutput`].
@@ -481,9 +489,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         frames, has_frame = check_inputs(
             self.config, pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids, qformer_attention_mask
         )
-        use_memory = use_memory and self.has_memory
+        use_memory = self.uses_memory(use_memory)
         if memory is not None and not use_memory:
             raise ValueError("A `memory` was passed to a model or a call that uses none: leave it out.")
+        output_frame_hidden_states = bool(output_frame_hidden_states)
         if not use_memory and not output_frame_hidden_states:
             frames, has_frame = last_frames(frames, has_frame)
         if vision_embeds is None:

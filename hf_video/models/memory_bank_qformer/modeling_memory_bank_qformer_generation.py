@@ -165,14 +165,16 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         labels: torch.Tensor | None = None,
         video_embeds: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
+        use_memory: bool | None = True,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForConditionalGenerationModelOutput:
         r"""
+        The scores of the next tokens. An option that is `None` has its default, here and in the other calls.
+
         Args:
             pixel_values, vision_embeds, qformer_input_ids, qformer_attention_mask, memory, use_memory,
             frame_attention_mask, interpolate_pos_encoding (*optional*):
@@ -201,6 +203,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             ValueError: for inputs of a wrong shape, that contradict each other, do not fit the memory, or are longer
                 than the language model reads.
         """
+        kwargs = cast(Any, {name: value for name, value in kwargs.items() if value is not None})
         if labels is not None and "encoder_outputs" not in kwargs:
             self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
         video = None
@@ -470,9 +473,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         inputs_embeds: torch.Tensor | None = None,
         video_embeds: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
+        use_memory: bool | None = True,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         **kwargs: Any,
     ) -> Any:
         r"""
@@ -593,8 +596,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        candidates_per_pass: int = 16,
-        original_protocol: bool = False,
+        candidates_per_pass: int | None = 16,
+        original_protocol: bool | None = False,
         memory: MemoryBank | None = None,
         **kwargs: Any,
     ) -> MemoryBankQFormerRankingOutput:
@@ -628,12 +631,13 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Raises:
             ValueError: for candidates of another shape or without a token, besides the reasons of `forward`.
         """
+        candidates_per_pass = 16 if candidates_per_pass is None else candidates_per_pass
         if candidates_per_pass < 1:
             raise ValueError(f"`candidates_per_pass` must be at least 1, got {candidates_per_pass}.")
         if original_protocol and memory is not None:
             raise ValueError("The original ranks on all frames at once: leave `memory` out, or `original_protocol`.")
         with restored_on_error(memory):
-            video = self.read_video(memory=memory, all_frames=original_protocol, **kwargs)
+            video = self.read_video(memory=memory, all_frames=bool(original_protocol), **kwargs)
             ids, is_token = self.check_candidates(len(video.embeds), candidate_input_ids, candidate_attention_mask)
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
             states, logits_of = embeds, self.logits_of_continuation

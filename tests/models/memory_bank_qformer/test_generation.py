@@ -599,3 +599,34 @@ def test_candidates_that_are_too_long_are_named():
 def test_a_language_model_is_needed():
     with pytest.raises(ValueError, match="set `text_config`"):
         MemoryBankQFormerForConditionalGeneration(tiny_config(projection_dim=24))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "option", ["use_memory", "position_ids", "encoder_outputs", "use_cache", "num_items_in_batch"]
+)
+def test_none_is_the_default_of_an_option(option, model):
+    text = prompts(model)
+    expected = model(**video_inputs(), **text, labels=text["input_ids"])
+    found = model(**video_inputs(), **text, labels=text["input_ids"], **{option: None})
+    assert torch.equal(found.logits, expected.logits) and torch.equal(found.loss, expected.loss)
+    assert found.memory.frames_seen.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize(
+    "option", ["num_beams", "repetition_penalty", "max_new_tokens", "use_memory", "generation_config"]
+)
+def test_none_is_the_default_of_an_option_of_generating(option):
+    model = make_model()
+    model.generation_config.update(num_beams=3, repetition_penalty=1.5, max_new_tokens=6)
+    inputs = {**video_inputs(), **prompts(model)}
+    assert torch.equal(model.generate(**inputs, **{option: None}), model.generate(**inputs))
+
+
+def test_none_is_the_default_of_an_option_of_ranking(model):
+    candidates, inputs = torch.tensor([[5, 6], [7, 8]]), {**video_inputs(), **prompts(model)}
+    options = dict.fromkeys(("candidates_per_pass", "original_protocol", "use_memory"))
+    assert torch.equal(
+        model.rank_candidates(candidates, **inputs, **options).losses,
+        model.rank_candidates(candidates, **inputs).losses,
+    )
