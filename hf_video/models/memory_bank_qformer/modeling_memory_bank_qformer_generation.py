@@ -122,6 +122,23 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self.language_model = auto_class.from_config(config.text_config)
         self.post_init()
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """
+        As in the base class, but for a folder whose language model is layers and adapters beside them.
+
+        Raises:
+            ValueError: for such a folder, whose layers would be left as initialised.
+        """
+        model, report = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        if adapted := [name for name in report["unexpected_keys"] if ".base_layer." in name]:
+            raise ValueError(
+                f"{args[0]} is a checkpoint of training with adapters, which are not merged into the language model "
+                f"({adapted[0]}, ...): go on with its run by `hf-video train-answers ... --resume`, which writes the "
+                "merged model when it ends, and load that."
+            )
+        return (model, report) if output_loading_info else model
+
     def get_input_embeddings(self) -> nn.Module:
         return self.language_model.get_input_embeddings()
 
