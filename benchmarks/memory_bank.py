@@ -1,12 +1,14 @@
 """
-What a frame costs with a full memory bank: keys and values kept between frames, against computed for every frame.
+What a frame costs with a full memory bank: keys and values kept between frames, against computed for every frame; and
+what it costs more that a call which fails takes its frame out again.
 
 The published size: 32 queries, 257 tokens of 1,408 channels a frame, banks of 20 frames, 12 layers, 32 tokens of text;
 random weights. Both ways read the same frames in the same run, and a figure is printed only when their outputs agree.
 With `--tower` a frame also goes through an EVA-ViT of the published size. With `--long` a small model reads 10,000
-frames: time and memory must stay where they were.
+frames: time and memory must stay where they were. With `--smoke` a small model reads a few, in seconds, whose times
+mean nothing.
 
-    python benchmarks/memory_bank.py [--frames 8] [--threads 2] [--tower] [--long]
+    python benchmarks/memory_bank.py [--frames 8] [--threads 2] [--tower] [--long] [--smoke]
 """
 
 import argparse
@@ -15,16 +17,55 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import InstructBlipVisionConfig
 
-from hf_video import MemoryBank, MemoryBankQFormerConfig, MemoryBankQFormerModel
+from hf_video import (
+    MemoryBank,
+    MemoryBankQFormerConfig,
+    MemoryBankQFormerForConditionalGeneration,
+    MemoryBankQFormerModel,
+)
 from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer import MemoryBankQFormerModelOutput
 
 TOLERANCE = 1e-4
 TEXT_LENGTH, NUM_TOKENS, BANK_LENGTH = 32, 257, 20
-TARGET_SPEEDUP, TARGET_DRIFT = 5.0, 0.05
+TARGET_SPEEDUP, TARGET_DRIFT, TARGET_OVERHEAD = 5.0, 0.05, 0.05
+SMALL_QFORMER = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "encoder_hidden_size": 64,
+}
+# One layer: what is not the language model's is to be seen.
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+}
+MEBIBYTE = 2**20
+
+
+def make_config(is_small: bool, **settings: Any) -> MemoryBankQFormerConfig:
+    """The published size, or a small one."""
+    small = {"qformer_config": dict(SMALL_QFORMER)} if is_small else {}
+    return MemoryBankQFormerConfig(memory_bank_length=BANK_LENGTH, **small, **settings)
+
+
+def make_inputs(config: MemoryBankQFormerConfig, num_frames: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Random frames `(1, num_frames, num_tokens, channels)`, and a text."""
+    qformer = config.qformer_config
+    frames = torch.randn(1, num_frames, NUM_TOKENS, qformer.encoder_hidden_size)
+    return frames, {"qformer_input_ids": torch.randint(1, qformer.vocab_size, (1, TEXT_LENGTH))}
 
 
 def timed_frame(
@@ -37,15 +78,14 @@ def timed_frame(
     return time.perf_counter() - start, outputs
 
 
-def measure_frame(num_frames: int) -> float:
+def measure_frame(num_frames: int, is_small: bool) -> float:
     """
     Median seconds of a frame with kept keys and values, once the banks are full. The two ways take turns, so that
     whatever else the machine does slows both.
     """
     torch.manual_seed(0)
-    model = MemoryBankQFormerModel(MemoryBankQFormerConfig(memory_bank_length=BANK_LENGTH)).eval()
-    frames = torch.randn(1, BANK_LENGTH + num_frames, NUM_TOKENS, model.config.qformer_config.encoder_hidden_size)
-    text = {"qformer_input_ids": torch.randint(1, 30000, (1, TEXT_LENGTH))}
+    model = MemoryBankQFormerModel(make_config(is_small)).eval()
+    frames, text = make_inputs(model.config, BANK_LENGTH + num_frames)
     kept_memory = computed_memory = None
     pairs = []
     for frame in frames.split(1, dim=1):
@@ -63,6 +103,60 @@ def measure_frame(num_frames: int) -> float:
     print(f"Q-Former, a frame: kept {kept_time * 1e3:.0f} ms, computed {computed_time * 1e3:.0f} ms, {ratio:.1f}x")
     print(f"  after the last, outputs differ by {difference:.1e}; wanted: {TARGET_SPEEDUP:.0f}x")
     return kept_time
+
+
+def peak_bytes(function: Callable[[], Any]) -> int:
+    """Most bytes that a call has allocated at once, beyond those there were before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, torch.no_grad():
+        function()
+    events = profiler.profiler.kineto_results.events()
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+@torch.no_grad()
+def measure_undo(num_frames: int, is_small: bool) -> None:
+    """`forward` of the whole model, which takes a frame out again if it fails, against its two parts, which do not."""
+    torch.manual_seed(0)
+    model = MemoryBankQFormerForConditionalGeneration(make_config(is_small, text_config=LLAMA)).eval()
+    base = model.memory_bank_qformer
+    frames, text = make_inputs(model.config, BANK_LENGTH + num_frames + 1)
+    prompt = torch.randint(3, LLAMA["vocab_size"], (1, TEXT_LENGTH))
+    memory = base(vision_embeds=frames[:, : BANK_LENGTH + 1], **text).memory
+    other = memory.clone()
+    size = sum(tensor.nbytes for bank in memory.banks() for tensor in bank.tensors())
+
+    def whole(frame: torch.Tensor) -> torch.Tensor:
+        return model(vision_embeds=frame, memory=memory, input_ids=prompt, **text).logits
+
+    def parts(frame: torch.Tensor) -> torch.Tensor:
+        queries = base(vision_embeds=frame, memory=other, **text).last_hidden_state
+        return model(video_embeds=base.language_projection(queries), input_ids=prompt).logits
+
+    pairs = []
+    for t, frame in enumerate(frames[:, BANK_LENGTH + 1 :].split(1, dim=1)):
+        seconds, logits = {}, {}
+        # Who comes first finds caches cold.
+        for way in (whole, parts) if t % 2 else (parts, whole):
+            start = time.perf_counter()
+            logits[way] = way(frame)
+            seconds[way] = time.perf_counter() - start
+        if not torch.equal(logits[whole], logits[parts]):
+            sys.exit("The whole model and its parts differ, so no figure means anything.")
+        pairs.append((seconds[whole], seconds[parts]))
+    whole_time, parts_time = (statistics.median(column) for column in zip(*pairs, strict=True))
+    overhead = statistics.median(one / two for one, two in pairs) - 1
+    whole_peak, parts_peak = (peak_bytes(lambda way=way: way(frames[:, :1])) for way in (whole, parts))
+    print(f"Whole model, a frame: {whole_time * 1e3:.0f} ms, Q-Former and language model {parts_time * 1e3:.0f} ms")
+    print(f"  that a call can be undone costs {overhead:+.1%}; wanted: within {TARGET_OVERHEAD:.0%}")
+    print(
+        f"  it allocates {whole_peak / MEBIBYTE:.1f} MiB against {parts_peak / MEBIBYTE:.1f} MiB at most, beside a "
+        f"memory of {size / MEBIBYTE:.1f} MiB"
+    )
 
 
 def measure_tower(qformer_seconds: float) -> None:
@@ -83,15 +177,7 @@ def measure_tower(qformer_seconds: float) -> None:
 
 def measure_long() -> None:
     """Drift of time and memory over 10,000 frames of a small model."""
-    qformer_config = {
-        "vocab_size": 100,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 128,
-        "encoder_hidden_size": 64,
-    }
-    config = MemoryBankQFormerConfig(qformer_config=qformer_config, num_query_tokens=8, memory_bank_length=BANK_LENGTH)
+    config = make_config(True, num_query_tokens=8)
     model = MemoryBankQFormerModel(config).eval()
     frames = torch.randn(10_000, 1, 1, 16, 64)
     memory, seconds, peaks = None, [], []
@@ -124,6 +210,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=12, help="frames timed behind those that fill the banks")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tower", action="store_true", help="time the vision tower too (4 GB of weights)")
+    parser.add_argument("--smoke", action="store_true", help="a small model and few frames, to see that all runs")
     parser.add_argument("--long", action="store_true", help="read 10,000 frames as well")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -131,7 +218,9 @@ def main() -> None:
     # First, while the process has not yet needed more memory than the small model does.
     if arguments.long:
         measure_long()
-    seconds = measure_frame(arguments.frames)
+    num_frames = 2 if arguments.smoke else arguments.frames
+    seconds = measure_frame(num_frames, arguments.smoke)
+    measure_undo(num_frames, arguments.smoke)
     if arguments.tower:
         measure_tower(seconds)
 

@@ -192,13 +192,7 @@ def load_answering_model(settings: dict[str, Any], arguments: Any) -> tuple[Any,
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    from hf_video.training.answering import saved_lora_rank
-
     name = locate_model(settings["model"])
-    if saved_lora_rank(Path(name)):
-        raise ValueError(
-            f"{name} is a checkpoint with adapters, to resume its run from: give the folder of a whole model."
-        )
     options = {key: settings[key] for key in ("memory_bank_length",) if key in settings}
     model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
     if model.config.model_type != "memory_bank_qformer":

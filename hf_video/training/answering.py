@@ -1,11 +1,14 @@
 """Fine-tuning a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, SchedulerType, Trainer, TrainingArguments
@@ -18,15 +21,9 @@ from hf_video.hub.trainer import PublishingMixin
 from .callbacks import SetEpochCallback
 from .optimization import parameter_settings
 
-# In the names of adapters' weights.
-ADAPTER = ".lora_A."
-ADAPTER_NOTE = """\
-# A checkpoint with adapters
-
-It is there for its run to go on from: `hf-video train-answers ... --resume`, with the same settings. Its language
-model is stored as layers and adapters beside them, which `from_pretrained` does not put together: the layers would be
-left as initialised. When the run ends it writes them as one, into the folder above.
-"""
+# The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
+ADAPTER_FOLDER = "adapter"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 @dataclass
@@ -103,6 +100,9 @@ class AnswerTrainer(PublishingMixin, Trainer):
     A plain `Trainer` with `data_collator=VideoTextCollator(processor)` trains the same model; [`choose_trained`] says
     what of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
 
+    A checkpoint of a model with adapters is one without: they are merged into the language model, so that
+    `from_pretrained` loads it, and are kept beside it, in the folder `adapter`, to go on from.
+
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to a [`VideoTextCollator`] with the arguments' lengths.
@@ -130,9 +130,24 @@ class AnswerTrainer(PublishingMixin, Trainer):
         return [name for name, setting in settings.items() if setting.weight_decay]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        if any(ADAPTER in name for name, _ in self.model.named_parameters()):
-            Path(output_dir or self.args.output_dir, "README.md").write_text(ADAPTER_NOTE, encoding="utf-8")
+        if not has_adapters(self.model):
+            return super()._save(output_dir, state_dict)
+        super()._save(output_dir, merged_state(self.model, state_dict))
+        save_adapters(self.model, Path(output_dir or self.args.output_dir, ADAPTER_FOLDER))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_adapters(self.model, Path(resume_from_checkpoint, ADAPTER_FOLDER))
+        check_language_model(self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        load_adapters(self.model, Path(self.state.best_model_checkpoint, ADAPTER_FOLDER))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Of merged layers the names differ; their adapters are loaded by themselves.
+        if not has_adapters(self.model):
+            super()._issue_warnings_after_load(load_result)
 
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
         """
@@ -205,12 +220,100 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
     return get_peft_model(model.language_model, config)
 
 
+def has_adapters(model: Any) -> bool:
+    """Whether the language model has the adapters of `choose_trained`, not merged yet."""
+    return any(".lora_A." in name for name, _ in model.language_model.named_parameters())
+
+
+@torch.no_grad()
+def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """
+    Weights of the model without its adapters, which are left as they are: the same outputs, and names that
+    `from_pretrained` knows. Merged layers are new tensors, on the CPU.
+
+    Args:
+        model: has adapters.
+        state: its `state_dict()`, where it is known.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    state = dict(model.state_dict() if state is None else state)
+    for layer, module in list(model.named_modules()):
+        if not isinstance(module, LoraLayer):
+            continue
+        weight = state.pop(f"{layer}.base_layer.weight").cpu()
+        for adapter in cast(Any, module).active_adapters:
+            weight = weight + cast(Any, module).get_delta_weight(adapter).to(weight)
+        state[f"{layer}.weight"] = weight
+        if f"{layer}.base_layer.bias" in state:
+            state[f"{layer}.bias"] = state.pop(f"{layer}.base_layer.bias")
+        for name in [name for name in state if name.startswith(f"{layer}.lora_")]:
+            del state[name]
+    return state
+
+
+def save_adapters(model: Any, folder: Path) -> None:
+    """Write the adapters of the language model as PEFT writes them: `PeftModel.from_pretrained` reads them."""
+    from peft import get_peft_model_state_dict
+
+    folder.mkdir(parents=True, exist_ok=True)
+    [(name, config)] = model.language_model.peft_config.items()
+    config.save_pretrained(str(folder))
+    prefix = "base_model.model."
+    state = get_peft_model_state_dict(model.language_model, adapter_name=name)
+    save_file(
+        {prefix + key.removeprefix(prefix): tensor.contiguous() for key, tensor in state.items()},
+        folder / ADAPTER_WEIGHTS,
+        {"format": "pt"},
+    )
+
+
+def load_adapters(model: Any, folder: Path) -> None:
+    """Read what `save_adapters` wrote into the adapters of the language model; nothing where there is no folder."""
+    if not folder.is_dir() or not has_adapters(model):
+        return
+    from peft import set_peft_model_state_dict
+
+    prefix = "base_model.model."
+    state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
+    set_peft_model_state_dict(model.language_model, state)
+
+
+@torch.no_grad()
+def check_language_model(model: Any, checkpoint: Path) -> None:
+    """
+    See that a language model with adapters, merged, is that of a checkpoint, which does not have it unmerged.
+
+    Raises:
+        ValueError: if its first layers differ, by more than rounding: the run began with another model.
+    """
+    if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
+        return
+    layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]
+    wrapped = model.get_submodule(layer)
+    delta = sum(wrapped.get_delta_weight(adapter) for adapter in wrapped.active_adapters)
+    expected = (wrapped.base_layer.weight + delta).cpu()
+    for file in checkpoint.glob("*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            if f"{layer}.weight" in weights.keys():
+                found = weights.get_tensor(f"{layer}.weight").to(expected)
+                if found.shape != expected.shape or (found - expected).norm() > 1e-4 * expected.norm():
+                    raise ValueError(
+                        f"{checkpoint} has adapters of another language model ({layer} differs): resume the run with "
+                        "the model that it began with."
+                    )
+
+
 def saved_lora_rank(checkpoint: Path) -> int:
     """The rank of the adapters in a checkpoint, 0 where there are none."""
+    config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
+    if config.is_file():
+        return json.loads(config.read_text(encoding="utf-8"))["r"]
+    # Older checkpoints have them among the weights of the model.
     for file in sorted(checkpoint.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():
-                if ADAPTER in name:
+                if ".lora_A." in name:
                     return weights.get_slice(name).get_shape()[0]
     return 0
 

@@ -158,11 +158,8 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
     with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
         train_answers(parse([*[word for word in words if "lora" not in word], "max_steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
-    assert "A checkpoint with adapters" in (checkpoint / "README.md").read_text()
-    assert not (tmp_path / "parts" / "README.md").exists()
     other = [word.replace(str(model), str(checkpoint)) for word in words]
-    with pytest.raises(ValueError, match="is a checkpoint with adapters"):
-        train_answers(parse([*other, f"output_dir={tmp_path / 'other'}"]))
+    train_answers(parse([*other, "max_steps=1", f"output_dir={tmp_path / 'other'}"]))
     first, second = (
         AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
     )

@@ -4,10 +4,17 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from peft import PeftModel
+from transformers import AutoModel, AutoModelForImageTextToText, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_video.data.video_texts import VideoTextCollator, VideoTextDataset, load_video_texts
-from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match
+from hf_video.training.answering import (
+    AnswerTrainer,
+    AnswerTrainingArguments,
+    choose_trained,
+    exact_match,
+    saved_lora_rank,
+)
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
@@ -33,7 +40,8 @@ def make_trainer(data, folder, **options):
     before = weights_of(model)
     adapters = choose_trained(model, arguments)
     dataset = VideoTextDataset(data, processor, training=True)
-    return AnswerTrainer(model, arguments, train_dataset=dataset, processing_class=processor), before, adapters
+    datasets = {"train_dataset": dataset, "eval_dataset": dataset}
+    return AnswerTrainer(model, arguments, **datasets, processing_class=processor), before, adapters
 
 
 def changed(before, after):
@@ -75,6 +83,74 @@ def test_adapters_train_beside_the_qformer_and_merge_into_a_plain_model(data, tm
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "plain")
     with torch.no_grad():
         torch.testing.assert_close(loaded(**inputs).logits, expected, rtol=1e-3, atol=1e-4)
+
+
+def outputs_of(model, processor):
+    inputs = processor([torch.full((4, 3, 14, 14), 90, dtype=torch.uint8)], "which digit", return_tensors="pt")
+    with torch.no_grad():
+        return model.eval()(**inputs).logits
+
+
+def test_a_checkpoint_with_adapters_is_a_whole_model(data, tmp_path):
+    """It loads by itself, in every class and without a weight left as initialised, and its run goes on from it."""
+    options = {"lora_rank": 2, "learning_rate": 0.02, "max_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    trainer, before, _ = make_trainer(data, tmp_path, **options)
+    trainer.train()
+    expected, checkpoint = outputs_of(trainer.model, trainer.processing_class), tmp_path / "checkpoint-3"
+    trained = weights_of(trainer.model)
+    for auto_class in (AutoModelForImageTextToText, AutoModel):
+        loaded, report = auto_class.from_pretrained(checkpoint, output_loading_info=True)
+        assert not report["missing_keys"] and not report["mismatched_keys"]
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint)
+    assert weights_of(model).keys() == before.keys()
+    torch.testing.assert_close(outputs_of(model, trainer.processing_class), expected, rtol=1e-4, atol=1e-5)
+    # The adapters by themselves are those of the language model, as PEFT has them.
+    plain, _ = tiny_pair()
+    plain.memory_bank_qformer.load_state_dict(trainer.model.memory_bank_qformer.state_dict())
+    plain.language_model = PeftModel.from_pretrained(plain.language_model, checkpoint / "adapter").merge_and_unload()
+    torch.testing.assert_close(outputs_of(plain, trainer.processing_class), expected, rtol=1e-4, atol=1e-5)
+    resumed, _, _ = make_trainer(data, tmp_path / "resumed", **options)
+    resumed._load_from_checkpoint(str(checkpoint))
+    assert saved_lora_rank(checkpoint) == 2
+    assert not changed(trained, weights_of(resumed.model)) and weights_of(resumed.model).keys() == trained.keys()
+
+
+def test_adapters_of_another_language_model_are_refused(data, tmp_path):
+    trainer, _, _ = make_trainer(data, tmp_path, lora_rank=2, save_strategy="steps", save_steps=2)
+    trainer.train()
+    other, _, _ = make_trainer(data, tmp_path / "other", lora_rank=2)
+    with torch.no_grad():
+        for parameter in other.model.language_model.parameters():
+            parameter.mul_(1.01)
+    with pytest.raises(ValueError, match="another language model.*the model that it began with"):
+        other._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
+
+
+def test_the_best_checkpoint_comes_back_with_its_adapters(data, tmp_path):
+    options = {"lora_rank": 2, "learning_rate": 0.02, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+    trainer, _, _ = make_trainer(data, tmp_path, **options)
+    trainer.train()
+    best = AutoModelForImageTextToText.from_pretrained(trainer.state.best_model_checkpoint)
+    torch.testing.assert_close(
+        outputs_of(trainer.model, trainer.processing_class),
+        outputs_of(best, trainer.processing_class),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_a_folder_of_layers_and_adapters_is_refused_by_name_and_can_be_resumed(data, tmp_path):
+    """As checkpoints were: nothing is left as initialised in silence."""
+    trainer, _, _ = make_trainer(data, tmp_path / "run", lora_rank=2, learning_rate=0.02)
+    trainer.train()
+    trainer.model.save_pretrained(tmp_path / "old")
+    with pytest.raises(ValueError, match="not merged into the language model.*--resume"):
+        AutoModelForImageTextToText.from_pretrained(tmp_path / "old")
+    assert saved_lora_rank(tmp_path / "old") == 2
+    resumed, _, _ = make_trainer(data, tmp_path / "resumed", lora_rank=2)
+    resumed._load_from_checkpoint(str(tmp_path / "old"))
+    assert not changed(weights_of(trainer.model), weights_of(resumed.model))
 
 
 def test_only_matrices_decay(data, tmp_path):

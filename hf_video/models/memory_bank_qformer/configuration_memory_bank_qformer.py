@@ -1,5 +1,6 @@
 """MemoryBankQFormer model configuration."""
 
+import copy
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -28,6 +29,9 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             for some OPT, sets `projection_dim`.
         projection_dim (`int`, *optional*):
             Width that the Q-Former's output is projected to; without it there is no projection.
+        use_language_projection (`bool`, *optional*):
+            Whether there is a projection where there is a `projection_dim`. By default there is, but for a
+            configuration whose `architectures` name a classifier, which has none. Models with a head set it.
         num_query_tokens (`int`, defaults to 32):
             Learned queries, and so tokens of output.
         use_qformer_text_input (`bool`, defaults to `True`):
@@ -80,6 +84,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
     qformer_config: Any = None
     text_config: Any = None
     projection_dim: int | None = None
+    use_language_projection: bool | None = None
     num_query_tokens: int = 32
     use_qformer_text_input: bool = True
     memory_bank_length: int = 20
@@ -101,6 +106,17 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
         if self.text_config is not None:
             embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
             self.projection_dim = embedding_width or self.text_config.hidden_size
+        if self.use_language_projection is None:
+            # A folder may be older than this field.
+            self.use_language_projection = "MemoryBankQFormerForVideoClassification" not in (self.architectures or ())
+
+    def with_language_projection(self, use_language_projection: bool) -> "MemoryBankQFormerConfig":
+        """The configuration itself if it says so, or else a copy that does: others may be made of this one."""
+        if self.use_language_projection == use_language_projection:
+            return self
+        config = copy.deepcopy(self)
+        config.use_language_projection = use_language_projection
+        return config
 
     @property
     def num_frames(self) -> None:

@@ -1,6 +1,7 @@
 """One bank of a memory: the entries of every token position, and the keys and values made of them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,8 @@ class Bank:
 
     # Rows of the first slot, made when they are needed.
     first_rows: torch.Tensor | None = None
+    # Of a call that takes its frames out again if it fails, see `memory_undo.py`.
+    undo: Any = None
 
     def __init__(
         self,
@@ -120,6 +123,12 @@ class Bank:
             self.first_rows = first_rows.to(slots.device)
         return torch.add(self.first_rows, slots, alpha=self.order.shape[2]).flatten()
 
+    def fill(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """Write the frame at hand into the slots that are next to be filled."""
+        if self.undo is not None and self.undo.has_merged:
+            self.undo.keep(tensor, rows, read(tensor, rows))
+        write(tensor, rows, values)
+
     @torch.no_grad()
     def keys_and_values(self, layer: int, project: Projection, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """
@@ -145,7 +154,7 @@ class Bank:
         buffers = self.projections[layer]
         rows = self.rows_of(self.order[:, num_entries])
         for buffer, new in zip(buffers, current, strict=True):
-            write(buffer, rows, new)
+            self.fill(buffer, rows, new)
         # The entries and the next to be filled are the first slots: there are no others until all have been in use.
         return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
 
@@ -156,7 +165,7 @@ class Bank:
         must have been made by [`~Bank.keys_and_values`], or there be none.
         """
         num_entries = self.entries_of_each
-        write(self.slots, self.rows_of(self.order[:, num_entries]), states)
+        self.fill(self.slots, self.rows_of(self.order[:, num_entries]), states)
         self.slot_counts[:, num_entries] = 1
         if num_entries and POLICIES[self.policy].uses_similarities:
             last = read(self.slots, self.rows_of(self.order[:, num_entries - 1]))
@@ -182,7 +191,11 @@ class Bank:
             merged = (
                 torch.lerp(*pair, share.to(tensor)) if policy.uses_similarities else pair[0].where(share == 0, pair[1])
             )
+            if self.undo is not None:
+                self.undo.keep(tensor, older_rows, pair[1])
             write(tensor, older_rows, merged)
+        if self.undo is not None:
+            self.undo.has_merged = True
 
         remaining = num_entries - 1
         time = torch.arange(remaining, device=index.device)[None, :, None]
@@ -231,6 +244,8 @@ class Bank:
         if self.projections.keys() != bank.projections.keys():
             self.projections, bank.projections = {}, {}
         for own, new in zip(self.tensors(), bank.tensors(), strict=True):
+            if self.undo is not None:
+                self.undo.keep_all(own)
             own[rows.to(own.device)] = new
         for row, num_entries in zip(rows.tolist(), bank.num_entries, strict=True):
             self.num_entries[row] = num_entries

@@ -64,6 +64,13 @@ def check_inputs(
     return frames, has_frame
 
 
+def visible_text(input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Texts `(batch_size, text_length)` to be compared: -1 for padding, whatever stands there."""
+    if input_ids is None or attention_mask is None:
+        return input_ids
+    return input_ids.masked_fill(attention_mask == 0, -1)
+
+
 def last_frames(frames: torch.Tensor, has_frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Of `(batch_size, num_frames, ...)` the last that each video has, with 1 for `num_frames`, and whether it has."""
     time = torch.arange(has_frame.shape[1], device="cpu")

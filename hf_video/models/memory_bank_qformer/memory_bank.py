@@ -41,6 +41,8 @@ class MemoryBank:
         frames_seen (`torch.LongTensor` of shape `(batch_size,)`, on the CPU): frames so far.
         last_queries (`torch.Tensor` of shape `(batch_size, num_query_tokens, hidden_size)`, *optional*): what the
             Q-Former said after the last frame.
+        text_ids (`torch.LongTensor` of shape `(batch_size, text_length)`, *optional*): the text that the query banks
+            were filled with, -1 for padding; none in files of earlier versions, whose text is not known.
         origin (`dict[str, Any]`): what whoever fills the memory wants to find again in its file, as JSON has it.
     """
 
@@ -55,6 +57,7 @@ class MemoryBank:
         self.query: list[Bank] = []
         self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
         self.last_queries: torch.Tensor | None = None
+        self.text_ids: torch.Tensor | None = None
         self.origin: dict[str, Any] = {}
         # Whether a frame is entering the banks: some have it then, and some do not.
         self.is_unfinished = False
@@ -76,6 +79,7 @@ class MemoryBank:
         query_sizes: Sequence[tuple[int, int]],
         dtype: torch.dtype,
         device: torch.device,
+        text_ids: torch.Tensor | None = None,
     ) -> None:
         """
         Make banks for new videos, or see that those of earlier frames fit. What was filled in inference mode is copied
@@ -86,6 +90,7 @@ class MemoryBank:
             visual_size: positions and channels of the visual bank; `None` for no such bank.
             query_sizes: positions and channels of the query bank of every layer.
             dtype, device: of the states, see [`Bank`].
+            text_ids: as the attribute; `None` without a text.
 
         Raises:
             ValueError: if the memory was filled with something else, is on another device, or an earlier call was
@@ -103,7 +108,7 @@ class MemoryBank:
             )
             self.visual, self.query = visual, [bank for bank in query if bank is not None]
             self.frames_seen = torch.zeros(batch_size, dtype=torch.long, device="cpu")
-            self.last_queries = None
+            self.last_queries = self.text_ids = None
         if self.batch_size != batch_size:
             raise ValueError(
                 f"The memory is of {self.batch_size} videos, but the batch has {batch_size}: select the videos with "
@@ -114,7 +119,7 @@ class MemoryBank:
             raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
         if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
             self._replace(lambda bank: bank.map(torch.Tensor.clone))
-            self._replace_queries(torch.Tensor.clone)
+            self._replace_rows(torch.Tensor.clone)
             self.frames_seen = self.frames_seen.clone()
         if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
@@ -126,18 +131,30 @@ class MemoryBank:
                     f"The memory has queries and text of {bank.size} (tokens, channels) for a frame, but here are "
                     f"{size}: pass the same text in every call of a video."
                 )
+        if self.query and text_ids is not None:
+            if self.text_ids is None:
+                self.text_ids = text_ids.clone()
+            differs = self.text_ids.to(text_ids.device).ne(text_ids).any(dim=1)
+            if differs.any():
+                raise ValueError(
+                    f"The memory was filled with another text of the videos {differs.nonzero().flatten().tolist()}: "
+                    "pass the same text in every call of a video. Another question is answered by `model.ask`, and "
+                    "`replay_memory` makes a memory that goes on with it."
+                )
 
     def _replace(self, function: Callable[[Bank], Bank]) -> None:
         self.visual = None if self.visual is None else function(self.visual)
         self.query = [function(bank) for bank in self.query]
 
-    def _replace_queries(self, function: TensorMap) -> None:
+    def _replace_rows(self, function: TensorMap) -> None:
+        """Of the tensors beside the banks with a row for each video."""
         self.last_queries = None if self.last_queries is None else function(self.last_queries)
+        self.text_ids = None if self.text_ids is None else function(self.text_ids)
 
     def _copy(self, function: Callable[[Bank], Bank]) -> "MemoryBank":
         memory = MemoryBank(self.length, self.policy)
         memory.visual, memory.query, memory.frames_seen = self.visual, self.query, self.frames_seen.clone()
-        memory.last_queries, memory.origin = self.last_queries, dict(self.origin)
+        memory.last_queries, memory.text_ids, memory.origin = self.last_queries, self.text_ids, dict(self.origin)
         memory.is_unfinished = self.is_unfinished
         memory._replace(function)
         return memory
@@ -145,13 +162,13 @@ class MemoryBank:
     def clone(self) -> "MemoryBank":
         """An independent copy, to go on in two ways."""
         memory = self._copy(lambda bank: bank.map(torch.Tensor.clone))
-        memory._replace_queries(torch.Tensor.clone)
+        memory._replace_rows(torch.Tensor.clone)
         return memory
 
     def to(self, device: torch.device | str) -> "MemoryBank":
         """The memory on a device: itself, moved. Its precision stays."""
         self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)))
-        self._replace_queries(lambda queries: queries.to(device))
+        self._replace_rows(lambda tensor: tensor.to(device))
         return self
 
     def detach(self) -> "MemoryBank":
@@ -162,7 +179,7 @@ class MemoryBank:
         """Forget everything, to begin new videos."""
         self.visual, self.query, self.is_unfinished = None, [], False
         self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
-        self.last_queries, self.origin = None, {}
+        self.last_queries, self.text_ids, self.origin = None, None, {}
 
     def append(
         self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor], last_queries: torch.Tensor
@@ -197,7 +214,7 @@ class MemoryBank:
     def take(self, rows: torch.Tensor) -> "MemoryBank":
         """A memory with copies of the videos in `rows`, int64."""
         memory = self._copy(lambda bank: bank.take(rows))
-        memory._replace_queries(lambda queries: queries[rows.to(queries.device)])
+        memory._replace_rows(lambda tensor: tensor[rows.to(tensor.device)])
         memory.frames_seen = self.frames_seen[rows.cpu()]
         return memory
 
@@ -219,7 +236,7 @@ class MemoryBank:
         """Keep the videos of these indices (int64, or bool for each video), in this order."""
         rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
         self._replace(lambda bank: bank.take(rows))
-        self._replace_queries(lambda queries: queries[rows.to(queries.device)])
+        self._replace_rows(lambda tensor: tensor[rows.to(tensor.device)])
         self.frames_seen = self.frames_seen[rows]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -242,9 +259,10 @@ class MemoryBank:
         if self.is_unfinished:
             raise ValueError(f"{path} was not written: a call was interrupted while a frame entered the memory.")
         names = ("slots", "order", "slot_counts", "similarities")
-        tensors = {"frames_seen": self.frames_seen}
-        if self.last_queries is not None:
-            tensors["last_queries"] = self.last_queries.contiguous()
+        tensors: dict[str, torch.Tensor] = {"frames_seen": self.frames_seen}
+        for name in ("last_queries", "text_ids"):
+            if getattr(self, name) is not None:
+                tensors[name] = getattr(self, name).contiguous()
         for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:
             if bank is not None:
                 tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in names}
@@ -282,7 +300,8 @@ class MemoryBank:
         memory = cls(settings["length"], settings["policy"])
         memory.origin = settings.get("origin", {})
         own = tensors.pop("")
-        memory.frames_seen, memory.last_queries = own["frames_seen"].cpu(), own.get("last_queries")
+        memory.frames_seen = own["frames_seen"].cpu()
+        memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
         banks = {}
         for owner, content in tensors.items():
             banks[owner] = bank = object.__new__(Bank)

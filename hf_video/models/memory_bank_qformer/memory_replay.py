@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .frames_memory_bank_qformer import check_inputs
+from .frames_memory_bank_qformer import check_inputs, visible_text
 from .memory_bank import MemoryBank
 
 
@@ -52,6 +52,7 @@ def replay_memory(
         query_sizes=[query_size] * (config.qformer_config.num_hidden_layers if config.query_memory else 0),
         dtype=dtype,
         device=visual.slots.device,
+        text_ids=visible_text(qformer_input_ids, qformer_attention_mask),
     )
     query_embeds = model.query_tokens.expand(memory.batch_size, -1, -1)
     outputs: Any = None

@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .frame_bank import Bank
-from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans
+from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans, visible_text
 from .loss_memory_bank_qformer import classification_loss
 from .memory_bank import MemoryBank
 from .relative_positions_memory_bank_qformer import add_relative_scores, uses_relative_positions
@@ -360,10 +360,9 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
 
     Args:
         config ([`MemoryBankQFormerConfig`]): the architecture.
-        add_projection (`bool`): whether to make the projection that the configuration has.
     """
 
-    def __init__(self, config: MemoryBankQFormerConfig, add_projection: bool = True):
+    def __init__(self, config: MemoryBankQFormerConfig):
         super().__init__(config)
         width, hidden_size = config.qformer_config.encoder_hidden_size, config.qformer_config.hidden_size
         self.vision_model = make_vision_model(config)
@@ -377,7 +376,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         self.query_tokens = nn.Parameter(torch.empty(1, config.num_query_tokens, hidden_size))
         self.qformer = MemoryBankQFormerEncoder(config)
         self.language_projection = None
-        if config.projection_dim is not None and add_projection:
+        if config.projection_dim is not None and config.use_language_projection:
             self.language_projection = nn.Linear(hidden_size, config.projection_dim)
         self.post_init()
 
@@ -387,10 +386,13 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.qformer.embeddings.word_embeddings = value
 
-    def get_vision_embeds(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool = False) -> torch.Tensor:
+    def get_vision_embeds(
+        self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = True
+    ) -> torch.Tensor:
         """
         Normalised tokens of the vision tower, what `forward` takes as `vision_embeds`: `(batch_size, num_frames,
-        num_tokens, hidden_size)` of `pixel_values` `(batch_size, num_frames, num_channels, height, width)`.
+        num_tokens, hidden_size)` of `pixel_values` `(batch_size, num_frames, num_channels, height, width)`. See
+        `forward` for `interpolate_pos_encoding`.
         """
         if self.vision_model is None or self.vision_layernorm is None:
             raise ValueError(
@@ -399,6 +401,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             )
         states = encode_frames(self.vision_model, self.config, pixel_values, interpolate_pos_encoding)
         return self.vision_layernorm(states)
+
+    def uses_memory(self, use_memory: bool | None) -> bool:
+        """Whether frames know of each other in a call with this option."""
+        return self.has_memory and (use_memory is None or bool(use_memory))
 
     @can_return_tuple
     def get_video_features(
@@ -413,11 +419,14 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         projected queries in `pooler_output`: of the last frame or, without memory, of every frame in order.
 
         Raises:
-            ValueError: if the configuration has no `projection_dim`, besides the reasons of `forward`.
+            ValueError: if the model has no projection, besides the reasons of `forward`.
         """
         if self.language_projection is None:
-            raise ValueError("There is no projection: set `text_config` to a language model's, or `projection_dim`.")
-        if not (self.has_memory and kwargs.get("use_memory", True)):
+            raise ValueError(
+                "There is no projection: set `text_config` to a language model's, or `projection_dim`, and leave "
+                "`use_language_projection` true."
+            )
+        if not self.uses_memory(kwargs.get("use_memory")):
             kwargs["output_frame_hidden_states"] = True
         outputs = self(
             pixel_values,
@@ -440,15 +449,15 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         qformer_input_ids: torch.Tensor | None = None,
         qformer_attention_mask: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
-        output_frame_hidden_states: bool = False,
+        use_memory: bool | None = True,
+        output_frame_hidden_states: bool | None = False,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
         r"""
         Read frames one after the other. A call with several frames equals as many calls with one that hand the memory
-        on, to rounding.
+        on, to rounding. An option that is `None` has its default.
 
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -468,8 +477,9 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 that of the last frame alone, and memory does not grow with the number of frames.
             frame_attention_mask (`torch.BoolTensor` of shape `(batch_size, num_frames)`, *optional*):
                 False for frames that a video does not have. They leave its memory as it is.
-            interpolate_pos_encoding (`bool`, defaults to `False`):
-                Passed on to the vision tower, where it knows it.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether the vision tower's position embeddings follow frames of another size than its own. Without, the
+                tower refuses them. A tower that does not know this option does as it does.
 
         Returns:
             [`MemoryBankQFormerModelOutput`].
@@ -480,9 +490,10 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         frames, has_frame = check_inputs(
             self.config, pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids, qformer_attention_mask
         )
-        use_memory = use_memory and self.has_memory
+        use_memory = self.uses_memory(use_memory)
         if memory is not None and not use_memory:
             raise ValueError("A `memory` was passed to a model or a call that uses none: leave it out.")
+        output_frame_hidden_states = bool(output_frame_hidden_states)
         if not use_memory and not output_frame_hidden_states:
             frames, has_frame = last_frames(frames, has_frame)
         if vision_embeds is None:
@@ -546,6 +557,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             query_sizes=[sizes] * (qformer.num_hidden_layers if self.config.query_memory else 0),
             dtype=dtype,
             device=vision_embeds.device,
+            text_ids=visible_text(input_ids, attention_mask),
         )
         vision_embeds = vision_embeds.to(dtype)
         last = vision_embeds.new_zeros(batch_size, *sizes)
@@ -635,9 +647,10 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
     """A linear classifier on the mean of the queries after the last frame; `num_labels=0` gives that mean itself."""
 
     def __init__(self, config: MemoryBankQFormerConfig):
+        config = config.with_language_projection(False)
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.memory_bank_qformer = MemoryBankQFormerModel(config, add_projection=False)
+        self.memory_bank_qformer = MemoryBankQFormerModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         hidden_size = config.qformer_config.hidden_size
         self.classifier = nn.Linear(hidden_size, config.num_labels) if config.num_labels > 0 else nn.Identity()

@@ -2,17 +2,15 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationMixin, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
@@ -22,6 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank
 from .memory_replay import replay_memory
+from .memory_undo import restored_on_error
 from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModel,
     MemoryBankQFormerModelOutput,
@@ -99,18 +98,6 @@ class VideoInputs(NamedTuple):
     outputs: MemoryBankQFormerModelOutput | None
 
 
-@contextmanager
-def restored_on_error(memory: MemoryBank | None) -> Iterator[None]:
-    """Take frames out of a memory again if the call fails behind them: tried again it does not count them twice."""
-    before = None if memory is None else memory.clone()
-    try:
-        yield
-    except BaseException:
-        if memory is not None:
-            vars(memory).update(vars(before))
-        raise
-
-
 class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel, GenerationMixin):
     """
     A language model that answers about a video: it reads the projected queries after the last frame, and text.
@@ -127,6 +114,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
     """
 
     def __init__(self, config: MemoryBankQFormerConfig):
+        config = config.with_language_projection(True)
         super().__init__(config)
         if config.text_config is None:
             raise ValueError("There is no language model: set `text_config` to the configuration of one.")
@@ -138,6 +126,23 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             # it is predicted too: the video, or the decoder's start token, comes before it.
             self.loss_type, self.loss_function = None, ForCausalLMLoss
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """
+        As in the base class, but for a folder whose language model is layers and adapters beside them.
+
+        Raises:
+            ValueError: for such a folder, whose layers would be left as initialised.
+        """
+        model, report = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        if adapted := [name for name in report["unexpected_keys"] if ".base_layer." in name]:
+            raise ValueError(
+                f"{args[0]} is a checkpoint of training with adapters, which are not merged into the language model "
+                f"({adapted[0]}, ...): go on with its run by `hf-video train-answers ... --resume`, which writes the "
+                "merged model when it ends, and load that."
+            )
+        return (model, report) if output_loading_info else model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.language_model.get_input_embeddings()
@@ -182,14 +187,16 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         labels: torch.Tensor | None = None,
         video_embeds: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
+        use_memory: bool | None = True,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForConditionalGenerationModelOutput:
         r"""
+        The scores of the next tokens. An option that is `None` has its default, here and in the other calls.
+
         Args:
             pixel_values, vision_embeds, qformer_input_ids, qformer_attention_mask, memory, use_memory,
             frame_attention_mask, interpolate_pos_encoding (*optional*):
@@ -218,6 +225,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             ValueError: for inputs of a wrong shape, that contradict each other, do not fit the memory, or are longer
                 than the language model reads.
         """
+        kwargs = cast(Any, {name: value for name, value in kwargs.items() if value is not None})
         if labels is not None and "encoder_outputs" not in kwargs:
             self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
         video = None
@@ -487,9 +495,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         inputs_embeds: torch.Tensor | None = None,
         video_embeds: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
-        use_memory: bool = True,
+        use_memory: bool | None = True,
         frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool = False,
+        interpolate_pos_encoding: bool | None = True,
         **kwargs: Any,
     ) -> Any:
         r"""
@@ -500,12 +508,15 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 As in `forward`; texts are padded on either side. A `memory` is grown in place by the frames, unless an
                 error is raised. Without a text the model begins one.
             kwargs (*optional*):
-                Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`.
+                Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`, also for
+                `None`. Penalties, n-grams and lengths, `max_length` and `min_length` too, are of generated tokens
+                alone, as in MA-LMM, whose language model gets embeddings and no ids of the prompt. So a row of a
+                batch gets what it gets alone.
 
         Returns:
             What the language model's `generate` returns: `torch.LongTensor` of shape `(batch_size *
-            num_return_sequences, length)` by default. It has the generated tokens alone, not the prompt, and penalties
-            and `max_new_tokens` count them alone; of an encoder-decoder it has the decoder's first token, too.
+            num_return_sequences, length)` by default. It has the generated tokens alone, not the prompt; of an
+            encoder-decoder it has the decoder's first token, which its lengths count, too.
 
         Raises:
             ValueError: for the reasons of `forward`.
@@ -528,7 +539,44 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 interpolate_pos_encoding=interpolate_pos_encoding,
             )
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
+            kwargs = {name: value for name, value in kwargs.items() if value is not None}
+            if not self.config.text_config.is_encoder_decoder:
+                kwargs = self.count_generated_tokens(embeds.shape[1], **kwargs)
             return self.language_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
+
+    def count_generated_tokens(
+        self, num_before: int, generation_config: GenerationConfig | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """
+        Options with which a causal language model's `generate`, given `num_before` embeddings, padding among them,
+        counts generated tokens alone.
+
+        Transformers takes embeddings, with their padding, off `max_length` and `min_length`. And its repetition
+        penalty leaves out as many tokens as the mask has zeros in front, which are no tokens of the ids that it sees.
+        """
+        changes: dict[str, Any] = {}
+
+        def setting(name: str) -> Any:
+            given = (options.get(name), getattr(generation_config, name, None), getattr(self.generation_config, name))
+            return next((value for value in given if value is not None), None)
+
+        for name in ("max_length", "min_length"):
+            if setting(name):
+                changes[name] = setting(name) + num_before
+        penalty, processors = setting("repetition_penalty"), list(options.get("logits_processor", ()))
+        if penalty not in (None, 1.0):
+            changes["repetition_penalty"] = 1.0
+            # As in Transformers, one that was passed takes the place of that which the setting makes.
+            if not any(type(processor) is RepetitionPenaltyLogitsProcessor for processor in processors):
+                processors = [RepetitionPenaltyLogitsProcessor(float(penalty)), *processors]
+                options["logits_processor"] = LogitsProcessorList(processors)
+        if generation_config is None:
+            return options | changes
+        generation_config = copy.deepcopy(generation_config)
+        for name, value in changes.items():
+            options.pop(name, None)
+            setattr(generation_config, name, value)
+        return {**options, "generation_config": generation_config}
 
     @torch.no_grad()
     def ask(
@@ -570,8 +618,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        candidates_per_pass: int = 16,
-        original_protocol: bool = False,
+        candidates_per_pass: int | None = 16,
+        original_protocol: bool | None = False,
         memory: MemoryBank | None = None,
         **kwargs: Any,
     ) -> MemoryBankQFormerRankingOutput:
@@ -605,12 +653,13 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         Raises:
             ValueError: for candidates of another shape or without a token, besides the reasons of `forward`.
         """
+        candidates_per_pass = 16 if candidates_per_pass is None else candidates_per_pass
         if candidates_per_pass < 1:
             raise ValueError(f"`candidates_per_pass` must be at least 1, got {candidates_per_pass}.")
         if original_protocol and memory is not None:
             raise ValueError("The original ranks on all frames at once: leave `memory` out, or `original_protocol`.")
         with restored_on_error(memory):
-            video = self.read_video(memory=memory, all_frames=original_protocol, **kwargs)
+            video = self.read_video(memory=memory, all_frames=bool(original_protocol), **kwargs)
             ids, is_token = self.check_candidates(len(video.embeds), candidate_input_ids, candidate_attention_mask)
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
             states, logits_of = embeds, self.logits_of_continuation

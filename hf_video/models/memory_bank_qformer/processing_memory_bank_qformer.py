@@ -114,10 +114,10 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         text_target: str | Sequence[str] | None = None,
         images: ImageInput | None = None,
         audio: None = None,
-        add_special_tokens: bool = True,
+        add_special_tokens: bool | None = True,
         max_length: int | None = None,
         max_target_length: int | None = None,
-        padding: bool | str = True,
+        padding: bool | str | None = True,
         truncation: bool | str | None = None,
         return_tensors: str | TensorType | None = None,
         text_kwargs: dict[str, Any] | None = None,
@@ -126,7 +126,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         **kwargs: Any,
     ) -> BatchFeature:
         """
-        Prepare videos, prompts and, for training, what the model is to answer.
+        Prepare videos, prompts and, for training, what the model is to answer. An option that is None has its default.
 
         Args:
             videos (*optional*): a video or a batch, see [`VideoClipProcessor`]. Without videos the texts are prepared
@@ -169,11 +169,13 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
                 **kwargs,
             }
             for each in nested:
-                options |= each
+                options |= {name: value for name, value in each.items() if value is not None}
             return self(videos, text, qformer_text, text_target, images, audio, **options)
         if audio is not None:
             raise ValueError(f"{type(self).__name__} takes videos, images and texts, no sound.")
-        if padding not in (True, "longest"):
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        add_special_tokens = add_special_tokens is None or add_special_tokens
+        if padding not in (None, True, "longest"):
             raise ValueError(f"Texts are padded to the longest: `padding` is True or 'longest', got {padding!r}.")
         if images is not None:
             if videos is not None:

@@ -3,7 +3,12 @@
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    GenerationConfig,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 from hf_video import MemoryBank, MemoryBankQFormerConfig, MemoryBankQFormerForConditionalGeneration
 
@@ -139,6 +144,74 @@ def test_a_batch_of_ragged_videos_is_answered_as_one_by_one(model, options):
         assert not per_video[row, :, length:].any()
 
 
+BEGIN = {"begin_suppress_tokens": [5, 7, 11], "suppress_tokens": list(range(20, 30))}
+SETTINGS = {
+    "penalty": {"repetition_penalty": 1.5},
+    "reward": {"repetition_penalty": 0.7},
+    "penalty and beams": {"repetition_penalty": 1.5, "num_beams": 5, "num_return_sequences": 2},
+    "original": {"repetition_penalty": 1.5, "num_beams": 5, "length_penalty": -1.0, "min_new_tokens": 8},
+    "pairs": {"no_repeat_ngram_size": 2},
+    "min_length": {"min_length": 10},
+    "min_new_tokens": {"min_new_tokens": 10, "num_beams": 2},
+    "max_length": {"max_length": 9},
+    "lengths of beams": {"max_length": 9, "min_length": 5, "num_beams": 3, "early_stopping": "never"},
+    "forced end": {"max_length": 6, "forced_eos_token_id": 2},
+    "bad words": {"bad_words_ids": [[5], [7, 8]], "sequence_bias": {(9,): 3.0, (11, 12): -4.0}},
+    "suppressed": {"repetition_penalty": 1.3, **BEGIN},
+    "decay": {"exponential_decay_length_penalty": (2, 1.2), "repetition_penalty": 1.2},
+    "encoder": {"encoder_repetition_penalty": 1.4, "encoder_no_repeat_ngram_size": 2, "repetition_penalty": 1.5},
+    "stop": {"repetition_penalty": 1.5, "stopping_criteria": [lambda ids, scores: ids[:, -1] % 5 == 0]},
+    "custom": {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.5)]},
+    "configuration": {"generation_config": GenerationConfig(repetition_penalty=1.5, min_length=3, max_length=7)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Passing")
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_a_row_of_a_batch_gets_the_tokens_it_gets_alone(model, settings):
+    """Whatever in a setting counts tokens: neither the padding of a prompt nor those of its neighbours count."""
+    text = prompts(model, (2, 9, 1, 5))
+    options = {**settings}
+    if not {"max_length", "generation_config"} & options.keys():
+        options["max_new_tokens"] = 12
+    video_embeds = torch.randn(4, NUM_QUERIES, 24, generator=torch.Generator().manual_seed(5))
+    together = model.generate(video_embeds=video_embeds, **text, do_sample=False, **options).unflatten(0, (4, -1))
+    for row in range(4):
+        is_word = text["attention_mask"][row].bool()
+        one = {"video_embeds": video_embeds[row : row + 1], "input_ids": text["input_ids"][row : row + 1, is_word]}
+        alone = model.generate(**one, do_sample=False, **options)
+        assert torch.equal(together[row, :, : alone.shape[1]], alone)
+        # Beam search fills up with the end of sequence where the padding is the token 0.
+        assert torch.isin(together[row, :, alone.shape[1] :], torch.tensor([0, 2])).all()
+
+
+def test_a_penalty_is_for_every_generated_token_and_for_no_token_of_the_prompt():
+    """By a formula on the scores, which are those of the greedy choice."""
+    model, penalty = make_model(), 1.7
+    text = prompts(model, (8, 1))
+    video = {"video_embeds": torch.randn(2, NUM_QUERIES, 24, generator=torch.Generator().manual_seed(5))}
+    options = {"do_sample": False, "max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True}
+    found = model.generate(
+        **video, **text, **options, repetition_penalty=penalty, output_scores=True, output_logits=True
+    )
+    for step, (scores, logits) in enumerate(zip(found.scores, found.logits, strict=True)):
+        for row in range(2):
+            expected = logits[row].double()
+            for token in set(found.sequences[row, :step].tolist()):
+                expected[token] = expected[token] * penalty if expected[token] < 0 else expected[token] / penalty
+            expected[2] = -torch.inf
+            assert_close(scores[row].double(), expected)
+
+
+def test_lengths_are_of_generated_tokens_alone():
+    """As in MA-LMM, whose language model gets no ids of the prompt either."""
+    model = make_model()
+    for lengths in ((3, 3), (9, 1)):
+        for name, least in (("max_length", {"min_new_tokens": 7}), ("max_new_tokens", {"min_length": 7})):
+            answers = model.generate(video_embeds=EMBEDS, **prompts(model, lengths), **{name: 7}, **least)
+            assert answers.shape == (2, 7)
+
+
 def test_samples_follow_the_seed(model):
     inputs, text = video_inputs(), prompts(model)
     options = {"do_sample": True, "max_new_tokens": 8}
@@ -231,7 +304,9 @@ MAMBA = {**TOKENS, "model_type": "mamba", "hidden_size": 24, "state_size": 4, "n
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("text_config", [WINDOW, T5, BART], ids=["window", "relative", "absolute"])
+@pytest.mark.parametrize(
+    "text_config", [WINDOW, OPT, MAMBA, T5, BART], ids=["window", "counted", "recurrent", "relative", "absolute"]
+)
 def test_padding_of_prompts_does_not_change_answers(text_config, side):
     """Of language models that look a number of tokens back, and of encoders that count positions, too."""
     model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=text_config)
@@ -524,3 +599,34 @@ def test_candidates_that_are_too_long_are_named():
 def test_a_language_model_is_needed():
     with pytest.raises(ValueError, match="set `text_config`"):
         MemoryBankQFormerForConditionalGeneration(tiny_config(projection_dim=24))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "option", ["use_memory", "position_ids", "encoder_outputs", "use_cache", "num_items_in_batch"]
+)
+def test_none_is_the_default_of_an_option(option, model):
+    text = prompts(model)
+    expected = model(**video_inputs(), **text, labels=text["input_ids"])
+    found = model(**video_inputs(), **text, labels=text["input_ids"], **{option: None})
+    assert torch.equal(found.logits, expected.logits) and torch.equal(found.loss, expected.loss)
+    assert found.memory.frames_seen.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize(
+    "option", ["num_beams", "repetition_penalty", "max_new_tokens", "use_memory", "generation_config"]
+)
+def test_none_is_the_default_of_an_option_of_generating(option):
+    model = make_model()
+    model.generation_config.update(num_beams=3, repetition_penalty=1.5, max_new_tokens=6)
+    inputs = {**video_inputs(), **prompts(model)}
+    assert torch.equal(model.generate(**inputs, **{option: None}), model.generate(**inputs))
+
+
+def test_none_is_the_default_of_an_option_of_ranking(model):
+    candidates, inputs = torch.tensor([[5, 6], [7, 8]]), {**video_inputs(), **prompts(model)}
+    options = dict.fromkeys(("candidates_per_pass", "original_protocol", "use_memory"))
+    assert torch.equal(
+        model.rank_candidates(candidates, **inputs, **options).losses,
+        model.rank_candidates(candidates, **inputs).losses,
+    )

@@ -319,6 +319,41 @@ def test_a_memory_on_another_device_is_named():
         model(vision_embeds=random_frames(), memory=memory.to("meta"), **text)
 
 
+@torch.no_grad()
+def test_another_text_of_the_same_length_is_named(tmp_path):
+    """Of the rows that have it, whatever the padding holds, and in a memory from a file too."""
+    model, text, memory = filled_memory(batch_size=3)
+    memory.save(tmp_path / "memory")
+    more = random_frames(3, 1, seed=5)
+    for each in (memory, MemoryBank.load(tmp_path / "memory"), memory.clone()):
+        padded = text["qformer_attention_mask"] == 0
+        other = text["qformer_input_ids"].masked_fill(padded, 9)
+        model(vision_embeds=more, memory=each, **text | {"qformer_input_ids": other})
+        other[1, 0] += 1
+        assert_same(each.take(torch.arange(3)), each)
+        with pytest.raises(ValueError, match=r"another text of the videos \[1\].*`model.ask`"):
+            model(vision_embeds=more, memory=each, **text | {"qformer_input_ids": other})
+        unmasked = {"qformer_attention_mask": torch.ones_like(other)}
+        with pytest.raises(ValueError, match=r"another text of the videos \[1, 2\]"):
+            model(vision_embeds=more, memory=each, **text | unmasked)
+        assert each.frames_seen.tolist() == [8, 8, 8]
+    rows = torch.tensor([2, 0])
+    memory.batch_select_indices(rows)
+    model(vision_embeds=more[rows], memory=memory, **{name: ids[rows] for name, ids in text.items()})
+    with pytest.raises(ValueError, match=r"of the videos \[0, 1\]"):
+        model(vision_embeds=more[rows], memory=memory, **{name: ids[:2] for name, ids in text.items()})
+
+
+@torch.no_grad()
+def test_without_query_banks_the_text_may_change():
+    """The visual bank does not depend on it."""
+    model, frames = tiny_model(query_memory=False), random_frames(2, 7)
+    first, second = random_text(), {"qformer_input_ids": torch.full((2, 4), 7)}
+    memory = model(vision_embeds=frames[:, :4], **first).memory
+    changed = model(vision_embeds=frames[:, 4:], memory=memory, **second).last_hidden_state
+    torch.testing.assert_close(changed, model(vision_embeds=frames, **second).last_hidden_state)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -1,15 +1,24 @@
 """MemoryBankQFormer beyond the goldens and common tests: streaming, batches, options, and what its errors say."""
 
+import json
 import threading
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModel, AutoModelForVideoClassification, CLIPVisionConfig, InstructBlipVisionConfig
+from transformers import (
+    AutoModel,
+    AutoModelForImageTextToText,
+    AutoModelForVideoClassification,
+    CLIPVisionConfig,
+    Dinov2Config,
+    InstructBlipVisionConfig,
+)
 
 from hf_video import (
     MemoryBank,
     MemoryBankQFormerConfig,
+    MemoryBankQFormerForConditionalGeneration,
     MemoryBankQFormerForVideoClassification,
     MemoryBankQFormerModel,
     VideoViTConfig,
@@ -488,3 +497,78 @@ def test_the_default_is_the_published_model():
     config = MemoryBankQFormerConfig()
     assert (config.qformer_config.hidden_size, config.qformer_config.encoder_hidden_size) == (768, 1408)
     assert config.vision_config is None and config.text_config is None
+
+
+def settings_of_text():
+    sizes = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    return {"model_type": "llama", "vocab_size": 70, **sizes}
+
+
+@pytest.mark.parametrize("has_field", [True, False], ids=["with the field", "saved before it"])
+@pytest.mark.parametrize("saved", [MemoryBankQFormerForVideoClassification, MemoryBankQFormerForConditionalGeneration])
+def test_a_folder_tells_of_what_its_base_consists(saved, has_field, tmp_path):
+    """A classifier's base has no projection, that of a generating model has one; whatever class loads the folder."""
+    config = tiny_config(text_config=settings_of_text(), num_labels=3)
+    model = saved(config).eval()
+    model.save_pretrained(tmp_path)
+    # Another model may be made of the same configuration.
+    assert config.use_language_projection
+    if not has_field:
+        file = tmp_path / "config.json"
+        content = json.loads(file.read_text())
+        del content["use_language_projection"]
+        file.write_text(json.dumps(content))
+    loaded, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    expected = model.memory_bank_qformer.state_dict()
+    assert not report["missing_keys"]
+    assert loaded.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
+    other, report = AutoModelForVideoClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert other.memory_bank_qformer.language_projection is None
+    assert not {name for name in report["missing_keys"] if not name.startswith("classifier.")}
+    generating, report = AutoModelForImageTextToText.from_pretrained(tmp_path, output_loading_info=True)
+    assert generating.memory_bank_qformer.language_projection is not None
+    assert generating.config.use_language_projection and not other.config.use_language_projection
+    loaded.save_pretrained(tmp_path / "base")
+    again, report = AutoModel.from_pretrained(tmp_path / "base", output_loading_info=True)
+    assert not report["missing_keys"] and again.state_dict().keys() == expected.keys()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tower", TOWERS)
+def test_positions_follow_frames_of_another_size_unless_they_must_not(tower):
+    """By default, as in every family; of frames of the tower's own size nothing changes."""
+    model = tiny_model(vision_config=TOWERS[tower])
+    larger, own = torch.randn(1, 2, 3, 24, 24), torch.randn(1, 2, 3, 16, 16)
+    is_video_encoder = hasattr(model.config.vision_config, "tubelet_size")
+    inputs = larger.transpose(0, 1) if is_video_encoder else larger[0]
+    expected = model.vision_model(inputs, interpolate_pos_encoding=True).last_hidden_state
+    for options in ({}, {"interpolate_pos_encoding": None}, {"interpolate_pos_encoding": True}):
+        found = model.get_vision_embeds(larger, **options)
+        assert_close(found, model.vision_layernorm(expected)[None])
+        embedded = model(vision_embeds=found).last_hidden_state
+        assert_close(model(larger, **options).last_hidden_state, embedded)
+    for frames in (larger, larger[..., :8, :8]):
+        for call in (model, model.get_vision_embeds):
+            with pytest.raises(ValueError, match="have the size .* has positions for .16, 16.: resize"):
+                call(frames, interpolate_pos_encoding=False)
+    assert_close(model.get_vision_embeds(own, False), model.get_vision_embeds(own, True))
+
+
+@torch.no_grad()
+def test_a_tower_that_knows_no_such_option_is_not_given_it():
+    sizes = {"hidden_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16, "patch_size": 8}
+    model = tiny_model(vision_config=Dinov2Config(**sizes))
+    assert model(torch.randn(1, 2, 3, 24, 24)).last_hidden_state.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("option", ["use_memory", "output_frame_hidden_states", "frame_attention_mask", "memory"])
+def test_none_is_the_default_of_an_option(option):
+    for model in (tiny_model(projection_dim=8), tiny_model(MemoryBankQFormerForVideoClassification, num_labels=3)):
+        calls = [model] + ([model.get_video_features] if isinstance(model, MemoryBankQFormerModel) else [])
+        for call in calls:
+            expected = call(vision_embeds=random_frames(), **random_text())
+            found = call(vision_embeds=random_frames(), **random_text(), **{option: None})
+            assert found.keys() == expected.keys() and found.memory is not None
+            assert all(torch.equal(found[name], expected[name]) for name in expected if name != "memory")

@@ -1,5 +1,6 @@
 """MemoryBankQFormerProcessor: placeholders, prompts and answers, what the Q-Former reads, saving."""
 
+import inspect
 import logging
 
 import numpy as np
@@ -236,3 +237,20 @@ def test_the_pipeline_of_images_and_texts_answers(videos):
     content = [{"type": "image", "image": image}, {"type": "text", "text": SHORT_QUESTION}]
     chat = answering(text=[{"role": "user", "content": content}], **options)
     assert isinstance(chat[0]["generated_text"], str)
+
+
+def test_none_is_the_default_of_every_option(videos):
+    processor = make_processor()
+    texts = [QUESTION, SHORT_QUESTION]
+    expected = processor(videos, texts, text_target=["one", "two three"], return_tensors="pt")
+    names = set(inspect.signature(processor.__call__).parameters) - {"videos", "text", "text_target", "return_tensors"}
+    nothing = dict.fromkeys(names - {"kwargs"}) | dict.fromkeys(("num_frames", "do_resize", "size", "num_crops"))
+    kinds = {name: {} for name in ("text_kwargs", "videos_kwargs", "common_kwargs")}
+    kinds["text_kwargs"] = dict.fromkeys(("padding", "add_special_tokens", "max_length"))
+    kinds["videos_kwargs"] = dict.fromkeys(("num_frames", "do_normalize"))
+    # A name of a kind with None leaves the value given beside it.
+    kinds["common_kwargs"] = {"return_tensors": None}
+    for options in (nothing, kinds):
+        inputs = processor(videos, texts, text_target=["one", "two three"], return_tensors="pt", **options)
+        assert inputs.keys() == expected.keys()
+        assert all(torch.equal(inputs[name], expected[name]) for name in expected)
