@@ -9,6 +9,9 @@ import torch
 from .frame_bank import Bank, write
 from .memory_bank import MemoryBank
 
+# Rows that were written over, the latest last, and what was there; no rows for all of a tensor.
+Steps = list[tuple[torch.Tensor | None, torch.Tensor]]
+
 
 class Undo:
     """
@@ -25,8 +28,7 @@ class Undo:
         self.attributes: dict[str, Any] = {**vars(bank), **small, **lists}
         pairs = bank.projections.values()
         large = (bank.slots, *(tensor for pair in pairs for tensor in pair))
-        # For each tensor the rows that were written over, the latest last, and what was there; no rows for all of it.
-        self.steps: dict[int, list[tuple[torch.Tensor | None, torch.Tensor]]] = {id(tensor): [] for tensor in large}
+        self.steps: dict[int, Steps] = {id(tensor): [] for tensor in large}
         self.tensors = large
         # A slot that was free when the call began is written without a trace; one that a merge freed held an entry.
         self.has_merged = False
@@ -34,16 +36,16 @@ class Undo:
     def keep(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Before rows (see `rows_of`) of a tensor that the call found are written over: what they hold."""
         steps = self.steps.get(id(tensor))
-        if steps is None or (steps and steps[0][0] is None):
+        if steps is None or is_whole(steps):
             return
         steps.append((rows, values))
         if sum(values.numel() for _, values in steps) >= tensor.numel():
-            self.steps[id(tensor)] = [(None, rewound(tensor.clone(), steps))]
+            self.keep_all(tensor)
 
     def keep_all(self, tensor: torch.Tensor) -> None:
-        """Before all of a tensor is written over."""
+        """Before all of a tensor that the call found is written over: a copy of what it was."""
         steps = self.steps.get(id(tensor))
-        if steps is not None and not (steps and steps[0][0] is None):
+        if steps is not None and not is_whole(steps):
             self.steps[id(tensor)] = [(None, rewound(tensor.clone(), steps))]
 
     def restore(self, bank: Bank) -> None:
@@ -53,7 +55,12 @@ class Undo:
         vars(bank).update(self.attributes)
 
 
-def rewound(tensor: torch.Tensor, steps: list[tuple[torch.Tensor | None, torch.Tensor]]) -> torch.Tensor:
+def is_whole(steps: Steps) -> bool:
+    """Whether all of a tensor is kept, so that nothing has to follow."""
+    return bool(steps) and steps[0][0] is None
+
+
+def rewound(tensor: torch.Tensor, steps: Steps) -> torch.Tensor:
     """The tensor itself, with what steps kept of it put back, the latest first."""
     for rows, values in reversed(steps):
         if rows is None:

@@ -138,9 +138,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         model, report = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         if adapted := [name for name in report["unexpected_keys"] if ".base_layer." in name]:
             raise ValueError(
-                f"{args[0]} is a checkpoint of training with adapters, which are not merged into the language model "
-                f"({adapted[0]}, ...): go on with its run by `hf-video train-answers ... --resume`, which writes the "
-                "merged model when it ends, and load that."
+                f"{model.name_or_path} is a checkpoint of training with adapters, which are not merged into the "
+                f"language model ({adapted[0]}, ...): go on with its run by `hf-video train-answers ... --resume`, "
+                "which writes the merged model when it ends, and load that."
             )
         return (model, report) if output_loading_info else model
 
