@@ -27,7 +27,7 @@ from .checkpoint import (
     select_prefix,
     strip_prefixes,
 )
-from .command import Converted, make_parser, run
+from .command import Converted, make_parser, positive_int, run
 from .image_vit import inflate_patches
 from .labels import num_labels_of_new_head
 from .videomamba_config import alignment_config, encoder_config, read_config
@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--num-labels",
-        type=int,
+        type=positive_int,
         metavar="N",
         help="classes of the new head of a video classifier made from other weights (default: as --labels, or 2)",
     )

@@ -54,7 +54,9 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     config = {} if arguments.original_config is None else read_original_config(arguments.original_config, ARGUMENTS)
     if arguments.variant is not None:
         config = agree(config, read_variant(arguments.variant))
-    ssm = dict(config.pop("ssm_cfg", None) or {})
+    # `null` is an argument that is not given.
+    config = {name: value for name, value in config.items() if value is not None}
+    ssm = {name: value for name, value in config.pop("ssm_cfg", {}).items() if value is not None}
     if unknown := sorted(set(ssm) - SSM_ARGUMENTS - SSM_INITIALISATION - {"use_fast_path"}):
         raise ConversionError(f"`ssm_cfg` has unknown keys {unknown}.")
     found = read_sizes(weights)
@@ -119,9 +121,10 @@ def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
 
 def both_sides(size: int | list[int]) -> list[int]:
     """Height and width of what may be given as one number; `ConversionError` if it is neither."""
-    if not isinstance(size, int) and len(size) != 2:
-        raise ConversionError(f"A size must be one number or height and width, got {size}.")
-    return [size, size] if isinstance(size, int) else list(size)
+    sides = size if isinstance(size, list) else [size, size]
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ConversionError(f"Sizes are above 0: one number or height and width, got {size!r}.")
+    return sides
 
 
 def simplest(size: list[int]) -> int | list[int]:

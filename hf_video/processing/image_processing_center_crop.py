@@ -15,7 +15,12 @@ class CenterCropImageProcessor(CLIPImageProcessor):
     """
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
-        """The centre of images (..., height, width); what a small one lacks is padded with zeros."""
+        """
+        The centre of images (..., height, width); what a small one lacks is padded with zeros. Raises `ValueError` for
+        a size without height and width.
+        """
+        if size.height is None or size.width is None:
+            raise ValueError(f"crop_size={dict(size)} must have height and width.")
         return F.center_crop(image, [size.height, size.width])
 
 

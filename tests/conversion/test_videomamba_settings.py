@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from conversion.videomamba import main
-from conversion.videomamba_config import find_factor
+from conversion.videomamba_config import ARGUMENTS, find_factor
 from tests.goldens import assert_float32_close, assert_float64_close, load_golden
 
 from .videomamba_original import Original, pair, random_weights
@@ -167,6 +167,22 @@ def test_layers_that_the_original_recomputes(tmp_path, change, layers):
     assert config.gradient_checkpointing_layers == layers
 
 
+def test_null_is_an_argument_that_is_not_given(tmp_path):
+    torch.save(random_weights(**VIDEO), tmp_path / "a.pth")
+    for name, value in {"empty": {}, "null": dict.fromkeys(ARGUMENTS) | {"ssm_cfg": {"expand": None}}}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+        paths = [str(tmp_path / file) for file in ("a.pth", name, f"{name}.json")]
+        main([*paths[:2], "--original-config", paths[2]])
+    assert (tmp_path / "null" / "config.json").read_text() == (tmp_path / "empty" / "config.json").read_text()
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5"])
+def test_a_head_has_a_positive_number_of_classes(tmp_path, capsys, number):
+    with pytest.raises(SystemExit):
+        convert(tmp_path, PRE_TRAINING, "--task", "video-classification", "--num-labels", number)
+    assert f"expected a whole number of at least 1, got '{number}'" in capsys.readouterr().err
+
+
 def test_the_width_of_a_mixer_is_found_whatever_it_is_a_multiple_of():
     for width in (24, 49, 192, 193):
         for inner in range(1, 3 * width):
@@ -190,6 +206,8 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
         ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which is no square: give `img_size`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
         (VIDEO, {"img_size": [32]}, "one number or height and width, got [32]"),
+        (VIDEO, {"img_size": "32"}, "one number or height and width, got '32'"),
+        (VIDEO, {"stride": [0, 16]}, "one number or height and width, got [0, 16]"),
         ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
         ({**VIDEO, "patch_size": [8, 16]}, {"patch_size": 16}, "patch_size=16, the tensors say [8, 16]"),
     ],

@@ -51,6 +51,11 @@ def test_the_centre_of_an_image_is_that_of_torchvision(height, width):
         assert torch.equal(pixels(processor, given)[0], expected)
 
 
+def test_a_crop_of_images_has_two_sides():
+    with pytest.raises(ValueError, match=r"crop_size=\{'shortest_edge': 32\} must have height and width"):
+        CenterCropImageProcessor(crop_size={"shortest_edge": 32})(noise(3, 40, 40))
+
+
 @pytest.mark.parametrize("height, width", [(32, 35), (35, 32), (33, 39), (31, 35), (29, 27)])
 def test_every_kind_of_input_has_the_same_centre(height, width):
     video = noise(2, 3, height, width)

@@ -70,9 +70,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Order in which the scans visit the patches, behind the class token. `"spatial_first"`, that of all released
             weights, goes frame by frame. `"temporal_first"` goes place by place, through all frames of each.
             `"spatiotemporal"`, the paper's v1, goes forward frame by frame, and backward place by place: half of the
-            scans are of each kind. Its v2, in which every layer runs both scans of both kinds at twice the cost, is
-            left out, because neither code nor weights of it exist. The latter two are this library's reading of
-            figure 4 of the paper; there is neither original code nor weights for them.
+            scans are of each kind. `"temporal_first"` and `"spatiotemporal"` are this library's reading of figure 4 of
+            the paper; there is neither original code nor weights for them. Nor is there for the paper's v2, in which
+            every layer runs both scans of both kinds at twice the cost: it is left out.
         hidden_dropout_prob (`float`, defaults to 0.0):
             Dropout after the positions.
         drop_path_rate (`float`, defaults to 0.0):

@@ -40,8 +40,7 @@ class Backend(NamedTuple):
     Attributes:
         run: called by position with u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and
             addend as `selective_scan` describes them, B and C with four dimensions or, where they are the same at all
-            times, two; returns the output and the last
-            state, `None` if it cannot give one.
+            times, two; returns the output and the last state, `None` if it cannot give one.
         why_not: the reason why it cannot run in a situation, or `None` if it can.
         automatic: whether it is taken without being asked for.
     """

@@ -1,7 +1,7 @@
 """VideoViT model configuration."""
 
 import copy
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -181,9 +181,17 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
         )
         super().__post_init__(**kwargs)
-        # Folders exist that leave the norm to the class they name.
-        if self.use_final_norm is None and self.architectures in (["VideoViTForPreTraining"], ["VideoViTBackbone"]):
-            self.use_final_norm = True
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """
+        As in Transformers, which reads folders by it. Folders exist that leave the norm to the class they name. The
+        configuration of an encoder inside another model's goes to the constructor: that encoder is a bare one.
+        """
+        normalising = (["VideoViTForPreTraining"], ["VideoViTBackbone"])
+        if config_dict.get("use_final_norm") is None and config_dict.get("architectures") in normalising:
+            config_dict = {**config_dict, "use_final_norm": True}
+        return super().from_dict(config_dict, **kwargs)
 
     @property
     def patch_shape(self) -> tuple[int, int, int]:

@@ -9,9 +9,17 @@ from transformers import (
     AutoModel,
     AutoModelForPreTraining,
     AutoModelForVideoClassification,
+    BertConfig,
+    VisionEncoderDecoderConfig,
 )
 
-from hf_video import VideoViTBackbone, VideoViTForPreTraining, VideoViTForVideoClassification, VideoViTModel
+from hf_video import (
+    MemoryBankQFormerConfig,
+    VideoViTBackbone,
+    VideoViTForPreTraining,
+    VideoViTForVideoClassification,
+    VideoViTModel,
+)
 
 from .videovit_testing import random_clips, tiny_config
 
@@ -97,3 +105,16 @@ def test_a_configuration_that_is_shared_stays_as_it_is(model_class):
     model = model_class(config)
     assert config.to_dict() == before and model.config.use_final_norm
     assert VideoViTForVideoClassification(config).videovit.layernorm is None
+
+
+@pytest.mark.parametrize("model_class", NORMALISING)
+def test_an_encoder_inside_another_model_has_no_norm_that_it_was_saved_without(tmp_path, model_class):
+    """Saved with its configuration as its folder had it; `AutoModel` had built it without the norm."""
+    encoder = json.loads((save(make(model_class, tubelet_size=1), tmp_path / "encoder", True) / "config.json").read_text())
+    VisionEncoderDecoderConfig(encoder=encoder, decoder=BertConfig().to_dict()).save_pretrained(tmp_path / "text")
+    MemoryBankQFormerConfig(vision_config=encoder).save_pretrained(tmp_path / "answers")
+    for nested in (
+        AutoConfig.from_pretrained(tmp_path / "text").encoder,
+        AutoConfig.from_pretrained(tmp_path / "answers").vision_config,
+    ):
+        assert AutoModel.from_config(nested).layernorm is None
