@@ -107,7 +107,9 @@ class VideoModelTestMixin(common.ModelTesterMixin):
             model.enable_input_require_grads()
             inputs = self._prepare_for_class(self.model_tester.get_inputs(), model_class, return_labels=True)
             first_output = model(**inputs).to_tuple()[0]
-            (first_output[0] if isinstance(first_output, tuple) else first_output).sum().backward()
+            first_output = first_output[0] if isinstance(first_output, tuple) else first_output
+            # The plain sum is constant behind a layer norm, and its gradient rounding alone.
+            (first_output * torch.rand_like(first_output)).sum().backward()
             for block in blocks:
                 self.assertTrue(any(p.grad is not None and p.grad.any() for p in block.parameters()))
 
