@@ -281,6 +281,13 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, MemoryBankQFormerFramePositions):
             init.zeros_(module.weight)
 
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
+        """Transformers' switch, and then that of the vision tower, which may choose among its layers."""
+        super()._set_gradient_checkpointing(enable, **kwargs)
+        tower = getattr(self.base_model, "vision_model", None)
+        if tower is not None and tower.supports_gradient_checkpointing:
+            tower._set_gradient_checkpointing(enable, **kwargs)
+
 
 class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
     """The Q-Former's pass over one frame."""
@@ -376,7 +383,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         self.query_tokens = nn.Parameter(torch.empty(1, config.num_query_tokens, hidden_size))
         self.qformer = MemoryBankQFormerEncoder(config)
         self.language_projection = None
-        if config.projection_dim is not None and config.use_language_projection:
+        if config.projection_dim is not None and config.use_language_projection is not False:
             self.language_projection = nn.Linear(hidden_size, config.projection_dim)
         self.post_init()
 

@@ -224,6 +224,18 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         assert_close(gradients[1][name], gradient)
 
 
+@pytest.mark.parametrize("model_class", [MemoryBankQFormerModel, MemoryBankQFormerForVideoClassification])
+def test_gradient_checkpointing_recomputes_the_layers_that_a_tower_chooses(model_class):
+    vision = VideoViTConfig(**{**TOWERS["videovit"].to_dict(), "num_hidden_layers": 3})
+    vision.gradient_checkpointing_layers = 2
+    model = tiny_model(model_class, vision_config=vision)
+    tower = model.base_model.vision_model
+    for enable, expected in ((True, [True, True, False]), (False, [False] * 3)):
+        model.activation_checkpointing_enable() if enable else model.activation_checkpointing_disable()
+        assert [layer.gradient_checkpointing for layer in tower.layers] == expected
+        assert all(layer.gradient_checkpointing == enable for layer in model.base_model.qformer.layers)
+
+
 def test_weights_learn_under_autocast():
     """Weights that autocast casts for the frames without gradients must not lose them for the last one."""
     model = tiny_model().train()
@@ -336,6 +348,12 @@ def test_the_tower_is_trained_through_the_last_frame_alone():
     pixel_values = torch.randn(2, 5, 3, 16, 16, requires_grad=True)
     model(pixel_values).last_hidden_state.square().mean().backward()
     assert pixel_values.grad[:, -1].any() and not pixel_values.grad[:, :-1].any()
+
+
+def test_a_projection_is_kept_where_nothing_is_said_of_it(tmp_path):
+    tiny_model(projection_dim=24).save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path, use_language_projection=None).language_projection is not None
+    assert AutoModel.from_pretrained(tmp_path, use_language_projection=False).language_projection is None
 
 
 def test_null_parts_survive_saving(tmp_path):
