@@ -241,15 +241,20 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
     for layer, module in list(model.named_modules()):
         if not isinstance(module, LoraLayer):
             continue
-        weight = state.pop(f"{layer}.base_layer.weight").cpu()
-        for adapter in cast(Any, module).active_adapters:
-            weight = weight + cast(Any, module).get_delta_weight(adapter).to(weight)
-        state[f"{layer}.weight"] = weight
+        state[f"{layer}.weight"] = merged_weight(module, state.pop(f"{layer}.base_layer.weight"))
         if f"{layer}.base_layer.bias" in state:
             state[f"{layer}.bias"] = state.pop(f"{layer}.base_layer.bias")
         for name in [name for name in state if name.startswith(f"{layer}.lora_")]:
             del state[name]
     return state
+
+
+def merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
+    """The `weight` of a layer with its adapters added, in the precision of the weight, on the CPU."""
+    weight = weight.cpu()
+    for adapter in layer.active_adapters:
+        weight = weight + layer.get_delta_weight(adapter).to(weight)
+    return weight
 
 
 def save_adapters(model: Any, folder: Path) -> None:
@@ -291,8 +296,7 @@ def check_language_model(model: Any, checkpoint: Path) -> None:
         return
     layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]
     wrapped = model.get_submodule(layer)
-    delta = sum(wrapped.get_delta_weight(adapter) for adapter in wrapped.active_adapters)
-    expected = (wrapped.base_layer.weight + delta).cpu()
+    expected = merged_weight(wrapped, wrapped.base_layer.weight)
     for file in checkpoint.glob("*.safetensors"):
         with safe_open(file, "pt") as weights:
             if f"{layer}.weight" in weights.keys():

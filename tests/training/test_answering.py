@@ -126,6 +126,26 @@ def test_adapters_of_another_language_model_are_refused(data, tmp_path):
         other._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_run_in_half_precision_goes_on_from_its_checkpoint(dtype, data, tmp_path):
+    """Its merged layers are rounded, and those that it is compared with are as well. PEFT's adapters stay float32."""
+    trainer, _, _ = make_trainer(data, tmp_path, lora_rank=2)
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            if "lora_" not in name:
+                parameter.data = parameter.to(dtype)
+            elif "lora_B" in name:
+                parameter.normal_(std=0.1)
+    trainer.save_model(tmp_path / "checkpoint")
+    trained = weights_of(trainer.model)
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            if "lora_" in name:
+                parameter.zero_()
+    trainer._load_from_checkpoint(str(tmp_path / "checkpoint"))
+    assert not changed(trained, weights_of(trainer.model))
+
+
 def test_the_best_checkpoint_comes_back_with_its_adapters(data, tmp_path):
     options = {"lora_rank": 2, "learning_rate": 0.02, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     options |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
