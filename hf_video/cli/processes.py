@@ -2,6 +2,8 @@
 
 import os
 
+import psutil
+
 # By torchrun and by the launchers of MPI, as accelerate reads them.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
@@ -40,8 +42,18 @@ def check_processes(world_size: int) -> None:
             f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "
             "where an accelerator takes a single process, or no launcher."
         )
-    if {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= set(os.environ) and not set(_WORLD_SIZES) & set(os.environ):
+    if "ACCELERATE_USE_CPU" in os.environ and not set(_WORLD_SIZES) & set(os.environ) and _parent_chose_port():
         raise ValueError(
             "accelerate launch was asked for several processes and started one, as it does on CPUs: use torchrun, or "
             "accelerate launch --multi_gpu, which starts them there, too."
         )
+
+
+def _parent_chose_port() -> bool:
+    """Whether MASTER_PORT is from the process that started this one, which did not have it from outside itself."""
+    port = os.environ.get("MASTER_PORT")
+    try:
+        parent = psutil.Process().parent()
+        return port is not None and parent is not None and parent.environ().get("MASTER_PORT") != port
+    except psutil.Error:
+        return False

@@ -85,6 +85,23 @@ def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path)
     assert "accelerate launch was asked for several processes and started one" in finished.stderr
 
 
+@pytest.mark.parametrize(("number", "port"), [(1, None), (1, "29501"), (2, None), (2, "29501")])
+def test_only_a_port_that_accelerate_chose_means_several_processes(number, port, tmp_path, monkeypatch):
+    """A machine of a cluster may have one of its own, for other programs."""
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    if port is not None:
+        monkeypatch.setenv("MASTER_PORT", port)
+    script = tmp_path / "check.py"
+    script.write_text("from hf_video.cli.processes import check_processes\ncheck_processes(1)\n")
+    launcher = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(number), script]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, *launcher], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ("asked for several processes and started one" in finished.stderr) == (number > 1)
+    assert (finished.returncode == 0) == (number == 1)
+
+
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
 def test_processes_that_would_train_alone_are_refused(name, monkeypatch):
     monkeypatch.setenv(name, "2")
