@@ -44,16 +44,17 @@ def read_class_names(source: str | Path) -> list[str]:
     if str(source) in LISTS:
         return list(LISTS[str(source)]())
     path = Path(source)
+    suffix = path.suffix.lower()
     try:
         text = path.read_text(encoding="utf-8-sig")
-        content = json.loads(text) if path.suffix == ".json" else None
+        content = json.loads(text) if suffix == ".json" else None
     except (OSError, ValueError) as error:
-        lists = "" if path.suffix else f" Beside files there are {' and '.join(LISTS)}."
+        lists = "" if suffix else f" Beside files there are {' and '.join(LISTS)}."
         raise ValueError(f"{source} cannot be read: {error}.{lists}") from error
-    if path.suffix == ".json":
+    if suffix == ".json":
         content = content.get("id2label", content) if isinstance(content, dict) else content
         names = _by_id(path, _pairs(content)) if isinstance(content, dict) else content
-    elif path.suffix == ".csv":
+    elif suffix == ".csv":
         rows = [row for row in csv.reader(text.splitlines()) if row]
         has_header = bool(rows) and not rows[0][0].strip().isdecimal()
         names = _by_id(path, rows[1:] if has_header else rows)

@@ -22,6 +22,8 @@ NAMES = ["riding, a bike", "marching", "dodgeball"]
             "config.json",
             '{"model_type": "vit", "id2label": {"0": "riding, a bike", "1": "marching", "2": "dodgeball"}}',
         ),
+        ("LIST.JSON", '["riding, a bike", "marching", "dodgeball"]'),
+        ("UPPER.CSV", '0,"riding, a bike"\n1,marching\n2,dodgeball\n'),
         ("plain.csv", '0,"riding, a bike"\n1,marching\n2,dodgeball\n'),
         ("header.csv", 'id,name\r\n2,dodgeball\r\n0,"riding, a bike"\r\n1,marching\r\n'),
     ],
