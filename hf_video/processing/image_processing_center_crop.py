@@ -14,6 +14,12 @@ class CenterCropImageProcessor(CLIPImageProcessor):
     torchvision: half a pixel rounds to the even one, where that of Transformers rounds down.
     """
 
+    def preprocess(self, images: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in the base class. An option that is `None` leaves that of the processor."""
+        options = self.valid_kwargs.__annotations__
+        given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
+        return super().preprocess(images, *args, **given)
+
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """
         The centre of images (..., height, width); what a small one lacks is padded with zeros. Raises `ValueError` for

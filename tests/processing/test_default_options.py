@@ -1,10 +1,10 @@
-"""`None` stands for the default in every call of a `VideoClipProcessor`; the constructor keeps it as a value."""
+"""`None` stands for the default in every call of a processor; the constructor keeps it as a value."""
 
 import pytest
 import torch
 from transformers.image_utils import PILImageResampling
 
-from hf_video.processing import VideoClipProcessor
+from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
 
 from ..video_files import make_frames
 
@@ -65,3 +65,20 @@ def test_of_sampling():
 def test_unknown_options_are_refused_all_the_same():
     with pytest.raises(TypeError, match="crop_sise"):
         VideoClipProcessor()(VIDEO, crop_sise=None)
+
+
+def test_of_a_call_with_images():
+    options = {
+        "size": {"shortest_edge": 40},
+        "crop_size": 32,
+        "image_mean": [0.1, 0.2, 0.3],
+        "rescale_factor": 1 / 128,
+    }
+    processor = CenterCropImageProcessor(**options)
+    expected = processor(VIDEO[0], return_tensors="pt")["pixel_values"]
+    for name in CenterCropImageProcessor.valid_kwargs.__annotations__:
+        for call in (processor, processor.preprocess):
+            found = call(VIDEO[0], **{"return_tensors": "pt", name: None})
+            assert torch.equal(torch.as_tensor(found["pixel_values"][0]), expected[0]), name
+    with pytest.raises(TypeError, match="crop_sise"):
+        processor(VIDEO[0], crop_sise=None)
