@@ -110,7 +110,9 @@ def test_a_configuration_that_is_shared_stays_as_it_is(model_class):
 @pytest.mark.parametrize("model_class", NORMALISING)
 def test_an_encoder_inside_another_model_has_no_norm_that_it_was_saved_without(tmp_path, model_class):
     """Saved with its configuration as its folder had it; `AutoModel` had built it without the norm."""
-    encoder = json.loads((save(make(model_class, tubelet_size=1), tmp_path / "encoder", True) / "config.json").read_text())
+    encoder = json.loads(
+        (save(make(model_class, tubelet_size=1), tmp_path / "encoder", True) / "config.json").read_text()
+    )
     VisionEncoderDecoderConfig(encoder=encoder, decoder=BertConfig().to_dict()).save_pretrained(tmp_path / "text")
     MemoryBankQFormerConfig(vision_config=encoder).save_pretrained(tmp_path / "answers")
     for nested in (
