@@ -115,7 +115,9 @@ def write_error_number(error: BaseException) -> int | None:
         return error.errno
     if type(error).__name__ == "SafetensorError" and (match := re.search(r"\(os error (\d+)\)", str(error))):
         return int(match[1])
-    if isinstance(error, RuntimeError) and re.search("inline_container.*unexpected pos|PytorchStreamWriter", str(error)):
+    if isinstance(error, RuntimeError) and re.search(
+        "inline_container.*unexpected pos|PytorchStreamWriter", str(error)
+    ):
         return errno.ENOSPC
     return None
 

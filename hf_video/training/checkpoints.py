@@ -51,10 +51,10 @@ def damage_of(checkpoint: Path) -> str | None:
 
     Without the mark, as other trainers leave it, a checkpoint is whole if its state is and its files can be opened.
     """
-    if not isinstance(_read_json(checkpoint / STATE), dict):
+    if not isinstance(read_json(checkpoint / STATE), dict):
         return f"{_size_of(checkpoint / STATE)}, no trainer state"
     if (checkpoint / MARK).exists():
-        mark = _read_json(checkpoint / MARK)
+        mark = read_json(checkpoint / MARK)
         if not isinstance(mark, dict) or not isinstance(mark.get("files"), dict):
             return f"{MARK} lists no files"
         for name, size in mark["files"].items():
@@ -75,7 +75,7 @@ def damage_of(checkpoint: Path) -> str | None:
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint of a run, and why each newer one was passed over."""
-    passed = []
+    passed: list[str] = []
     for checkpoint in numbered_checkpoints(folder):
         reason = damage_of(checkpoint)
         if reason is None:
@@ -233,7 +233,8 @@ def _naming_damage(checkpoint: Path, names: list[str]) -> Iterator[None]:
         file = next((file for file in files if not _can_be_loaded(file)), files[0] if files else checkpoint)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{file} is damaged, or not of this run ({reason}). Remove its folder to resume from the checkpoint before."
+            f"{file} is damaged, or not of this run ({reason}). Remove its folder to resume from the checkpoint "
+            "before it."
         ) from error
 
 
@@ -248,9 +249,10 @@ def _can_be_loaded(file: Path) -> bool:
     return True
 
 
-def _read_json(file: Path) -> Any:
+def read_json(file: Path) -> Any:
+    """What a JSON file holds, None where there is none that can be read."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -21,7 +21,6 @@ from hf_video.data import ClipDataset
 from hf_video.data.video_column import BYTES
 from hf_video.files import replace_file, replace_text
 
-
 FEATURE_KINDS = ("pooled", "tokens")
 # Videos in a file; what an interruption loses is less than one of them.
 SHARD_SIZE = 64

@@ -11,7 +11,6 @@ from datasets import Dataset
 
 from hf_video.files import replace_file
 
-
 TABLE_SUFFIXES = (".csv", ".parquet")
 
 

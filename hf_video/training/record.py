@@ -20,7 +20,6 @@ import hf_video
 from hf_video.data import is_multi_label, label_names
 from hf_video.files import replace_text
 
-
 FACTS_FILE = "training_facts.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
