@@ -228,8 +228,8 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     from hf_video.training.distillation import make_distillation
 
     device = choose_device(options["device"])
-    set_seed(options["seed"])
     arguments, augmentation, mixing = _read_fields(options, words, output_dir, on_cpu=device.type == "cpu")
+    set_seed(arguments.seed)
     check_processes(arguments.world_size)
     if arguments.lora_rank and options["model"] is None:
         raise ValueError("lora_rank adapts a trained model: say which with --model.")
