@@ -74,10 +74,16 @@ def damage_of(checkpoint: Path) -> str | None:
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run, and why each newer one was passed over."""
+    """The newest whole checkpoint of a run, and why each newer one was passed over.
+
+    One without the mark that follows one with it was being written when its run ended.
+    """
     passed: list[str] = []
-    for checkpoint in numbered_checkpoints(folder):
+    found = numbered_checkpoints(folder)
+    for place, checkpoint in enumerate(found, start=1):
         reason = damage_of(checkpoint)
+        if not (checkpoint / MARK).exists() and any((older / MARK).exists() for older in found[place:]):
+            reason = reason or f"{MARK}, which is written last, is missing"
         if reason is None:
             return checkpoint, passed
         passed.append(f"{checkpoint.name}: {reason}")
@@ -170,6 +176,14 @@ class CheckpointMixin:
                 super()._save(str(target), state_dict)  # type: ignore[misc]
         finally:
             self.args = args
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        state = self.state  # type: ignore[attr-defined]
+        if 0 < state.max_steps <= state.global_step:
+            # Resumed after its last step, which lay inside an epoch: the base class would take another one.
+            self.control.should_training_stop = True  # type: ignore[attr-defined]
+            return
+        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
