@@ -1,6 +1,7 @@
-"""How a file is written: as a whole, or not at all."""
+"""How a file of ours is written: as a whole, or not at all."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -44,6 +45,14 @@ def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
 def replace_text(path: str | os.PathLike, text: str) -> None:
     """`replace_file` with a text, in UTF-8."""
     replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
+
+
+def read_own_json(path: Path) -> Any:
+    """What a JSON file of ours holds; None where there is none, or one that is not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 @contextmanager

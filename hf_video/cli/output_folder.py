@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.files import FULL_DISK, read_own_json, write_error_number
 
 from .processes import is_first_process
 
@@ -57,10 +57,10 @@ def is_leftover(path: Path) -> bool:
     if path.name == LOCK_FILE or re.fullmatch(r"\..*\.partial", path.name):
         return True
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
-        from hf_video.training.checkpoints import MARK, STATE, read_json
+        from hf_video.training.checkpoints import MARK, STATE
 
         # A state that cannot be read, without the mark that follows it, was being written.
-        return not (path / MARK).exists() and not isinstance(read_json(path / STATE), dict)
+        return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
     return path.name in (OPTIONS_FILE, FACTS_FILE) and _is_ours(path)
 
 
@@ -197,9 +197,7 @@ class RunLock:
 
 
 def _holder(lock_file: Path) -> dict[str, Any] | None:
-    from hf_video.training.checkpoints import read_json
-
-    holder = read_json(lock_file)
+    holder = read_own_json(lock_file)
     return holder if isinstance(holder, dict) and {"pid", "host"} <= holder.keys() else None
 
 
@@ -211,7 +209,5 @@ def _died(holder: dict[str, Any] | None) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    from hf_video.training.checkpoints import read_json
-
-    found = read_json(path)
+    found = read_own_json(path)
     return isinstance(found, dict) and _KEYS[path.name] <= found.keys()

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
-from hf_video.files import naming_disk_errors, replace_text, replacing_files, sync_file, sync_folder
+from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
 
 # The mark of a complete checkpoint: the sizes of its files, written after them all.
 MARK = "complete.json"
@@ -51,10 +51,10 @@ def damage_of(checkpoint: Path) -> str | None:
 
     Without the mark, as other trainers leave it, a checkpoint is whole if its state is and its files can be opened.
     """
-    if not isinstance(read_json(checkpoint / STATE), dict):
+    if not isinstance(read_own_json(checkpoint / STATE), dict):
         return f"{_size_of(checkpoint / STATE)}, no trainer state"
     if (checkpoint / MARK).exists():
-        mark = read_json(checkpoint / MARK)
+        mark = read_own_json(checkpoint / MARK)
         if not isinstance(mark, dict) or not isinstance(mark.get("files"), dict):
             return f"{MARK} lists no files"
         for name, size in mark["files"].items():
@@ -261,14 +261,6 @@ def _can_be_loaded(file: Path) -> bool:
     except Exception:
         return False
     return True
-
-
-def read_json(file: Path) -> Any:
-    """What a JSON file holds, None where there is none that can be read."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _size_of(file: Path) -> str:

@@ -66,10 +66,13 @@ def ending(moment, how, number=1):
         return result
 
     setattr(owner, name, changed)
+    # A shell starts what runs behind it with SIGINT ignored.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         setattr(owner, name, whole)
+        signal.signal(signal.SIGINT, handler)
 
 
 if __name__ == "__main__":
