@@ -1,27 +1,88 @@
-"""What a training run may do to the folder it writes: nothing that a user made is lost."""
+"""What a training run may do to the folder it writes: nothing of a user's is lost, and one run writes at a time."""
 
+import json
+import os
 import re
-from collections.abc import Collection
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-_WAYS_OUT = (
-    "Continue the run in it with --resume, choose another folder, or let --overwrite-output-dir rename it out of the "
-    "way."
-)
+from hf_video.files import FULL_DISK, read_own_json, write_error_number
+
+from .processes import is_first_process
+
+OPTIONS_FILE = "train_options.json"
+# That of hf_video.training.record, spelled out because options must not wait for its imports.
+FACTS_FILE = "training_facts.json"
+ANSWERS_FILE = "answers.json"
+LOCK_FILE = ".hf-video.lock"
+# Keys that tell our files from a user's of the same name; those of every version.
+_KEYS = {
+    OPTIONS_FILE: {"words", "model", "epochs"},
+    FACTS_FILE: {"model", "recipe", "versions", "hardware"},
+    ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
+}
+_WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
+# How long the processes that read videos outlive their main process, in seconds; they hold its lock.
+_PATIENCE = 15
 
 
-def require_fresh(folder: Path, expected: Collection[str] = (), ways_out: str = _WAYS_OUT) -> None:
-    """Refuses a folder with files other than those named in `expected`, and says what can be done.
+def require_fresh(
+    folder: Path, is_leftover: Callable[[Path], bool] = lambda path: False, ways_out: str = _WAYS_OUT
+) -> None:
+    """Refuses a folder with files other than leftovers, and says what can be done.
 
     Raises:
         ValueError: the folder is a file or has other files.
     """
     if folder.is_file():
         raise ValueError(f"--output-dir {folder} is a file; a folder is expected.")
-    found = sorted(path.name for path in folder.iterdir() if path.name not in expected) if folder.exists() else []
-    if found:
-        listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"--output-dir {folder} is not empty ({listed}). {ways_out}")
+    found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
+    if not found:
+        return
+    listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+    from hf_video.training.checkpoints import newest_complete
+
+    if newest_complete(folder)[0] is not None:
+        ways_out = f"Continue the run in it with --resume, or {ways_out[0].lower()}{ways_out[1:]}"
+    raise ValueError(f"--output-dir {folder} is not empty ({listed}). {ways_out}")
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file or folder is what a run left that ended before its first complete checkpoint."""
+    if path.name == LOCK_FILE or re.fullmatch(r"\..*\.partial", path.name):
+        return True
+    if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
+        from hf_video.training.checkpoints import MARK, STATE
+
+        # A state that cannot be read, without the mark that follows it, was being written.
+        return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
+    return path.name in (OPTIONS_FILE, FACTS_FILE) and _is_ours(path)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Deletes the unfinished checkpoints and files of a run that ended before its first complete checkpoint."""
+    for path in folder.iterdir():
+        if path.name.endswith(".partial") or path.name.startswith("checkpoint-"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def require_ours(folder: Path) -> None:
+    """Refuses to write over files that have the names of ours and are a user's.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in _KEYS:
+        if (folder / name).exists() and not _is_ours(folder / name):
+            raise ValueError(
+                f"{folder / name} is not a file of hf-video, and would be replaced: rename it, or choose another "
+                "output folder."
+            )
 
 
 def move_aside(folder: Path) -> None:
@@ -35,19 +96,118 @@ def move_aside(folder: Path) -> None:
     print(f"{folder} was renamed to {backup}.")
 
 
-def last_checkpoint(folder: Path) -> Path:
-    """The newest complete checkpoint in a folder that `transformers.Trainer` wrote.
+def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
+    """The newest complete checkpoint in a folder that our trainers or `transformers.Trainer` wrote.
 
-    A checkpoint's `trainer_state.json` is written last: without it the writing was interrupted.
+    Args:
+        folder: of a run.
+        say: is told which newer checkpoint was passed over, and why.
 
     Raises:
         ValueError: there is none.
     """
-    checkpoints = {
-        int(match[1]): state.parent
-        for state in folder.glob("checkpoint-*/trainer_state.json")
-        if (match := re.fullmatch(r"checkpoint-(\d+)", state.parent.name))
-    }
-    if not checkpoints:
-        raise ValueError(f"There is nothing to resume: {folder} has no complete checkpoint. Leave --resume out.")
-    return checkpoints[max(checkpoints)]
+    from hf_video.training.checkpoints import newest_complete
+
+    checkpoint, passed = newest_complete(folder)
+    if checkpoint is None:
+        why = f" ({'; '.join(passed)})" if passed else ""
+        try:
+            require_fresh(folder, is_leftover)
+            way_out = "Leave --resume out."
+        except ValueError:
+            way_out = "Leave --resume out, and choose another folder or rename this one."
+        raise ValueError(f"There is nothing to resume: {folder} has no complete checkpoint{why}. {way_out}")
+    if passed and is_first_process():
+        say(f"{checkpoint.name} is resumed; passed over as incomplete: {'; '.join(passed)}")
+    return checkpoint
+
+
+@contextmanager
+def saying_what_was_kept(folder: Path) -> Iterator[None]:
+    """Says what is left of a run that a signal or a full disk ends.
+
+    Raises:
+        KeyboardInterrupt: of the kind that ended it, with the checkpoint to go on from.
+        OSError: the disk is full; names the file and the checkpoint.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(_what_was_kept(folder)) from None
+    except Exception as error:
+        number = write_error_number(error)
+        if number not in FULL_DISK:
+            raise
+        file = getattr(error, "filename", None) or folder
+        raise OSError(
+            f"{file} could not be written ({os.strerror(number)}): make room on its disk. {_what_was_kept(folder)}"
+        ) from error
+
+
+def _what_was_kept(folder: Path) -> str:
+    try:
+        kept = last_checkpoint(folder, say=lambda line: None)
+    except ValueError:
+        return "There was no checkpoint yet, so nothing of the training is kept."
+    return f"{kept} is kept; run the same command with --resume to continue from it."
+
+
+class RunLock:
+    """The right of a run to write its folder, which the first process holds until the block or the process ends."""
+
+    def __init__(self) -> None:
+        self._lock: Any = None
+        self.folder: Path | None = None
+
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.release()
+
+    def take(self, folder: Path) -> None:
+        """Takes the lock of a folder that exists; nothing where it is held already.
+
+        Raises:
+            ValueError: another run has it; names its process and machine.
+        """
+        if self.folder == folder or not is_first_process():
+            return
+        from filelock import FileLock, Timeout
+
+        file = folder / LOCK_FILE
+        lock = FileLock(file)
+        try:
+            lock.acquire(timeout=_PATIENCE if _died(_holder(file)) else 0)
+        except Timeout:
+            holder = _holder(file)
+            who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+            raise ValueError(
+                f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
+            ) from None
+        file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
+        self._lock, self.folder = lock, folder
+
+    def release(self) -> None:
+        """Gives the lock back and removes its file."""
+        if self._lock is not None and self.folder is not None:
+            (self.folder / LOCK_FILE).unlink(missing_ok=True)
+            self._lock.release()
+        self._lock = self.folder = None
+
+
+def _holder(lock_file: Path) -> dict[str, Any] | None:
+    holder = read_own_json(lock_file)
+    return holder if isinstance(holder, dict) and {"pid", "host"} <= holder.keys() else None
+
+
+def _died(holder: dict[str, Any] | None) -> bool:
+    """Whether the holder of a lock was a process of this machine, and is no more."""
+    import psutil
+
+    return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
+
+
+def _is_ours(path: Path) -> bool:
+    found = read_own_json(path)
+    return isinstance(found, dict) and _KEYS[path.name] <= found.keys()

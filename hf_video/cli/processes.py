@@ -7,6 +7,13 @@ import psutil
 # By torchrun and by the launchers of MPI, as accelerate reads them.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
+_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that a launcher started, or the only one."""
+    return all(int(os.environ[name]) == 0 for name in _RANKS if os.environ.get(name, "").isdecimal())
+
 
 def launched_processes() -> int:
     """How many processes the launcher of this one says that it started; 1 without a launcher."""

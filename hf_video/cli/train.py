@@ -9,14 +9,25 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.files import replace_file, replace_text, replacing_files
+
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
-from .output_folder import last_checkpoint, move_aside, require_fresh
+from .output_folder import (
+    LOCK_FILE,
+    OPTIONS_FILE,
+    RunLock,
+    clear_leftovers,
+    is_leftover,
+    last_checkpoint,
+    move_aside,
+    require_fresh,
+    require_ours,
+    saying_what_was_kept,
+)
 from .processes import check_processes
 from .train_inputs import load_data, load_model, readable_videos, training_splits
 from .train_options import (
     DEFAULTS,
-    FACTS_FILE,
-    OPTIONS_FILE,
     SCRATCH_DEFAULTS,
     check_same_data,
     describe_data,
@@ -178,6 +189,11 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         ValueError, OSError: the data, the model, the output folder or an option is wrong; nothing was written.
         KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
     """
+    with RunLock() as lock:
+        return _train(args, lock)
+
+
+def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[str, Any]]:
     args = read_settings(args)
     given = vars(args)
     resume, overwrite = given.get("resume", False), given.get("overwrite_output_dir", False)
@@ -186,9 +202,17 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
     if overwrite:
         _check_none_inside([args.data], output_dir)
+    if (overwrite and output_dir.is_dir()) or (output_dir / LOCK_FILE).exists():
+        lock.take(output_dir)
     checkpoint = last_checkpoint(output_dir) if resume else None
-    if not resume and not overwrite:
-        require_fresh(output_dir, expected=(OPTIONS_FILE, FACTS_FILE))
+    if checkpoint is not None:
+        from hf_video.training.checkpoints import require_resumable
+
+        lock.take(output_dir)
+        require_resumable(checkpoint)
+        require_ours(output_dir)
+    elif not overwrite:
+        require_fresh(output_dir, is_leftover)
     options, words = merge_options(given, output_dir / OPTIONS_FILE if resume else None)
     saved_data = options.pop("data", None)
 
@@ -198,13 +222,14 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     from hf_video.data import ClipDataset, MixingCollator, collate_clips, is_multi_label
     from hf_video.data.labels import label_ids
     from hf_video.training import VideoTrainer, parameter_settings
+    from hf_video.training.bounds import check_optimization
     from hf_video.training.callbacks import EpochLineCallback
+    from hf_video.training.checkpoints import is_secret
     from hf_video.training.distillation import make_distillation
-    from hf_video.training.report import replace_file
 
     device = choose_device(options["device"])
-    set_seed(options["seed"])
     arguments, augmentation, mixing = _read_fields(options, words, output_dir, on_cpu=device.type == "cpu")
+    set_seed(arguments.seed)
     check_processes(arguments.world_size)
     if arguments.lora_rank and options["model"] is None:
         raise ValueError("lora_rank adapts a trained model: say which with --model.")
@@ -228,6 +253,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
         layer_decay_only=arguments.layer_decay_only,
         no_weight_decay=arguments.no_weight_decay,
     )
+    check_optimization(arguments, model)
     distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, options["on_error"])
     train_split, validation_split = training_splits(data, options)
@@ -239,10 +265,16 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     _set_eval_batch_size(arguments, processor, eval_clips)
     if arguments.process_index == 0:
         if overwrite:
+            lock.release()
             move_aside(output_dir)
         output_dir.mkdir(parents=True, exist_ok=True)
-        saved = json.dumps({**options, "words": words, "data": described}, indent=2) + "\n"
-        replace_file(output_dir / OPTIONS_FILE, lambda path: path.write_text(saved, encoding="utf-8"))
+        lock.take(output_dir)
+        if checkpoint is None:
+            require_fresh(output_dir, is_leftover)
+            clear_leftovers(output_dir)
+        kept_words = [word for word in words if not is_secret(word.partition("=")[0])]
+        saved = json.dumps({**options, "words": kept_words, "data": described}, indent=2) + "\n"
+        replace_text(output_dir / OPTIONS_FILE, saved)
 
     on_error = options["on_error"]
     trainer = VideoTrainer(
@@ -268,13 +300,11 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
             _find_best_checkpoint(checkpoint, output_dir)
         trainer.accelerator.wait_for_everyone()
     disable_progress_bar()  # that of writing each checkpoint; the trainer has its own
-    try:
+    with saying_what_was_kept(output_dir):
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         _finish_model(trainer, options, eval_clips)
         trainer.save_model()
         return trainer, _report(trainer, options, data.get("test"), broken)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_what_was_kept(output_dir)) from None
 
 
 def _read_fields(
@@ -324,8 +354,6 @@ def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
     """Lets a state name the best checkpoint where it is, although the folder was moved since the state was saved."""
     from transformers import TrainerState
 
-    from hf_video.training.report import replace_file
-
     file = checkpoint / "trainer_state.json"
     state = TrainerState.load_from_json(str(file))
     moved = output_dir / Path(state.best_model_checkpoint or "").name
@@ -339,7 +367,8 @@ def _finish_model(trainer: VideoTrainer, options: dict[str, Any], eval_clips: in
     from hf_video.training import to_plain_model
 
     if trainer.args.lora_rank and trainer.is_world_process_zero():
-        trainer.model.save_pretrained(Path(trainer.args.output_dir, "adapter"))
+        with replacing_files(Path(trainer.args.output_dir, "adapter")) as folder:
+            trainer.model.save_pretrained(folder)
     trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
     processor = trainer.processing_class
     for name in ("num_clips", "num_crops"):
@@ -388,11 +417,3 @@ def _report(
             **({"broken_videos": broken} if broken else {}),
         },
     )
-
-
-def _what_was_kept(output_dir: Path) -> str:
-    try:
-        kept = last_checkpoint(output_dir)
-    except ValueError:
-        return "There was no checkpoint yet, so nothing of the training is kept."
-    return f"{kept} is kept; run the same command with --resume to continue from it."

@@ -8,7 +8,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .output_folder import last_checkpoint, require_fresh
+from hf_video.files import replace_text
+
+from .output_folder import (
+    ANSWERS_FILE,
+    LOCK_FILE,
+    RunLock,
+    clear_leftovers,
+    is_leftover,
+    last_checkpoint,
+    require_fresh,
+    require_ours,
+    saying_what_was_kept,
+)
 from .processes import check_processes
 from .trained_model import choose_device, locate_model
 
@@ -29,7 +41,6 @@ Any setting can be given by a word `name=value`: the fields of AnswerTrainingArg
 
 example: hf-video train-answers recipes/malmm/msvd_qa.yaml data=msvd model=instructblip_with_memory output_dir=msvd_qa
 """
-ANSWERS_FILE = "answers.json"
 
 # Settings that are no fields of the dataclasses, with their types.
 OPTIONS: dict[str, type] = {
@@ -48,6 +59,7 @@ FIELDS = {
     "batch_size": "per_device_train_batch_size",
     "num_workers": "dataloader_num_workers",
 }
+_WAYS_OUT = "Choose another folder."
 RESERVED_FIELDS = ("resume_from_checkpoint", "use_cpu", *FIELDS.values())
 
 
@@ -93,12 +105,26 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
 
     Raises:
         ValueError, OSError: the data, the model, the output folder or a setting is wrong; nothing was written.
+        KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
     """
+    with RunLock() as lock:
+        return _train_answers(args, lock)
+
+
+def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrainer, dict[str, Any]]:
     settings = read_settings(args)
     output_dir = Path(settings["output_dir"]).expanduser().absolute()
+    if (output_dir / LOCK_FILE).exists():
+        lock.take(output_dir)
     checkpoint = last_checkpoint(output_dir) if args.resume else None
-    if not args.resume:
-        require_fresh(output_dir)
+    if checkpoint is not None:
+        from hf_video.training.checkpoints import require_resumable
+
+        lock.take(output_dir)
+        require_resumable(checkpoint)
+        require_ours(output_dir)
+    else:
+        require_fresh(output_dir, is_leftover, ways_out=_WAYS_OUT)
 
     from transformers import set_seed
 
@@ -106,7 +132,9 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
     from hf_video.data.video_texts import VideoTextDataset, load_video_texts
     from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, saved_lora_rank
     from hf_video.training.arguments import parse_arguments
+    from hf_video.training.bounds import check_optimization
 
+    _check_frames(settings)
     device = choose_device(settings.get("device", "auto"))
     data = load_video_texts(settings["data"], video_root=settings.get("video_root"))
     if "train" not in data:
@@ -136,6 +164,7 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
         for name, rows in data.items()
     }
     adapters = choose_trained(model, arguments)
+    check_optimization(arguments, model)
     trainer = AnswerTrainer(
         model=model,
         args=arguments,
@@ -143,11 +172,18 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
         eval_dataset=splits.get("validation"),
         processing_class=processor,
     )
-    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    if adapters is not None:
-        model.language_model = adapters.merge_and_unload()
-    trainer.save_model()
-    return trainer, _evaluate(trainer, splits, settings.get("first_words", False))
+    if arguments.process_index == 0:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        lock.take(output_dir)
+        if checkpoint is None:
+            require_fresh(output_dir, is_leftover, ways_out=_WAYS_OUT)
+            clear_leftovers(output_dir)
+    with saying_what_was_kept(output_dir):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if adapters is not None:
+            model.language_model = adapters.merge_and_unload()
+        trainer.save_model()
+        return trainer, _evaluate(trainer, splits, settings.get("first_words", False))
 
 
 def read_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -208,6 +244,16 @@ def load_answering_model(settings: dict[str, Any], arguments: Any) -> tuple[Any,
     return model, processor
 
 
+def _check_frames(settings: dict[str, Any]) -> None:
+    from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES
+
+    for name, least in (("num_frames", 1), ("memory_bank_length", 0)):
+        if settings.get(name, least) < least:
+            raise ValueError(f"{name} is {settings[name]}; a whole number of at least {least} is expected.")
+    if (strategy := settings.get("sampling_strategy")) not in (None, *SAMPLING_STRATEGIES):
+        raise ValueError(f"sampling_strategy is {strategy!r}; {', '.join(SAMPLING_STRATEGIES)} are expected.")
+
+
 def _read(name: str, word: str) -> Any:
     kind = OPTIONS[name]
     read = {"true": True, "false": False}.__getitem__ if kind is bool else kind
@@ -219,7 +265,6 @@ def _read(name: str, word: str) -> Any:
 
 def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool) -> dict[str, Any]:
     from hf_video.training.answering import exact_match
-    from hf_video.training.report import replace_file
 
     split = next((name for name in ("test", "validation") if name in splits), None)
     if split is None or not trainer.is_world_process_zero():
@@ -228,6 +273,5 @@ def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool)
     metrics = {"split": split, "num_videos": len(true)} | exact_match(found, true, first_words)
     rows = [{"answers": answers, "expected": expected} for answers, expected in zip(found, true, strict=True)]
     text = json.dumps({**metrics, "videos": rows}, indent=1, ensure_ascii=False) + "\n"
-    path = Path(trainer.args.output_dir, ANSWERS_FILE)
-    replace_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+    replace_text(Path(trainer.args.output_dir, ANSWERS_FILE), text)
     return metrics

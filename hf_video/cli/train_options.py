@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -16,10 +17,6 @@ from .trained_model import locate_model
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-
-OPTIONS_FILE = "train_options.json"
-# That of hf_video.training.record, spelled out because options must not wait for its imports.
-FACTS_FILE = "training_facts.json"
 
 DEFAULTS: dict[str, Any] = {
     "model": None,
@@ -170,7 +167,27 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str]) -> d
         "class_names": class_names,
         "num_videos": {name: len(split) for name, split in splits.items()},
         "digest": digest.hexdigest(),
+        "content": _digest_content(splits),
     }
+
+
+def _digest_content(splits: DatasetDict) -> str:
+    """Of the size and a sample of the bytes of each video; of one that is not there, and of videos inside a table of
+    the `datasets` library, of nothing."""
+    from hf_video.data.content_digest import content_digest
+
+    @functools.cache
+    def digest_of(path: str) -> bytes:
+        try:
+            return content_digest(path).encode()
+        except OSError:
+            return b"none"
+
+    digest = hashlib.sha256()
+    for _, split in sorted(splits.items()):
+        for path in split["video"] if "bytes" not in split.column_names else ():
+            digest.update(digest_of(path))
+    return digest.hexdigest()
 
 
 def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
@@ -179,7 +196,15 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     Raises:
         ValueError: videos or classes differ.
     """
-    if saved is None or all(given[name] == saved[name] for name in ("class_names", "digest")):
+    if saved is None:
+        return
+    if all(given[name] == saved[name] for name in ("class_names", "digest")):
+        # Runs of earlier versions did not record the content.
+        if saved.get("content") not in (None, given["content"]):
+            raise ValueError(
+                f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
+                "content. Resume with the same videos, or train into another folder."
+            )
         return
     from hf_video.data.annotation_files import listed
 

@@ -18,7 +18,9 @@ from transformers.utils import is_peft_available
 from hf_video.data.video_texts import VideoTextCollator
 from hf_video.hub.trainer import PublishingMixin
 
+from .bounds import check_bounds
 from .callbacks import SetEpochCallback
+from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
 
 # The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
@@ -76,15 +78,18 @@ class AnswerTrainingArguments(TrainingArguments):
     num_return_sequences: int = field(default=1, metadata={"help": "Answers to evaluate; the best beams."})
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         super().__post_init__()
-        if self.lora_rank < 0:
-            raise ValueError(f"lora_rank is {self.lora_rank}; a whole number of at least 0 is expected.")
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
-        if not 1 <= self.num_return_sequences <= self.num_beams:
+        if self.num_return_sequences > self.num_beams:
             raise ValueError(
                 f"num_return_sequences is {self.num_return_sequences}; from 1 to num_beams ({self.num_beams}) is "
                 "expected."
+            )
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_new_tokens is {self.min_new_tokens}; at most max_new_tokens ({self.max_new_tokens}) is expected."
             )
 
     def generation_settings(self) -> dict[str, Any]:
@@ -93,7 +98,7 @@ class AnswerTrainingArguments(TrainingArguments):
         return {name: getattr(self, name) for name in names} | {"do_sample": False}
 
 
-class AnswerTrainer(PublishingMixin, Trainer):
+class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 

@@ -12,6 +12,7 @@ from transformers import HfArgumentParser, SchedulerType, TrainingArguments
 from transformers.integrations import integration_utils
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from .bounds import check_bounds
 from .optimization import NO_WEIGHT_DECAY
 
 DEFAULT_METRIC = "top1_accuracy"
@@ -133,15 +134,7 @@ class VideoTrainingArguments(TrainingArguments):
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def _check_values(self) -> None:
-        for name, lowest in (("gradient_accumulation_steps", 1), ("lora_rank", 0)):
-            if getattr(self, name) < lowest:
-                raise ValueError(f"{name} is {getattr(self, name)}; a whole number of at least {lowest} is expected.")
-        if not 0 <= self.label_smoothing_factor < 1:
-            raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}; a number from 0 to below 1 is expected."
-            )
-        if self.warmup_epochs is not None and not self.warmup_epochs >= 0:
-            raise ValueError(f"warmup_epochs is {self.warmup_epochs}; a number of at least 0 is expected.")
+        check_bounds(self)
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for needed, names in _COMPANIONS.items():
             for name in names:

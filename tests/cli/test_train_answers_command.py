@@ -183,7 +183,7 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
         (["num_train_epochs=3"], "'num_train_epochs' is not a setting"),
         (["first_words=maybe"], "first_words=maybe is not of the type bool"),
         (["prompt=what is shown"], "has no place {} for them"),
-        (["num_beams=0"], "num_return_sequences is 1; from 1 to num_beams (0)"),
+        (["num_return_sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, data, tmp_path, fails):

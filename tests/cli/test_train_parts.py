@@ -75,7 +75,7 @@ def test_video_root(digits, tmp_path):
 
 
 def test_the_file_of_facts_is_the_one_that_training_writes():
-    from hf_video.cli import train_options
+    from hf_video.cli import output_folder
     from hf_video.training import record
 
-    assert train_options.FACTS_FILE == record.FACTS_FILE
+    assert output_folder.FACTS_FILE == record.FACTS_FILE

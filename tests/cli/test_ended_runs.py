@@ -1,0 +1,119 @@
+"""A run that a signal or a full disk ends goes on to the bits of one that was left alone, or starts over to them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_video.cli.main import main
+from hf_video.data import write_moving_digits
+from hf_video.training.checkpoints import newest_complete
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
+from .conftest import TINY_MODEL
+from .ended_command import HOWS, MOMENTS, OF_CHECKPOINT, ending
+
+ROOT = Path(__file__).parents[2]
+EXIT_CODES = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130, "full_disk": 2}
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """Both commands on one epoch of one step after another: three checkpoints, of which two are kept."""
+    folder = tmp_path_factory.mktemp("data")
+    digits = write_moving_digits(folder / "digits", train_per_class=2, test_per_class=1, num_frames=8, image_size=32)
+    for number in range(2):
+        encode_video(folder / f"{number}.mp4", make_frames(8))
+    rows = [{"video": f"{number}.mp4", "question": "which", "answer": "one"} for number in range(2)]
+    (folder / "rows.json").write_text(json.dumps(rows))
+    (folder / "answers").mkdir()
+    for name in ("train", "test"):
+        (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[: 1 + (name == "train")]))
+    for each in tiny_pair():
+        each.save_pretrained(folder / "model")
+    common = ["max_steps=3", "save_strategy=steps", "save_steps=1", "eval_strategy=no", "load_best_model_at_end=false"]
+    # The rate of other schedules ends at 0, where one step more would not show.
+    common += ["lr_scheduler_type=constant"]
+    train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "4", "--device", "cpu"]
+    answers = ["train-answers", str(folder / "answers"), f"model={folder / 'model'}", f"video_root={folder}"]
+    answers += ["device=cpu", "batch_size=1", "num_frames=2", "num_beams=1", "max_new_tokens=2"]
+    return {"train": [*train, *common], "train-answers": [*answers, *common]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(commands, tmp_path_factory):
+    """The weights and files of the run that is left alone, by its command."""
+    found = {}
+
+    def run(command):
+        if command not in found:
+            folder = tmp_path_factory.mktemp(command) / "out"
+            assert main([*commands[command], f"output_dir={folder}"]) == 0
+            found[command] = folder
+        return found[command]
+
+    return run
+
+
+def end(moment, how, words, number):
+    if how == "SIGKILL":
+        command = [sys.executable, "-m", "tests.cli.ended_command", moment, how, str(number), *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=200).returncode
+    with ending(moment, how, number):
+        return main(words)
+
+
+ROWS = [
+    pytest.param(
+        *(command, moment, how),
+        marks=[]
+        if (command, moment, how)
+        in (
+            ("train", "before the mark", "SIGKILL"),
+            ("train", "states of a checkpoint", "full_disk"),
+            ("train", "a checkpoint begins", "SIGTERM"),
+            ("train", "first file is moved", "full_disk"),
+            ("train", "the result is written", "SIGINT"),
+            ("train-answers", "weights of a checkpoint", "full_disk"),
+            ("train-answers", "after the mark", "SIGINT"),
+            ("train-answers", "weights are moved", "SIGTERM"),
+        )
+        else pytest.mark.slow,
+    )
+    for command in ("train", "train-answers")
+    for moment in MOMENTS
+    for how in HOWS
+]
+
+
+@pytest.mark.parametrize(("command", "moment", "how"), ROWS)
+def test_an_ended_run_has_the_bits_of_one_left_alone(commands, undisturbed, tmp_path, capsys, command, moment, how):
+    out = tmp_path / "out"
+    words = [*commands[command], f"output_dir={out}"]
+    number = 2 if moment in OF_CHECKPOINT else 1
+    assert end(moment, how, words, number) == EXIT_CODES[how], capsys.readouterr().err
+    message = capsys.readouterr().err
+    kept, _ = newest_complete(out)
+    assert (
+        kept is not None and kept.name == f"checkpoint-{2 if moment == 'after the mark' else 1 if number == 2 else 3}"
+    )
+    if how != "SIGKILL":
+        assert f"{kept} is kept; run the same command with --resume" in message and "Traceback" not in message
+        assert not list(out.rglob("*.partial")) and not (out / ".hf-video.lock").exists()
+    if how == "full_disk":
+        assert "could not be written (No space left on device)" in message
+    assert main([*words, "--resume"]) == 0
+    expected = undisturbed(command)
+    torch.testing.assert_close(
+        load_file(out / "model.safetensors"), load_file(expected / "model.safetensors"), rtol=0, atol=0
+    )
+    names = [{path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, expected)]
+    assert names[0] == names[1] | {path for path in names[0] if path.name.endswith(".partial")}

@@ -1,0 +1,174 @@
+"""The folder of a run: one run writes it, files of a user stay, and the advice of the commands agrees."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hf_video.cli.main import main
+from hf_video.cli.output_folder import LOCK_FILE, RunLock
+
+from .conftest import TINY_MODEL, TINY_RUN
+
+ROOT = Path(__file__).parents[2]
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from hf_video.cli.output_folder import RunLock
+lock = RunLock()
+lock.take(Path(sys.argv[1]))
+if sys.argv[2] == "child" and os.fork() == 0:  # as a process that reads videos, which outlives its parent for a while
+    time.sleep(2)
+    os._exit(0)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def hold():
+    """Starts a process that holds the lock of a folder."""
+    processes = []
+
+    def start(folder, kind="alone"):
+        command = [sys.executable, "-c", HOLDER, str(folder), kind]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails):
+    process = hold(run)
+    before = files_of(tmp_path)
+    who = f"{run} is being written by process {process.pid} on {socket.gethostname()}"
+    for words in (["--resume"], [], ["--overwrite-output-dir"]):
+        assert who in fails("train", digits, "--output-dir", run, *words)
+    assert who in fails("train-answers", digits, "model=m", f"output_dir={run}", "--resume")
+    assert files_of(tmp_path) == before
+
+
+def test_a_run_that_starts_at_the_same_time_is_refused(digits, tmp_path, hold, fails, monkeypatch):
+    """The lock is taken by another one after the folder was found to be free."""
+    from hf_video.cli import train
+
+    out = tmp_path / "out"
+    readable_videos = train.readable_videos
+
+    def late(*args):
+        out.mkdir()
+        hold(out)
+        return readable_videos(*args)
+
+    monkeypatch.setattr(train, "readable_videos", late)
+    message = fails("train", digits, "--output-dir", out, *TINY_MODEL, *TINY_RUN)
+    assert f"{out} is being written by process" in message and [path.name for path in out.iterdir()] == [LOCK_FILE]
+
+
+@pytest.mark.parametrize("kind", ["alone", "child"])
+def test_a_lock_dies_with_its_process(tmp_path, hold, kind):
+    process = hold(tmp_path, kind)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (tmp_path / LOCK_FILE).exists()
+    started = time.monotonic()
+    with RunLock() as lock:
+        lock.take(tmp_path)
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+    assert not (tmp_path / LOCK_FILE).exists() and time.monotonic() - started < 10
+
+
+def test_other_processes_of_a_launcher_take_no_lock(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with RunLock() as lock:
+        lock.take(tmp_path)
+        assert not list(tmp_path.iterdir())
+
+
+def test_files_of_a_user_are_never_replaced(digits, run, tmp_path, fails):
+    mine = tmp_path / "mine" / "train_options.json"
+    mine.parent.mkdir()
+    mine.write_text('{"train": "the 9:15 to Basel", "words": 3}')
+    assert "is not empty (train_options.json)" in fails("train", digits, "--output-dir", mine.parent)
+    for name in ("train_options.json", "training_facts.json", "answers.json"):
+        kept = (run / name).read_bytes() if (run / name).exists() else None
+        shutil.copy(mine, run / name)
+        before = files_of(run)
+        message = fails("train", digits, "--output-dir", run, "--resume")
+        assert f"{run / name} is not a file of hf-video, and would be replaced" in message
+        assert files_of(run) == before
+        (run / name).unlink() if kept is None else (run / name).write_bytes(kept)
+
+
+def test_a_run_that_ended_in_its_first_checkpoint_is_started_again(digits, trained, tmp_path, fails, capsys):
+    """It is not resumed, and both ways of starting it say the same."""
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("train_options.json", "training_facts.json"):
+        shutil.copy(trained / name, out)
+    shutil.copytree(trained / "checkpoint-1", out / "checkpoint-1")
+    (out / "checkpoint-1" / "complete.json").unlink()
+    (out / "checkpoint-1" / "trainer_state.json").write_text("")
+    (out / ".train_options.json.17.partial").write_text("half")
+    words = ("train", digits, "--output-dir", out)
+    message = fails(*words, "--resume")
+    assert "has no complete checkpoint (checkpoint-1: trainer_state.json has 0 bytes" in message
+    assert message.endswith("Leave --resume out.\n")
+    assert main([*map(str, words), *TINY_MODEL, *TINY_RUN]) == 0
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in trained.iterdir())
+
+
+def test_a_run_whose_checkpoints_are_damaged_is_not_started_again_over_them(digits, run, fails):
+    for file in run.glob("checkpoint-*/model.safetensors"):
+        os.truncate(file, 100)
+    before = files_of(run)
+    message = fails("train", digits, "--output-dir", run, "--resume")
+    assert "has no complete checkpoint (checkpoint-2: model.safetensors has 100 bytes of" in message
+    assert message.endswith("Leave --resume out, and choose another folder or rename this one.\n")
+    message = fails("train", digits, "--output-dir", run)
+    assert "is not empty" in message and "--resume" not in message and files_of(run) == before
+
+
+def test_a_video_with_another_content_is_not_resumed_with(digits, run, tmp_path, fails):
+    data = Path(shutil.copytree(digits, tmp_path / "data"))
+    video, other = sorted(data.glob("train/*/*.mp4"))[:2]
+    shutil.copy(other, video)
+    words = ("train", data, "--output-dir", run, "--resume")
+    assert f"Videos of {data} have the names they had when the run being resumed began" in fails(*words)
+    # A run of an earlier version did not record it.
+    options = json.loads((run / "train_options.json").read_text())
+    del options["data"]["content"]
+    (run / "train_options.json").write_text(json.dumps(options))
+    assert main([str(word) for word in words]) == 0
+
+
+def test_no_token_is_in_the_files_of_a_run(digits, tmp_path):
+    token = "hf_thisIsASecretOfOneUser"
+    words = [*TINY_MODEL, *TINY_RUN, f"hub_token={token}", "max_steps=1"]
+    assert main(["train", str(digits), "--output-dir", str(tmp_path / "out"), *words]) == 0
+    files = files_of(tmp_path)
+    assert tmp_path / "out" / "train_options.json" in files
+    assert not [path for path, content in files.items() if token.encode() in content]

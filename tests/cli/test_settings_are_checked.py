@@ -1,0 +1,120 @@
+"""Every setting with a value without meaning is named before the first batch is read and anything is written."""
+
+import dataclasses
+import json
+import typing
+
+import pytest
+from transformers.utils import ExplicitEnum
+
+from hf_video.cli import train_answers, train_options
+from hf_video.cli.main import main
+from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing
+from hf_video.data.video_texts import VideoTextDataset
+from hf_video.training import VideoTrainingArguments
+from hf_video.training.answering import AnswerTrainingArguments
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
+
+# Of these every number means something: a rank that the launcher gives.
+FREE = {"local_rank"}
+# Where not -2 is without meaning, or a word of no set.
+OWN_VALUES = {
+    "length_penalty": ["nan", "inf"],
+    "ema_decay": ["0", "1", "-2", "nan"],
+    "max_steps": ["0", "-2"],
+    "num_train_epochs": ["0", "nan", "inf"],
+    "save_steps": ["0", "-2"],
+    "learning_rate": ["-1", "nan", "inf"],
+    "seed": ["-1", str(2**32)],
+    "adam_beta1": ["1", "-0.1"],
+    "repetition_penalty": ["0", "nan"],
+    "num_beams": ["0"],
+    "lr_scheduler_type": ["nonsense", 'linear lr_scheduler_kwargs={"no_such_option":1}'],
+    "optim": ["nonsense", "lomo"],
+    "metric_for_best_model": [],
+}
+
+
+def rows_of(kinds, reserved):
+    """A word for each wrong value of each setting that is a number or one of a set."""
+    for kind in kinds:
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            if not field.init or field.name in {*FREE, *reserved}:
+                continue
+            parts = {hints[field.name], *typing.get_args(hints[field.name])}
+            is_set = any(isinstance(part, type) and issubclass(part, ExplicitEnum) for part in parts)
+            is_set |= typing.get_origin(hints[field.name]) is typing.Literal
+            default = ["-2"] if parts & {int, float} else ["nonsense"] if is_set else []
+            for value in OWN_VALUES.get(field.name, default):
+                yield f"{field.name}={value}"
+
+
+TRAIN_ROWS = [
+    *rows_of([VideoTrainingArguments, ClipAugmentation, ClipMixing], train_options.FIELDS_WITH_OPTIONS),
+    *("epochs=0", "batch_size=0", "num_workers=-1", "validation_fraction=1", "num_frames=0", "image_size=0"),
+    *("frame_sampling_rate=0", "sampling_strategy=random", "drop_path_rate=1", "classifier_dropout=nan"),
+    *("patch_size=0", "tubelet_size=0", "hidden_size=-8", "num_hidden_layers=0", "num_attention_heads=0"),
+    *("num_clips=0", "num_crops=0", "on_error=ignore", "device=tpu", "classifier_init_scale=inf"),
+    *("metric_for_best_model=nope", "report_to=nothing", "dataloader_persistent_workers=true"),
+]
+ANSWER_ROWS = [
+    *rows_of([AnswerTrainingArguments, ClipAugmentation], {*train_answers.RESERVED_FIELDS, "num_augmentations"}),
+    *("epochs=0", "batch_size=0", "num_workers=-1", "memory_bank_length=-1", "num_frames=0", "num_frames=-1"),
+    *("sampling_strategy=random", "min_new_tokens=99", "num_return_sequences=9", "first_words=maybe", "device=tpu"),
+]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("answers")
+    encode_video(folder / "0.mp4", make_frames(8))
+    (folder / "train.json").write_text(json.dumps([{"video": "0.mp4", "question": "which", "answer": "one"}]))
+    for each in tiny_pair():
+        each.save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.fixture
+def refuses(tmp_path, monkeypatch, capsys):
+    """Runs a command that must name a setting before it reads an item, and leave no file."""
+
+    def unread(*args):
+        pytest.fail("an item was read")
+
+    for dataset in (ClipDataset, VideoTextDataset):
+        monkeypatch.setattr(dataset, "__getitem__", unread)
+
+    def run(*words, row):
+        given = row.split(" ")
+        try:
+            code = main([*map(str, words), *given])
+        except SystemExit as exit_request:
+            code = exit_request.code
+        message = capsys.readouterr().err
+        assert code == 2, message
+        names = {name for word in given for name in (word.partition("=")[0], word.partition("=")[0].replace("_", "-"))}
+        names |= (
+            {"num_train_epochs", "batch_size", "num_workers"}
+            if given[0].startswith(("epo", "bat", "num_w"))
+            else set()
+        )
+        assert any(name in message for name in {*names, repr(given[0].partition("=")[2])}), message
+        assert list(tmp_path.iterdir()) == []
+
+    return run
+
+
+@pytest.mark.parametrize("row", TRAIN_ROWS)
+def test_train(digits, tmp_path, refuses, row):
+    device = [] if row.startswith("device") else ["--device", "cpu"]
+    refuses("train", digits, "--output-dir", tmp_path / "out", *device, row=row)
+
+
+@pytest.mark.parametrize("row", ANSWER_ROWS)
+def test_train_answers(answers, tmp_path, refuses, row):
+    device = [] if row.startswith("device") else ["device=cpu"]
+    words = ("train-answers", answers, f"model={answers / 'model'}", f"output_dir={tmp_path / 'out'}")
+    refuses(*words, *device, row=row)

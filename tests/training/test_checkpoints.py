@@ -1,0 +1,193 @@
+"""A checkpoint is whole, or passed over with a reason; none without what a resumed run needs is taken."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_video.files import FULL_DISK
+from hf_video.training import VideoTrainer
+from hf_video.training.checkpoints import (
+    MARK,
+    damage_of,
+    newest_complete,
+    numbered_checkpoints,
+    require_resumable,
+    rotate,
+)
+
+from .tiny import RandomClips, make_arguments, make_model, weights_of
+
+TOKEN = "hf_thisIsASecretOfOneUser"
+
+
+def make_trainer(folder, **options):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3} | options
+    options |= {"eval_strategy": "no", "load_best_model_at_end": False, "lr_scheduler_type": "constant"}
+    return VideoTrainer(
+        model=make_model(), args=make_arguments(folder, **options), train_dataset=RandomClips(training=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of four steps with the checkpoints 2, 3 and 4, and its trainer."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    trainer = make_trainer(folder, hub_token=TOKEN)
+    trainer.train()
+    trainer.save_model()
+    return folder, trainer
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+def truncate(file):
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def unmark(file):
+    for mark in file.parent.parent.glob(f"*/{MARK}"):
+        mark.unlink()
+
+
+@pytest.mark.parametrize("has_mark", [True, False], ids=["marked", "of an earlier version"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+@pytest.mark.parametrize("damage", [truncate, lambda file: os.truncate(file, 0)], ids=["half", "empty"])
+def test_the_newest_whole_checkpoint_is_taken(run, name, damage, has_mark):
+    if not has_mark:
+        unmark(run / "checkpoint-4" / name)
+    damage(run / "checkpoint-4" / name)
+    checkpoint, [passed] = newest_complete(run)
+    assert checkpoint == run / "checkpoint-3"
+    assert passed.startswith(f"checkpoint-4: {name} has {(run / 'checkpoint-4' / name).stat().st_size} bytes")
+
+
+def test_a_run_without_the_mark_is_resumed_and_one_with_it_not_from_an_unmarked_checkpoint(run):
+    (run / "checkpoint-4" / MARK).unlink()
+    checkpoint, [passed] = newest_complete(run)
+    assert checkpoint.name == "checkpoint-3" and f"{MARK}, which is written last, is missing" in passed
+    unmark(run / "checkpoint-4" / MARK)
+    assert newest_complete(run) == (run / "checkpoint-4", [])
+
+
+def test_resuming_by_true_takes_the_newest_whole_checkpoint(finished, run, tmp_path):
+    truncate(run / "checkpoint-4" / "trainer_state.json")
+    resumed = make_trainer(run)
+    resumed.train(resume_from_checkpoint=True)
+    torch.testing.assert_close(weights_of(resumed.model), weights_of(finished[1].model), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="has no complete checkpoint"):
+        make_trainer(tmp_path / "none").train(resume_from_checkpoint=True)
+
+
+def test_no_step_follows_the_last(finished, run):
+    """Four steps are two epochs; three end inside one."""
+    trainer = make_trainer(run, max_steps=3)
+    trainer.train(resume_from_checkpoint=str(run / "checkpoint-3"))
+    assert trainer.state.global_step == 3
+    expected = load_file(run / "checkpoint-3" / "model.safetensors")
+    torch.testing.assert_close(weights_of(trainer.model), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_without_a_state_is_refused_by_name(run, name):
+    for checkpoint in numbered_checkpoints(run):
+        (checkpoint / MARK).unlink()
+        (checkpoint / name).unlink()
+    checkpoint = newest_complete(run)[0]
+    for resume in (require_resumable, lambda folder: make_trainer(run).train(resume_from_checkpoint=str(folder))):
+        with pytest.raises(ValueError, match=f"{checkpoint} has no {name}.*Start another run from its weights"):
+            resume(checkpoint)
+
+
+def reshape(file):
+    state = torch.load(file, weights_only=True)
+    state["state"][0]["exp_avg"] = torch.zeros(3, 5)
+    torch.save(state, file)
+
+
+def empty(file):
+    torch.save(torch.load(file, weights_only=True) | {"state": {}}, file)
+
+
+def garble(file):
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def lose_a_key(file):
+    torch.save({"cpu": torch.get_rng_state()}, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("optimizer.pt", reshape),
+        ("optimizer.pt", empty),
+        ("optimizer.pt", garble),
+        ("scheduler.pt", garble),
+        ("rng_state.pth", garble),
+        ("rng_state.pth", lose_a_key),
+    ],
+)
+def test_a_state_that_does_not_fit_is_named(run, name, damage):
+    file = run / "checkpoint-2" / name
+    damage(file)
+    with pytest.raises(ValueError, match=f"^{file} is damaged, or not of this run .*Remove its folder"):
+        make_trainer(run).train(resume_from_checkpoint=str(file.parent))
+
+
+def test_a_damaged_checkpoint_is_deleted_before_a_whole_one(run):
+    truncate(run / "checkpoint-3" / "model.safetensors")
+    rotate(run, 2, None)
+    assert [path.name for path in numbered_checkpoints(run)] == ["checkpoint-4", "checkpoint-2"]
+    rotate(run, None, None)
+    rotate(run, 1, None)
+    assert [path.name for path in numbered_checkpoints(run)] == ["checkpoint-4"]
+
+
+def test_the_mark_lists_every_file_and_follows_the_limit(finished):
+    folder, trainer = finished
+    assert [path.name for path in numbered_checkpoints(folder)] == ["checkpoint-4", "checkpoint-3", "checkpoint-2"]
+    for checkpoint in numbered_checkpoints(folder):
+        listed = json.loads((checkpoint / MARK).read_text())["files"]
+        assert {*listed, MARK, "trainer_state.json"} == {path.name for path in checkpoint.iterdir()}
+        assert damage_of(checkpoint) is None
+    assert trainer.args.save_total_limit == 3
+
+
+def test_no_token_is_in_a_file(finished):
+    folder, trainer = finished
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+    saved = torch.load(folder / "checkpoint-4" / "training_args.bin", weights_only=False)
+    assert saved.hub_token is None and saved.save_total_limit == 3 and trainer.args.hub_token == TOKEN
+
+
+def test_a_full_disk_leaves_the_checkpoints_before(finished, run):
+    """The optimizer's file is twice as large as that of the weights, and no more fits."""
+    for checkpoint in numbered_checkpoints(run)[:2]:
+        shutil.rmtree(checkpoint)
+    weights = (run / "checkpoint-2" / "model.safetensors").stat().st_size
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(1.2 * weights), limit[1]))
+    try:
+        with pytest.raises(OSError, match="checkpoint-3'$") as caught:
+            make_trainer(run).train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.errno in FULL_DISK
+    assert newest_complete(run)[0] == run / "checkpoint-2"
+    resumed = make_trainer(run)
+    resumed.train(resume_from_checkpoint=True)
+    torch.testing.assert_close(weights_of(resumed.model), weights_of(finished[1].model), rtol=0, atol=0)
