@@ -10,14 +10,21 @@ import pytest
 from hf_video.text_files import (
     MAX_DEPTH,
     check_regular_file,
+    named_rows,
     read_csv,
     read_json,
     read_json_lines,
+    read_lines,
     read_text,
     read_yaml,
 )
 
-READERS = [read_text, read_json, read_json_lines, read_yaml, lambda path: list(read_csv(path))]
+
+def read_rows(path, **limits):
+    return list(read_csv(path, **limits))
+
+
+READERS = [read_text, read_lines, read_json, read_json_lines, read_yaml, read_rows]
 
 
 def write(folder, name, content):
@@ -61,7 +68,7 @@ def test_links_are_followed_and_broken_ones_named(tmp_path, read):
     link.symlink_to(target)
     read(link)
     loop.symlink_to(loop)
-    with pytest.raises(OSError, match="loop"):
+    with pytest.raises(OSError, match="leads back to itself"):
         read(loop)
     target.unlink()
     with pytest.raises(FileNotFoundError, match=f"^{link} is a link to {target}, which does not exist"):
@@ -70,7 +77,9 @@ def test_links_are_followed_and_broken_ones_named(tmp_path, read):
         check_regular_file(target)
 
 
-@pytest.mark.parametrize("read", [read_text, read_json, read_json_lines, read_yaml, lambda p, **o: [*read_csv(p, **o)]])
+@pytest.mark.parametrize(
+    "read", [read_text, read_json, read_json_lines, read_yaml, lambda p, **o: [*read_csv(p, **o)]]
+)
 def test_the_limit_of_the_size_names_itself(tmp_path, read):
     path = write(tmp_path, "file", "[1, 2]")
     read(path, max_bytes=6)
@@ -131,7 +140,10 @@ def test_depth_has_a_limit(tmp_path, read):
 
 def test_a_yaml_file_that_grows_through_its_aliases(tmp_path):
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{name}: &{name} [{', '.join(['*' + before] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi")]
+    lines += [
+        f"{name}: &{name} [{', '.join(['*' + before] * 9)}]"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
     started = time.monotonic()
     with pytest.raises(ValueError, match="stands for more than 100,000 values once its aliases are written out"):
         read_yaml(write(tmp_path, "bomb.yaml", "\n".join(lines)))
@@ -189,3 +201,19 @@ def test_a_quote_that_is_never_closed_does_not_swallow_the_rest(tmp_path):
     path = write(tmp_path, "a.csv", 'path,label\na.mp4,"run\nb.mp4,sit\nc.mp4,run\n')
     with pytest.raises(ValueError, match=f"^{path} cannot be read as CSV: .* in the row from line 2 on"):
         list(read_csv(path))
+
+
+def test_lines_end_at_line_ends_alone(tmp_path):
+    assert read_lines(write(tmp_path, "a.txt", "a\u2028b\r\nc\x0cd\re\n")) == ["a\u2028b", "c\x0cd", "e", ""]
+
+
+def test_rows_by_the_names_of_their_columns(tmp_path):
+    rows = [(2, ["a"]), (3, ["b", "c"])]
+    assert list(named_rows("x.csv", ["path", "label"], rows)) == [
+        (2, {"path": "a", "label": ""}),
+        (3, {"path": "b", "label": "c"}),
+    ]
+    with pytest.raises(ValueError, match="x.csv has the column 'label' twice"):
+        list(named_rows("x.csv", ["label", "path", "label"], rows))
+    with pytest.raises(ValueError, match="x.csv, line 3 has more cells than the first line"):
+        list(named_rows("x.csv", ["path"], rows))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .output_folder import last_checkpoint, require_fresh
 from .processes import check_processes
+from .train_inputs import warn_of_repetitions
 from .trained_model import choose_device, locate_model
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
     data = load_video_texts(settings["data"], video_root=settings.get("video_root"))
     if "train" not in data:
         raise ValueError(f"{settings['data']} has no training split, only {', '.join(data)}. Add train.json.")
+    warn_of_repetitions(data)
     has_validation = {} if "validation" in data else {"eval_strategy": "no", "load_best_model_at_end": False}
     arguments, augmentation = parse_arguments(
         settings["words"],
