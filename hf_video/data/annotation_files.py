@@ -49,8 +49,8 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
         raise ValueError(f"{path} has no rows. Add one line a video: path,label[,start,end].")
     if len({"labels" in row for _, row in rows}) > 1:
         raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
-    _check_kinds(rows)
     clips = {where: _clip_of_row(where, row, root) for where, row in rows}
+    _check_kinds(rows)
     missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
     if missing:
         raise FileNotFoundError(

@@ -81,7 +81,7 @@ def load_video_dataset(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
     clips = {
-        split: read_annotations(source, root) if source.is_file() else _read_class_folders(source)
+        split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
         for split, source in _find_splits(path).items()
     }
     return _assemble(path, VideoColumn(clips, None, {}), labels)
@@ -163,7 +163,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
 
 def _find_splits(path: Path) -> dict[str, Path]:
     """The annotation file, or the folder of class folders, of every split."""
-    if path.is_file():
+    if not path.is_dir():
         if path.suffix.lower() not in ANNOTATION_SUFFIXES:
             raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
         return {"train": path}

@@ -48,7 +48,7 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
     path = Path(data).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
-    files = {"train": path} if path.is_file() else _split_files(path)
+    files = _split_files(path) if path.is_dir() else {"train": path}
     splits = {split: _read_rows(file, video_root) for split, file in files.items()}
     features = {name: datasets.Value("float64" if name in ("start", "end") else "string") for name in COLUMNS}
     return datasets.DatasetDict(
