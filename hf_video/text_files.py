@@ -70,7 +70,9 @@ def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> st
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         size = os.stat(path).st_size
-        raise ValueError(f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file.")
+        raise ValueError(
+            f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file. Is it the right one?"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -121,8 +123,12 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
     text = read_text(path, max_bytes=max_bytes)
     try:
         node = yaml.compose(text, Loader=_YamlLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{path} cannot be read as YAML: {error.problem}{place}.") from error
+    except yaml.YAMLError as error:  # a character that YAML does not have
+        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
         raise ValueError(_too_deep(path)) from None
     return None if node is None else _YamlBuilder(path).build(node, MAX_DEPTH)

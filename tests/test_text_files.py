@@ -131,9 +131,15 @@ def test_yaml_values_stay_as_they_are_written(tmp_path):
         "d": ["01", "2"],
     }
     assert read_yaml(write(tmp_path, "empty.yaml", "# nothing\n")) is None
-    for content, message in (("a: [", "cannot be read as YAML"), ("? [a]\n: 1", "line 1: a name is expected")):
-        with pytest.raises(ValueError, match=message):
-            read_yaml(write(tmp_path, "bad.yaml", content))
+    for content, message in (
+        ("a: 1\nb: [", r" cannot be read as YAML: .* \(line 2, column 5\)\.$"),
+        ("a: *b", r" cannot be read as YAML: found undefined alias 'b' \(line 1, column 4\)\.$"),
+        ("a: \x01", r" cannot be read as YAML: unacceptable character .*\.$"),
+        ("? [a]\n: 1", ", line 1: a name is expected before the colon"),
+    ):
+        path = write(tmp_path, "bad.yaml", content)
+        with pytest.raises(ValueError, match=f"^{path}{message}"):
+            read_yaml(path)
 
 
 @pytest.mark.parametrize(

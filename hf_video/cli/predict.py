@@ -75,6 +75,7 @@ def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Itera
             try:
                 clips[video] = processor(video, return_tensors="pt")["pixel_values"]
             except Exception as error:
+                traceback.clear_frames(error.__traceback__)  # They may hold the frames of a video that is too large.
                 errors[video] = error
         scores, failures = _score(model, clips) if clips else ({}, {})
         errors |= failures

@@ -4,6 +4,7 @@ A row holds the path of a video, never its frames, and lives in memory: nothing 
 a folder is always read as it is at the moment of the call. Only files stored inside a data set stay there.
 """
 
+import logging
 import mimetypes
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
 from .labels import class_names, has_several, label_feature, label_ids
 from .video_column import VideoColumn, find_dataset, read_video_column
+
+logger = logging.getLogger(__name__)
 
 _LAYOUTS = (
     "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
@@ -37,8 +40,9 @@ def load_video_dataset(
 
     Splits are recognised by the names `datasets` knows (train, training; validation, valid, dev, val; test, testing,
     eval, evaluation). A video is a file with the extension of one, or a folder of JPEG or PNG frames. Hidden files and
-    files of other kinds are ignored. What stands in the place of a video but is none is listed all the same, for
-    `inspect_videos` to say so: a FIFO, socket or folder without frames that is named like one, a link to nowhere.
+    files of other kinds are ignored, videos beside the class folders with a warning. What stands in the place of a
+    video but is none is listed all the same, for `inspect_videos` to say so: a FIFO, socket or folder without frames
+    that is named like one, a link to nowhere.
 
     Args:
         data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
@@ -212,6 +216,11 @@ def _read_class_folders(folder: Path) -> list[Clip]:
         loose = [entry.name for entry in _visible(folder)]
         holds = f"It holds {listed(loose)}." if loose else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
+    if loose_videos := [entry.name for entry in _visible(folder) if not entry.is_dir() and _is_named_video(entry)]:
+        logger.warning(
+            f"{len(loose_videos)} videos are left out: they lie in {folder} beside the folders of the classes, and "
+            f"have none: {listed(loose_videos)}."
+        )
     clips: list[Clip] = []
     for class_folder in class_folders:
         videos = _videos_in(class_folder)
@@ -220,9 +229,9 @@ def _read_class_folders(folder: Path) -> list[Clip]:
             holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
             raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
         for entry in others:
-            if entry.is_dir() and _videos_in(entry):
+            if entry.is_dir() and _holds_videos(entry):
                 raise ValueError(
-                    f"The class folder {class_folder} has videos, and more of them one level down in {entry.name}/. "
+                    f"The class folder {class_folder} has videos, and more of them further down in {entry.name}/. "
                     "Put all videos of a class directly into its folder."
                 )
         clips.extend(Clip(str(video), class_folder.name) for video in videos)
@@ -246,6 +255,12 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _videos_in(folder: Path) -> list[Path]:
     return [entry for entry in _visible(folder) if _is_video(entry) or _stands_for_video(entry)]
+
+
+def _holds_videos(folder: Path) -> bool:
+    """Whether there are videos at any depth."""
+    folders = (entry for entry in _visible(folder) if entry.is_dir() and not entry.is_symlink())
+    return bool(_videos_in(folder)) or any(map(_holds_videos, folders))
 
 
 def _is_video(path: Path) -> bool:

@@ -12,7 +12,7 @@ import torch
 from datasets.data_files import SPLIT_KEYWORDS
 from transformers import ProcessorMixin
 
-from hf_video.text_files import named_rows, read_csv, read_json, read_json_lines
+from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
 from .clips import ClipDataset
 from .collation import collate_clips
@@ -43,7 +43,8 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
     Raises:
         FileNotFoundError: If `data`, or a video that it names, does not exist.
-        ValueError: If there are no such files or rows, or a row lacks a video or an answer, or holds a list of them.
+        ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list of them, or
+            names a FIFO or another thing that is no file.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
@@ -188,8 +189,11 @@ def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
         if isinstance(value, (list, dict)):
             raise ValueError(f"{place}: the {name} is one text, got {value!r}. Give several answers as many rows.")
     video = root / Path(cell_text(place, "video", row["video"])).expanduser()
-    if not video.exists():
-        raise FileNotFoundError(f"{place}: {video} does not exist.")
+    if not video.is_dir():
+        try:
+            check_regular_file(video)
+        except (OSError, ValueError) as error:
+            raise type(error)(f"{place}: {error}") from error
     start, end = segment(place, row.get("start"), row.get("end"))
     return {
         "video": str(video),

@@ -126,7 +126,7 @@ def test_spaces_around_the_names_of_columns(tmp_path):
         (["run/1.mp4", "jump/.keep"], "jump has no video: it is empty"),
         (["run/1.mp4", "jump/1.txt", "jump/2.doc"], "jump has no video: it holds only 1.txt, 2.doc"),
         (["run/a/1.mp4", "jump/a/1.mp4"], "has no video: it holds only a"),
-        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "one level down in more/"),
+        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "further down in more/"),
         (["run/1.mp4"], "has only one class, 'run'"),
         (["train/run/1.mp4", "test/jump/1.mp4", "test/run/1.mp4"], "train lacks 'jump'"),
         (["train/run/1.mp4", "train/jump/1.mp4", "extra/1.mp4"], "extra/ is not a split"),

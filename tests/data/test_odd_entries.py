@@ -8,6 +8,7 @@ import pytest
 
 from hf_video.cli.train_inputs import readable_videos
 from hf_video.data import inspect_videos, load_video_dataset
+from hf_video.data.video_texts import load_video_texts
 
 from ..odd_files import ODD_FILES, make_odd_file
 from ..video_files import encode_video, make_frames
@@ -67,7 +68,7 @@ def test_a_folder_that_is_named_like_a_video(data):
     (folder / "notes.txt").touch()
     assert list(broken_of(data)) == ["a.mp4"]
     (folder / "b.mp4").touch()
-    with pytest.raises(ValueError, match="has videos, and more of them one level down in a.mp4/"):
+    with pytest.raises(ValueError, match="has videos, and more of them further down in a.mp4/"):
         load_video_dataset(data)
 
 
@@ -100,3 +101,33 @@ def test_a_name_that_is_not_utf8_is_refused(data, name):
     (data / name).touch()
     with pytest.raises(ValueError, match=re.escape(f"{data}/{name} is not UTF-8".replace("\udcff", r"\xff"))):
         load_video_dataset(data)
+
+
+def test_videos_of_a_class_at_another_depth_are_not_left_out(data):
+    (data / "run" / "day" / "camera").mkdir(parents=True)
+    (data / "run" / "day" / ".hidden").mkdir()
+    (data / "run" / "day" / ".hidden" / "a.mp4").touch()
+    assert len(load_video_dataset(data)["train"]) == 2
+    (data / "run" / "day" / "camera" / "a.mp4").touch()
+    with pytest.raises(ValueError, match="has videos, and more of them further down in day/"):
+        load_video_dataset(data)
+
+
+def test_videos_without_a_class_are_left_out_with_a_warning(data, caplog):
+    load_video_dataset(data)
+    assert not caplog.records
+    (data / "a.mp4").touch()
+    (data / "b.webm").symlink_to("gone")
+    assert len(load_video_dataset(data)["train"]) == 2
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"2 videos are left out: they lie in {data} ")
+    assert record.getMessage().endswith(": a.mp4, b.webm.")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "folder"])
+def test_the_video_of_a_text_is_a_file(data, kind):
+    odd = make_odd_file(data / "odd.mp4", kind)
+    rows = data / "rows.jsonl"
+    rows.write_text('{"video": "odd.mp4", "answer": "one"}')
+    with pytest.raises((ValueError, OSError), match=f"^{rows}, row 1: {odd} {ODD_FILES[kind]}"):
+        load_video_texts(rows)
