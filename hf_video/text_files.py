@@ -5,12 +5,14 @@ device, is refused before it is opened.
 """
 
 import csv
+import errno
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,14 @@ def check_regular_file(path: str | os.PathLike) -> None:
         mode = os.stat(path).st_mode
     except FileNotFoundError as error:
         if os.path.islink(path):
-            raise FileNotFoundError(f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist.") from error
+            raise FileNotFoundError(
+                f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist."
+            ) from error
         raise FileNotFoundError(f"{path} does not exist.") from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(f"{path} is a link that leads back to itself.") from error
     if not stat.S_ISREG(mode):
         raise ValueError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}; a file is expected.")
 
@@ -62,7 +70,9 @@ def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> st
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         size = os.stat(path).st_size
-        raise ValueError(f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file.")
+        raise ValueError(
+            f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file. Is it the right one?"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -70,6 +80,16 @@ def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> st
     if (place := text.find("\0")) >= 0:
         raise ValueError(_not_utf8(path, content, len(text[:place].encode())))
     return text
+
+
+def read_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[str]:
+    """The lines of a text, whatever the program that wrote them ends a line with.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_text`.
+    """
+    # str.splitlines also divides at characters that may be part of a name.
+    return re.split(r"\r\n?|\n", read_text(path, max_bytes=max_bytes))
 
 
 def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
@@ -103,8 +123,12 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
     text = read_text(path, max_bytes=max_bytes)
     try:
         node = yaml.compose(text, Loader=_YamlLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{path} cannot be read as YAML: {error.problem}{place}.") from error
+    except yaml.YAMLError as error:  # a character that YAML does not have
+        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
         raise ValueError(_too_deep(path)) from None
     return None if node is None else _YamlBuilder(path).build(node, MAX_DEPTH)
@@ -129,6 +153,25 @@ def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Ite
             first = rows.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as CSV: {error} in the row from line {first} on.") from error
+
+
+def named_rows(
+    path: str | os.PathLike, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of `read_csv` by the names of their columns; what a row lacks at its end is "".
+
+    Raises:
+        ValueError: two columns have the same name, or a row has more cells than there are columns.
+    """
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice. Keep one of them.")
+    for line, cells in rows:
+        if len(cells) > len(columns):
+            raise ValueError(
+                f'{path}, line {line} has more cells than the first line. Put values with a comma into quotes: "a,b".'
+            )
+        yield line, dict(zip_longest(columns, cells, fillvalue=""))
 
 
 def _not_utf8(path: str | os.PathLike, content: bytes, place: int) -> str:

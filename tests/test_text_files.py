@@ -1,8 +1,6 @@
 """What is read of users' text files, and what is refused at once."""
 
 import json
-import os
-import socket
 import time
 
 import pytest
@@ -10,14 +8,23 @@ import pytest
 from hf_video.text_files import (
     MAX_DEPTH,
     check_regular_file,
+    named_rows,
     read_csv,
     read_json,
     read_json_lines,
+    read_lines,
     read_text,
     read_yaml,
 )
 
-READERS = [read_text, read_json, read_json_lines, read_yaml, lambda path: list(read_csv(path))]
+from .odd_files import ODD_FILES, make_odd_file
+
+
+def read_rows(path, **limits):
+    return list(read_csv(path, **limits))
+
+
+READERS = [read_text, read_lines, read_json, read_json_lines, read_yaml, read_rows]
 
 
 def write(folder, name, content):
@@ -26,51 +33,23 @@ def write(folder, name, content):
     return path
 
 
-def make_odd(folder, kind):
-    path = folder / kind
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "socket":
-        # A socket's path is short; that of a test's folder may not be.
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{place}/{kind}")
-        finally:
-            os.close(place)
-    return path
-
-
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "socket"])
+@pytest.mark.parametrize("read", [*READERS, check_regular_file])
+@pytest.mark.parametrize("kind", ODD_FILES)
 def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind, read):
-    path = make_odd(tmp_path, kind)
-    link = tmp_path / "link.json"
-    link.symlink_to(path)
-    for name in (path, link):
-        with pytest.raises(ValueError, match=f"^{name} is a {kind}; a file is expected"):
-            read(name)
+    path = make_odd_file(tmp_path / "file", kind)
+    with pytest.raises((ValueError, OSError), match=f"^{path} {ODD_FILES[kind]}"):
+        read(path)
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_links_are_followed_and_broken_ones_named(tmp_path, read):
-    target, link, loop = write(tmp_path, "file", "{}"), tmp_path / "link", tmp_path / "loop"
-    link.symlink_to(target)
-    read(link)
-    loop.symlink_to(loop)
-    with pytest.raises(OSError, match="loop"):
-        read(loop)
-    target.unlink()
-    with pytest.raises(FileNotFoundError, match=f"^{link} is a link to {target}, which does not exist"):
-        read(link)
-    with pytest.raises(FileNotFoundError, match=f"^{target} does not exist"):
-        check_regular_file(target)
+def test_links_are_followed(tmp_path, read):
+    (tmp_path / "link").symlink_to(write(tmp_path, "file", "{}"))
+    read(tmp_path / "link")
+    with pytest.raises(FileNotFoundError, match=f"^{tmp_path / 'none'} does not exist"):
+        read(tmp_path / "none")
 
 
-@pytest.mark.parametrize("read", [read_text, read_json, read_json_lines, read_yaml, lambda p, **o: [*read_csv(p, **o)]])
+@pytest.mark.parametrize("read", READERS)
 def test_the_limit_of_the_size_names_itself(tmp_path, read):
     path = write(tmp_path, "file", "[1, 2]")
     read(path, max_bytes=6)
@@ -131,7 +110,10 @@ def test_depth_has_a_limit(tmp_path, read):
 
 def test_a_yaml_file_that_grows_through_its_aliases(tmp_path):
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{name}: &{name} [{', '.join(['*' + before] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi")]
+    lines += [
+        f"{name}: &{name} [{', '.join(['*' + before] * 9)}]"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
     started = time.monotonic()
     with pytest.raises(ValueError, match="stands for more than 100,000 values once its aliases are written out"):
         read_yaml(write(tmp_path, "bomb.yaml", "\n".join(lines)))
@@ -149,9 +131,15 @@ def test_yaml_values_stay_as_they_are_written(tmp_path):
         "d": ["01", "2"],
     }
     assert read_yaml(write(tmp_path, "empty.yaml", "# nothing\n")) is None
-    for content, message in (("a: [", "cannot be read as YAML"), ("? [a]\n: 1", "line 1: a name is expected")):
-        with pytest.raises(ValueError, match=message):
-            read_yaml(write(tmp_path, "bad.yaml", content))
+    for content, message in (
+        ("a: 1\nb: [", r" cannot be read as YAML: .* \(line 2, column 5\)\.$"),
+        ("a: *b", r" cannot be read as YAML: found undefined alias 'b' \(line 1, column 4\)\.$"),
+        ("a: \x01", r" cannot be read as YAML: unacceptable character .*\.$"),
+        ("? [a]\n: 1", ", line 1: a name is expected before the colon"),
+    ):
+        path = write(tmp_path, "bad.yaml", content)
+        with pytest.raises(ValueError, match=f"^{path}{message}"):
+            read_yaml(path)
 
 
 @pytest.mark.parametrize(
@@ -189,3 +177,19 @@ def test_a_quote_that_is_never_closed_does_not_swallow_the_rest(tmp_path):
     path = write(tmp_path, "a.csv", 'path,label\na.mp4,"run\nb.mp4,sit\nc.mp4,run\n')
     with pytest.raises(ValueError, match=f"^{path} cannot be read as CSV: .* in the row from line 2 on"):
         list(read_csv(path))
+
+
+def test_lines_end_at_line_ends_alone(tmp_path):
+    assert read_lines(write(tmp_path, "a.txt", "a\u2028b\r\nc\x0cd\re\n")) == ["a\u2028b", "c\x0cd", "e", ""]
+
+
+def test_rows_by_the_names_of_their_columns(tmp_path):
+    rows = [(2, ["a"]), (3, ["b", "c"])]
+    assert list(named_rows("x.csv", ["path", "label"], rows)) == [
+        (2, {"path": "a", "label": ""}),
+        (3, {"path": "b", "label": "c"}),
+    ]
+    with pytest.raises(ValueError, match="x.csv has the column 'label' twice"):
+        list(named_rows("x.csv", ["label", "path", "label"], rows))
+    with pytest.raises(ValueError, match="x.csv, line 3 has more cells than the first line"):
+        list(named_rows("x.csv", ["path"], rows))

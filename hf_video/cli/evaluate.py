@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Prints the metrics; writes nothing unless asked to."""
     output, table = (_check_output(name, getattr(args, name)) for name in ("output", "predictions"))
+    if output is not None and table is not None and output.resolve() == table.resolve():
+        raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
     from transformers import EvalPrediction
 
@@ -96,11 +99,14 @@ def run(args: argparse.Namespace) -> int:
 def _check_output(name: str, file: str | None) -> Path | None:
     if file is None:
         return None
-    path = Path(file)
-    if path.exists():
+    path = Path(file).expanduser()
+    if os.path.lexists(path):
         raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"--{name} {path}: the folder {path.absolute().parent} does not exist.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
     return path
 
 

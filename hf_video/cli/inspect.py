@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import asdict
 from typing import Any
 
 from .option_types import VIDEO_ROOT_HELP, positive_int
@@ -17,8 +18,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "inspect",
         help="read every video of a data set: counts, durations, classes, broken files",
-        description="Decode every video of a data set and report splits, classes, durations, sizes and broken files. "
-        "The exit code is 1 where a video is broken.",
+        description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
+        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken.",
     )
     parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
     parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
@@ -35,10 +36,12 @@ def run(args: argparse.Namespace) -> int:
     from datasets import concatenate_datasets
 
     from hf_video.data import inspect_videos, load_video_dataset
+    from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
 
     splits = load_video_dataset(args.data, video_root=args.video_root)
     rows = concatenate_datasets([*splits.values()])
     videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers)
+    repeated = find_repeated_clips(splits)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)
     result: dict[str, Any] = {
@@ -58,8 +61,9 @@ def run(args: argparse.Namespace) -> int:
         },
         "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
         "broken": {video.path: video.error for video in videos if video.error is not None},
+        "repeated": [asdict(clip) for clip in repeated],
     }
-    print(json.dumps(result) if args.json else _describe(result))
+    print(json.dumps(result) if args.json else "\n".join([_describe(result), *repetition_warnings(repeated)]))
     return SOME_BROKEN if result["broken"] else 0
 
 

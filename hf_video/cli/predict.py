@@ -1,12 +1,19 @@
 """`hf-video predict`: the classes of single videos."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .option_types import positive_int
 from .trained_model import add_model_options, load_trained_model
+
+if TYPE_CHECKING:
+    import torch
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -14,8 +21,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "predict",
         help="classify videos",
-        description="Classify videos. A file that cannot be read is reported, the others are classified all the same; "
-        "the exit code is then 1.",
+        description="Classify videos. A file that fails is reported, and listed once more at the end; the others are "
+        "classified all the same. The exit code is then 1.",
     )
     parser.add_argument("videos", nargs="+", metavar="FILE", help="video files, URLs, or folders of frames")
     add_model_options(parser)
@@ -29,14 +36,17 @@ def run(args: argparse.Namespace) -> int:
     model, processor = load_trained_model(
         args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
     )
-    failed = False
+    failed: list[str] = []
     for video, scores, error in _classify(model, processor, args.videos, args.batch_size):
         if error is not None:
-            failed = True
+            if args.debug:
+                traceback.print_exception(error)
+            reason = str(error) or type(error).__name__
+            failed.append(video)
             if args.json:
-                print(json.dumps({"video": video, "error": error}), flush=True)
+                print(json.dumps({"video": video, "error": reason}), flush=True)
             else:
-                print(f"{video}\n  cannot be read: {error}", file=sys.stderr)
+                print(f"{video}\n  cannot be classified: {reason}", file=sys.stderr)
             continue
         top = scores.topk(min(args.top_k, len(scores)))
         predictions = [
@@ -49,25 +59,53 @@ def run(args: argparse.Namespace) -> int:
             print(video)
             for prediction in predictions:
                 print(f"  {prediction['score']:6.1%}  {prediction['label']}", flush=True)
+    if failed:
+        print(f"{len(failed)} of {len(args.videos)} files failed:", *failed, sep="\n  ", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Iterator[tuple]:
-    """(video, scores of the classes, None), or (video, None, what was wrong), in the order given."""
-    import torch
+    """(video, scores of the classes, None), or (video, None, what was wrong), in the order given.
 
-    from hf_video.processing import VideoReadError
-    from hf_video.training import predict_scores
-
+    Everything is caught: files from anywhere make decoders fail in ways that no list completes.
+    """
     for first in range(0, len(videos), batch_size):
         clips, errors = {}, {}
         for video in dict.fromkeys(videos[first : first + batch_size]):
             try:
                 clips[video] = processor(video, return_tensors="pt")["pixel_values"]
-            except VideoReadError as error:
-                errors[video] = str(error)
-        scores = {}
-        if clips:
-            scores = dict(zip(clips, predict_scores(model, torch.cat([*clips.values()])), strict=True))
+            except Exception as error:
+                traceback.clear_frames(error.__traceback__)  # They may hold the frames of a video that is too large.
+                errors[video] = error
+        scores, failures = _score(model, clips) if clips else ({}, {})
+        errors |= failures
         for video in videos[first : first + batch_size]:
             yield video, scores.get(video), errors.get(video)
+
+
+def _score(model, clips: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Exception]]:
+    """The scores of each video, (num_classes,), or why it has none. The videos of a batch that fails are tried alone:
+    they may differ in size, or need too much memory together."""
+    import torch
+
+    from hf_video.training import predict_scores
+
+    scores: dict[str, torch.Tensor] = {}
+    errors: dict[str, Exception] = {}
+    try:
+        found = predict_scores(model, torch.cat([*clips.values()]))
+    except Exception as error:
+        if len(clips) == 1:
+            return scores, dict.fromkeys(clips, error)
+    else:
+        for video, of_video in zip(clips, found, strict=True):
+            if of_video.isfinite().all():
+                scores[video] = of_video
+            else:
+                errors[video] = ValueError("the model's scores of this video are not finite")
+        return scores, errors
+    for video, clip in clips.items():
+        of_one, failure = _score(model, {video: clip})
+        scores |= of_one
+        errors |= failure
+    return scores, errors

@@ -22,6 +22,7 @@ from .output_folder import (
     saying_what_was_kept,
 )
 from .processes import check_processes
+from .train_inputs import warn_of_repetitions
 from .trained_model import choose_device, locate_model
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
     data = load_video_texts(settings["data"], video_root=settings.get("video_root"))
     if "train" not in data:
         raise ValueError(f"{settings['data']} has no training split, only {', '.join(data)}. Add train.json.")
+    warn_of_repetitions(data)
     has_validation = {} if "validation" in data else {"eval_strategy": "no", "load_best_model_at_end": False}
     arguments, augmentation = parse_arguments(
         settings["words"],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
+
+
+logger = logging.getLogger(__name__)
 
 
 def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
@@ -38,12 +44,28 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
 
 
 def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
-    """What to train on and what to validate on, held out from the former where the data have no such split."""
+    """What to train on and what to validate on, held out from the former where the data have no such split.
+
+    Warns of clips that have different labels or stand in several splits.
+    """
     from hf_video.data import hold_out
 
     if "validation" in data:
-        return data["train"], data["validation"]
-    return hold_out(data["train"], options["validation_fraction"], options["seed"])
+        train, validation = data["train"], data["validation"]
+    else:
+        train, validation = hold_out(data["train"], options["validation_fraction"], options["seed"])
+    warn_of_repetitions({**data, "train": train, "validation": validation})
+    return train, validation
+
+
+def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
+    """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+
+    for sentence in repetition_warnings(find_repeated_clips(splits)):
+        logger.warning(sentence)
 
 
 def load_model(

@@ -1,24 +1,25 @@
 """Files that list labelled videos: CSV, JSON, the lists of Kinetics, and the files of Something-Something."""
 
 import csv
-import io
-import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_video.processing.video_reading import FRAME_EXTENSIONS
+from hf_video.text_files import named_rows, read_csv, read_json, read_lines
+
+from .row_values import cell_text, segment
 
 ANNOTATION_SUFFIXES = (".csv", ".txt", ".json")
-_COLUMNS = ("path", "label", "start", "end")
+_COLUMNS = ("path", "label", "labels", "start", "end")
+_LIST_COLUMNS = ("path", "label", "start", "end")
 # Between the labels of a clip in a CSV file.
 _LABEL_SEPARATOR = ";"
 
 # The name of a clip's class, or the names of all that it has where clips may have several.
 Label = str | tuple[str, ...]
-_Row = dict[str | None, Any]
+_Row = dict[str, Any]
 _JSON_VIDEO_SUFFIXES = (".webm", ".mp4", "")
 
 
@@ -49,6 +50,7 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
     if len({"labels" in row for _, row in rows}) > 1:
         raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
     clips = {where: _clip_of_row(where, row, root) for where, row in rows}
+    _check_kinds(rows)
     missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
     if missing:
         raise FileNotFoundError(
@@ -69,22 +71,19 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
 
 def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
     """Rows of a CSV file or of a list without a first line of names, with their places in the file."""
-    try:
-        # utf-8-sig: spreadsheet programs begin the file with a byte order mark.
-        text = path.read_text(encoding="utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text), restval="")
-        columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-        if {"path", "label", "labels"} <= set(columns):
-            raise ValueError(f"{path} has the columns label and labels; keep one of them.")
-        if {"path", "label"} <= set(columns) or {"path", "labels"} <= set(columns):
-            yield from ((f"{path}, line {reader.line_num}", row) for row in reader)
-            return
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}. Save it as CSV with UTF-8 encoding.") from error
-    lines = [
-        (f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()
-    ]
-    cells = [(where, _cells(line, root)) for where, line in lines]
+    rows = read_csv(path)
+    _, names = next(rows, (0, []))
+    columns = [name.strip() for name in names]
+    if {"path", "label", "labels"} <= set(columns):
+        raise ValueError(f"{path} has the columns label and labels; keep one of them.")
+    if {"path", "label"} <= set(columns) or {"path", "labels"} <= set(columns):
+        for name in columns:
+            if name not in _COLUMNS and name.lower() in _COLUMNS:
+                raise ValueError(f"{path} has the column {name!r}; did you mean {name.lower()!r}?")
+        yield from ((f"{path}, line {line}", row) for line, row in named_rows(path, columns, rows))
+        return
+    lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), start=1) if line.strip()]
+    cells = [(where, _cells(where, line, root)) for where, line in lines]
     if not cells or len(cells[0][1]) < 2 or not (path.suffix.lower() == ".txt" or _exists(root, cells[0][1][0])):
         raise ValueError(
             f"The first line of {path} is {','.join(columns)!r}; the columns path,label[,start,end] are expected, or "
@@ -92,15 +91,19 @@ def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
             f"first with a video that exists in {root}."
         )
     for where, row in cells:
-        if not 2 <= len(row) <= len(_COLUMNS):
+        if not 2 <= len(row) <= len(_LIST_COLUMNS):
             raise ValueError(f"{where} has {len(row)} cells; path, label and, optionally, start and end are expected.")
-        yield where, dict(zip(_COLUMNS, [*row, "", ""], strict=False))
+        yield where, dict(zip(_LIST_COLUMNS, [*row, "", ""], strict=False))
 
 
-def _cells(line: str, root: Path) -> list[str]:
+def _cells(where: str, line: str, root: Path) -> list[str]:
     """The cells of a line of a list; separated by spaces, a path may itself have some."""
     if "," in line:
-        return [cell.strip() for cell in next(csv.reader([line]))]
+        try:
+            (cells,) = csv.reader([line], skipinitialspace=True, strict=True)
+        except csv.Error as error:
+            raise ValueError(f"{where} cannot be read as CSV: {error}.") from error
+        return [cell.strip() for cell in cells]
     words = line.split()
     for num_others in (1, 3):
         path = line.rsplit(maxsplit=num_others)[0].strip()
@@ -110,10 +113,7 @@ def _cells(line: str, root: Path) -> list[str]:
 
 
 def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise ValueError(
             f"{path} holds a {type(entries).__name__}; a list of entries with path and label, path and "
@@ -123,9 +123,7 @@ def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
         where = f"{path}, entry {number}"
         names = set(entry) if isinstance(entry, dict) else set()
         if "path" in names and len(names & {"label", "labels"}) == 1:
-            row: _Row = {name: entry[name] for name in ("path", "label", "labels") if name in names}
-            row |= {name: str(entry[name]) for name in ("start", "end") if entry.get(name) is not None}
-            yield where, row
+            yield where, {name: entry[name] for name in _COLUMNS if name in names}
             continue
         if not {"id", "template"} <= names:
             raise ValueError(
@@ -133,29 +131,31 @@ def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
                 "expected. A split without labels, such as the test split of Something-Something, cannot be used: "
                 "move its file elsewhere."
             )
-        name = str(entry["id"])
+        name = cell_text(where, "id", entry["id"])
         video = next((name + suffix for suffix in _JSON_VIDEO_SUFFIXES if _exists(root, name + suffix)), name)
-        yield where, {"path": video, "label": str(entry["template"]).replace("[", "").replace("]", "")}
+        template = cell_text(where, "template", entry["template"])
+        yield where, {"path": video, "label": template.replace("[", "").replace("]", "")}
 
 
 def _exists(root: Path, path: str) -> bool:
     return (root / Path(path).expanduser()).exists()
 
 
+def _check_kinds(rows: Iterable[tuple[str, _Row]]) -> None:
+    """Refuses numbers among names: 1 and "1" would silently be one class."""
+    places: dict[bool, str] = {}
+    for where, row in rows:
+        labels = row.get("labels", [row.get("label")])
+        for label in labels if isinstance(labels, list) else [labels]:
+            places.setdefault(isinstance(label, str), f"{where} has {label!r}")
+    if len(places) > 1:
+        raise ValueError(f"Labels are all texts or all numbers, but {places[True]} and {places[False]}.")
+
+
 def _clip_of_row(where: str, row: _Row, folder: Path) -> Clip:
-    if None in row:
-        raise ValueError(f'{where} has more cells than the first line. Put values with a comma into quotes: "a,b".')
-    path = str(row["path"]).strip()
-    label = _labels(where, row["labels"]) if "labels" in row else str(row["label"]).strip()
-    if not path or label == "":
-        raise ValueError(f"{where}: path is {path!r} and label is {label!r}; both must be given.")
-    start = _seconds(where, "start", row.get("start", ""))
-    end = _seconds(where, "end", row.get("end", ""))
-    if end is not None and end <= (start or 0.0):
-        raise ValueError(
-            f"{where}: end is {end} s, but the segment starts at {start or 0.0} s; a later end is expected."
-        )
-    return Clip(str(folder / Path(path).expanduser()), label, start, end)
+    path = cell_text(where, "path", row["path"])
+    label = _labels(where, row["labels"]) if "labels" in row else cell_text(where, "label", row["label"])
+    return Clip(str(folder / Path(path).expanduser()), label, *segment(where, row.get("start"), row.get("end")))
 
 
 def _labels(where: str, labels: Any) -> tuple[str, ...]:
@@ -164,22 +164,10 @@ def _labels(where: str, labels: Any) -> tuple[str, ...]:
         labels = labels.split(_LABEL_SEPARATOR) if labels.strip() else []
     if not isinstance(labels, list):
         raise ValueError(f"{where}: labels is {labels!r}; a list of names is expected.")
-    names = tuple(str(label).strip() for label in labels)
-    if "" in names or len(set(names)) < len(names):
-        raise ValueError(f"{where}: labels is {labels!r}; different names, none of them empty, are expected.")
+    names = tuple(cell_text(where, "one of labels", label) for label in labels)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where}: labels is {labels!r}; different names are expected.")
     return names
-
-
-def _seconds(where: str, column: str, text: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{where}: {column} is {text!r}; seconds from 0 on are expected, or an empty cell.")
-    return seconds
 
 
 def is_frame_folder(path: Path) -> bool:

@@ -2,9 +2,11 @@
 
 import errno
 import hashlib
+import io
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 _NUM_BLOCKS = 4
 _BLOCK_SIZE = 16 * 1024
@@ -37,14 +39,22 @@ def content_digest(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
+def bytes_digest(content: bytes) -> str:
+    """The `content_digest` of a file that holds these bytes."""
+    return hashlib.sha256(_sample(io.BytesIO(content), len(content))).hexdigest()
+
+
 def _file_digest(path: str | os.PathLike) -> bytes:
     if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a FIFO would wait for its other end.
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256(size.to_bytes(8))
-        last = max(size - _BLOCK_SIZE, 0)
-        for block in range(_NUM_BLOCKS):
-            file.seek(last * block // (_NUM_BLOCKS - 1))
-            digest.update(file.read(_BLOCK_SIZE))
+        return _sample(file, os.fstat(file.fileno()).st_size)
+
+
+def _sample(file: BinaryIO | io.RawIOBase, size: int) -> bytes:
+    digest = hashlib.sha256(size.to_bytes(8))
+    last = max(size - _BLOCK_SIZE, 0)
+    for block in range(_NUM_BLOCKS):
+        file.seek(last * block // (_NUM_BLOCKS - 1))
+        digest.update(file.read(_BLOCK_SIZE) or b"")
     return digest.digest()

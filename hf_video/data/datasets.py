@@ -4,9 +4,10 @@ A row holds the path of a video, never its frames, and lives in memory: nothing 
 a folder is always read as it is at the moment of the call. Only files stored inside a data set stay there.
 """
 
+import logging
 import mimetypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,8 @@ from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
 from .labels import class_names, has_several, label_feature, label_ids
 from .video_column import VideoColumn, find_dataset, read_video_column
+
+logger = logging.getLogger(__name__)
 
 _LAYOUTS = (
     "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
@@ -37,7 +40,9 @@ def load_video_dataset(
 
     Splits are recognised by the names `datasets` knows (train, training; validation, valid, dev, val; test, testing,
     eval, evaluation). A video is a file with the extension of one, or a folder of JPEG or PNG frames. Hidden files and
-    files of other kinds are ignored.
+    files of other kinds are ignored, videos beside the class folders with a warning. What stands in the place of a
+    video but is none is listed all the same, for `inspect_videos` to say so: a FIFO, socket or folder without frames
+    that is named like one, a link to nowhere.
 
     Args:
         data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
@@ -60,10 +65,11 @@ def load_video_dataset(
         seconds, or None). Where videos are stored inside a data set there is also `bytes`, and `video` is a name.
 
     Raises:
-        FileNotFoundError: If `data`, or a file that it names, does not exist.
+        FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
+            leads nowhere.
         ValueError: If the layout is none of these, a class has no video, there are fewer than two classes or "train"
-            lacks one of another split while `labels` is not given, a class is not among `labels`, or an annotation
-            file lacks columns or rows or has a row that cannot be right.
+            lacks one of another split while `labels` is not given, a class is not among `labels`, the name of a file
+            is not UTF-8, or an annotation file lacks columns or rows or has a row that cannot be right.
     """
     root = None if video_root is None else Path(video_root).expanduser().absolute()
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
@@ -79,13 +85,14 @@ def load_video_dataset(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
     clips = {
-        split: read_annotations(source, root) if source.is_file() else _read_class_folders(source)
+        split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
         for split, source in _find_splits(path).items()
     }
     return _assemble(path, VideoColumn(clips, None, {}), labels)
 
 
 def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None) -> DatasetDict:
+    _check_file_names(column.clips)
     names = class_names(source, column.clips, labels)
     label = label_feature(names, has_several(source, column.clips))
     features = Features({"video": Value("string"), **label, "start": Value("float64"), "end": Value("float64")})
@@ -96,6 +103,17 @@ def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None)
         if split in column.files:
             splits[split] = concatenate_datasets([splits[split], column.files[split]], axis=1)
     return splits
+
+
+def _check_file_names(splits: Mapping[str, Sequence[Clip]]) -> None:
+    """Refuses names that no column of text can hold."""
+    for clips in splits.values():
+        for clip in clips:
+            try:
+                clip.video.encode()
+            except UnicodeEncodeError as error:
+                name = os.fsencode(clip.video).decode(errors="backslashreplace")
+                raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -149,15 +167,16 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
 
 def _find_splits(path: Path) -> dict[str, Path]:
     """The annotation file, or the folder of class folders, of every split."""
-    if path.is_file():
+    if not path.is_dir():
         if path.suffix.lower() not in ANNOTATION_SUFFIXES:
             raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
         return {"train": path}
     entries = _visible(path)
-    files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and entry.is_file())
+    # Reading says what is wrong with those that are no files.
+    files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and not entry.is_dir())
     if file_splits := _by_split(files):
         return file_splits
-    folders = [entry for entry in entries if entry.is_dir()]
+    folders = _folders_in(path)
     folder_splits = _by_split(folder for folder in folders if _split_of(folder) and _holds_class_folders(folder))
     if not folder_splits:
         return {"train": path}
@@ -192,11 +211,16 @@ def _holds_class_folders(folder: Path) -> bool:
 
 
 def _read_class_folders(folder: Path) -> list[Clip]:
-    class_folders = [entry for entry in _visible(folder) if entry.is_dir()]
+    class_folders = _folders_in(folder)
     if not class_folders:
         loose = [entry.name for entry in _visible(folder)]
         holds = f"It holds {listed(loose)}." if loose else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
+    if loose_videos := [entry.name for entry in _visible(folder) if not entry.is_dir() and _is_named_video(entry)]:
+        logger.warning(
+            f"{len(loose_videos)} videos are left out: they lie in {folder} beside the folders of the classes, and "
+            f"have none: {listed(loose_videos)}."
+        )
     clips: list[Clip] = []
     for class_folder in class_folders:
         videos = _videos_in(class_folder)
@@ -205,9 +229,9 @@ def _read_class_folders(folder: Path) -> list[Clip]:
             holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
             raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
         for entry in others:
-            if entry.is_dir() and _videos_in(entry):
+            if entry.is_dir() and _holds_videos(entry):
                 raise ValueError(
-                    f"The class folder {class_folder} has videos, and more of them one level down in {entry.name}/. "
+                    f"The class folder {class_folder} has videos, and more of them further down in {entry.name}/. "
                     "Put all videos of a class directly into its folder."
                 )
         clips.extend(Clip(str(video), class_folder.name) for video in videos)
@@ -218,11 +242,42 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
+def _folders_in(folder: Path) -> list[Path]:
+    entries = _visible(folder)
+    for entry in entries:
+        if _leads_nowhere(entry) and mimetypes.guess_type(entry.name)[0] is None:
+            raise FileNotFoundError(
+                f"{entry} is a link to {os.readlink(entry)}, where nothing is. It may stand for the folder of a class "
+                "or split: repair or remove it."
+            )
+    return [entry for entry in entries if entry.is_dir()]
+
+
 def _videos_in(folder: Path) -> list[Path]:
-    return [entry for entry in _visible(folder) if _is_video_file(entry) or is_frame_folder(entry)]
+    return [entry for entry in _visible(folder) if _is_video(entry) or _stands_for_video(entry)]
 
 
-def _is_video_file(path: Path) -> bool:
+def _holds_videos(folder: Path) -> bool:
+    """Whether there are videos at any depth."""
+    folders = (entry for entry in _visible(folder) if entry.is_dir() and not entry.is_symlink())
+    return bool(_videos_in(folder)) or any(map(_holds_videos, folders))
+
+
+def _is_video(path: Path) -> bool:
+    return is_frame_folder(path) or (_is_named_video(path) and path.is_file())
+
+
+def _is_named_video(path: Path) -> bool:
     kind, _ = mimetypes.guess_type(path.name)
-    is_video = path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
-    return is_video and path.is_file()
+    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
+
+
+def _stands_for_video(path: Path) -> bool:
+    """Whether a path is named like a video and is none, or is a link that may have led to a folder of frames."""
+    if _leads_nowhere(path):
+        return _is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
+    return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, _visible(path))))
+
+
+def _leads_nowhere(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()

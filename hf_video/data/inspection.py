@@ -1,5 +1,6 @@
 """Reading the videos of a data set before they are needed."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from hf_video.processing import VideoReadError, probe_video, read_video
+from hf_video.processing import probe_video, read_video
+from hf_video.text_files import check_regular_file
 
-from .video_column import open_video
+from .video_column import BYTES, open_video
 
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
@@ -72,6 +74,8 @@ def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) 
     video = dataset[row]
     path = video["video"]
     try:
+        if video.get(BYTES) is None and "://" not in path and not os.path.isdir(path):
+            check_regular_file(path)
         metadata = probe_video(open_video(video), segments)
         if decode:
             for first in range(0, metadata.total_num_frames, _CHUNK):
@@ -79,8 +83,9 @@ def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) 
                     open_video(video),
                     lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
                 )
-    except VideoReadError as error:
-        return InspectedVideo(path, error=str(error))
+    except Exception as error:  # Files from anywhere make the decoders fail in ways that no list completes.
+        reason = str(error) or type(error).__name__
+        return InspectedVideo(path, error=reason if path in reason else f"{path} cannot be read: {reason}")
     return InspectedVideo(
         path, None, metadata.total_num_frames, metadata.duration, metadata.height or 0, metadata.width or 0
     )

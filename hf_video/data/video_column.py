@@ -14,6 +14,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from .annotation_files import Clip, Label, listed
+from .row_values import cell_text, segment
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
         for row, (path, is_stored, value, start, end) in enumerate(zip(*columns, strict=True)):
             where = f"{name}[{row}]"
             path = _name(where, path) if is_stored else _path(where, path, root)
-            clips[name].append(Clip(path, _label(where, value, features[label]), start, end))
+            clips[name].append(Clip(path, _label(where, value, features[label]), *segment(where, start, end)))
             if not is_stored and "://" not in path and not os.path.exists(path):
                 missing.append(path)
     if missing:
@@ -174,6 +175,7 @@ def _label(where: str, value: Any, feature: Any) -> Label:
     def name_of(item: Any) -> str:
         if item in _UNKNOWN:
             raise ValueError(f"{where} has no label. Leave such rows out: dataset.filter(...).")
-        return _item(feature).int2str(item) if isinstance(_item(feature), ClassLabel) else str(item)
+        is_id = isinstance(_item(feature), ClassLabel)
+        return _item(feature).int2str(item) if is_id else cell_text(where, "the label", item)
 
     return tuple(map(name_of, value)) if isinstance(value, list) else name_of(value)

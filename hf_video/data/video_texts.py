@@ -1,9 +1,5 @@
 """Videos with questions and answers, or with captions: listed in files, read as clips, joined into batches."""
 
-import csv
-import io
-import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,8 +12,11 @@ import torch
 from datasets.data_files import SPLIT_KEYWORDS
 from transformers import ProcessorMixin
 
+from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
+
 from .clips import ClipDataset
 from .collation import collate_clips
+from .row_values import cell_text, segment
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 COLUMNS = ("video", "question", "answer", "start", "end")
@@ -44,12 +43,13 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
     Raises:
         FileNotFoundError: If `data`, or a video that it names, does not exist.
-        ValueError: If there are no such files or rows, or a row lacks a video or an answer, or holds a list of them.
+        ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list of them, or
+            names a FIFO or another thing that is no file.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
-    files = {"train": path} if path.is_file() else _split_files(path)
+    files = _split_files(path) if path.is_dir() else {"train": path}
     splits = {split: _read_rows(file, video_root) for split, file in files.items()}
     features = {name: datasets.Value("float64" if name in ("start", "end") else "string") for name in COLUMNS}
     return datasets.DatasetDict(
@@ -165,44 +165,40 @@ def _split_files(folder: Path) -> dict[str, Path]:
 
 def _read_rows(file: Path, video_root: str | os.PathLike | None) -> list[dict[str, Any]]:
     root = file.parent if video_root is None else Path(video_root).expanduser().absolute()
-    try:
-        # Line ends inside a CSV field are part of the text, and are read as they are.
-        text = file.read_bytes().decode("utf-8-sig")
-        if file.suffix.lower() == ".csv":
-            found = list(csv.DictReader(io.StringIO(text, newline="")))
-        elif file.suffix.lower() == ".json":
-            found = json.loads(text)
-        elif file.suffix.lower() == ".jsonl":
-            found = [json.loads(line) for line in text.split("\n") if line.strip()]
-        else:
-            raise ValueError(f"{file} has another ending. {_EXPECTED}")
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} cannot be read: {error}. {_EXPECTED}") from error
+    suffix = file.suffix.lower()
+    if suffix == ".csv":
+        rows = read_csv(file)
+        _, columns = next(rows, (0, []))
+        found = [row for _, row in named_rows(file, columns, rows)]
+    elif suffix == ".json":
+        found = read_json(file)
+    elif suffix == ".jsonl":
+        found = [row for _, row in read_json_lines(file)]
+    else:
+        raise ValueError(f"{file} has another ending. {_EXPECTED}")
     if not found or not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise ValueError(f"{file} has no rows. {_EXPECTED}")
     return [_read_row(row, f"{file}, row {number}", root) for number, row in enumerate(found, start=1)]
 
 
 def _read_row(row: dict[str, Any], place: str, root: Path) -> dict[str, Any]:
-    answer = row.get("answer", row.get("caption"))
+    question, answer = row.get("question"), row.get("answer", row.get("caption"))
     if not row.get("video") or answer in (None, ""):
         raise ValueError(f"{place} lacks a video or an answer: {row}. {_EXPECTED}")
-    for name, value in {"question": row.get("question"), "answer": answer}.items():
+    for name, value in {"question": question, "answer": answer}.items():
         if isinstance(value, (list, dict)):
             raise ValueError(f"{place}: the {name} is one text, got {value!r}. Give several answers as many rows.")
-    video = root / Path(str(row["video"])).expanduser()
-    if not video.exists():
-        raise FileNotFoundError(f"{place}: {video} does not exist.")
-    try:
-        start, end = (None if row.get(name) in (None, "") else float(row[name]) for name in ("start", "end"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: start and end are seconds, got {row}.") from error
-    if not all(second is None or math.isfinite(second) for second in (start, end)):
-        raise ValueError(f"{place}: start and end are seconds, got {start} and {end}. Leave out what is not known.")
+    video = root / Path(cell_text(place, "video", row["video"])).expanduser()
+    if not video.is_dir():
+        try:
+            check_regular_file(video)
+        except (OSError, ValueError) as error:
+            raise type(error)(f"{place}: {error}") from error
+    start, end = segment(place, row.get("start"), row.get("end"))
     return {
         "video": str(video),
-        "question": str(row.get("question") or ""),
-        "answer": str(answer),
+        "question": "" if question in (None, "") else cell_text(place, "question", question),
+        "answer": cell_text(place, "answer", answer),
         "start": start,
         "end": end,
     }

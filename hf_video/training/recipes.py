@@ -6,10 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import hf_video
 from hf_video.data import ClipAugmentation, ClipMixing
+from hf_video.text_files import read_yaml
 
 from .arguments import VideoTrainingArguments, check_name
 
@@ -60,16 +59,14 @@ def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a mapping in YAML, or has a name that is not known; the message says which is near.
+        ValueError: the file is not a mapping in YAML, or has a name twice, or one that is not known; the message says
+            which is near.
     """
     path = published_recipe(str(path)) or Path(path).expanduser()
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise FileNotFoundError(f"There is no recipe {path}.")
-    try:
-        # BaseLoader leaves numbers as they are written, so that each is read by the type of its setting alone.
-        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    # Numbers stay as they are written, so that each is read by the type of its setting alone.
+    settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; one line `name: value` for each is expected.")
     for name in settings:

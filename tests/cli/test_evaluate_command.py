@@ -106,3 +106,23 @@ def test_a_table_of_predictions(digits, trained, tmp_path, capsys, fails):
     assert 0 <= result["calibration_error"] <= 1 and 0 <= result["mean_class_accuracy"] <= 1
     assert f"--predictions {table} exists" in fails(*words)
     assert "table.txt is no table" in fails(*words[:-1], tmp_path / "table.txt")
+
+
+@pytest.mark.parametrize("other", ["table.csv", "../{}/table.csv", "link/table.csv"])
+def test_two_results_in_one_file_are_refused_before_any_work(digits, tmp_path, fails, other):
+    (tmp_path / "link").symlink_to(tmp_path)
+    words = ["--output", tmp_path / "table.csv", "--predictions", tmp_path / other.format(tmp_path.name)]
+    message = fails("evaluate", digits, "--model", tmp_path / "none", *words)
+    assert f"--output and --predictions are both {tmp_path / 'table.csv'}" in message
+    assert not (tmp_path / "table.csv").exists()
+
+
+@pytest.mark.parametrize("option", ["--output", "--predictions"])
+def test_a_result_never_goes_where_something_is(digits, trained, tmp_path, fails, option):
+    listed = tmp_path / "test.csv"
+    listed.write_text("path,label\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "gone.csv")
+    for file in (listed, trained / "config.json", tmp_path, digits, tmp_path / "link.csv"):
+        words = ["evaluate", listed, "--model", trained, "--video-root", digits, option, file]
+        assert f"{option} {file} exists. Choose another name" in fails(*words)
+    assert listed.read_text() == "path,label\n" and not (tmp_path / "gone.csv").exists()

@@ -1,8 +1,14 @@
+import io
 import json
+import shutil
 
 import pytest
 
+import hf_video.cli.predict as predict_command
 from hf_video.cli.main import main
+from hf_video.training import predict_scores
+
+from ..odd_files import ODD_FILES, make_odd_file
 
 
 @pytest.fixture
@@ -47,6 +53,76 @@ def test_a_broken_file_is_reported_and_the_rest_goes_on(trained, videos, tmp_pat
     assert code == 1
     assert ["predictions" in row for row in rows] == [True, False, False, True]
     assert str(broken) in rows[1]["error"] and str(missing) in rows[2]["error"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, capsys, monkeypatch, as_json):
+    odd = [str(make_odd_file(tmp_path / f"{kind}.mp4", kind)) for kind in ODD_FILES]
+    odd += [str(tmp_path / "\udcff.mp4"), str(tmp_path / ("x" * 300))]
+    shutil.copy(__file__, odd[-2])
+    odd += ["", "a\0b.mp4", "~nosuchuser/a.mp4", "http://[::1", "https://"]
+    words = [videos[0], *odd[:6], videos[1], *odd[6:], videos[2]]
+    for size in ("1", "8"):
+        # That of the interpreter, which pytest replaces, writes names that are not UTF-8 in this way.
+        errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", newline="")
+        monkeypatch.setattr("sys.stderr", errors)
+        options = ["--model", str(trained), "--device", "cpu", "--batch-size", size, *["--json"] * as_json]
+        assert main(["predict", *words, *options]) == 1
+        out = capsys.readouterr().out
+        if as_json:
+            rows = [json.loads(line) for line in out.splitlines()]
+            assert [row["video"] for row in rows] == words
+            assert [row["video"] for row in rows if "predictions" in row] == videos
+            assert all(row["error"] for row in rows if row["video"] in odd)
+        else:
+            assert [line for line in out.splitlines() if not line.startswith(" ")] == videos
+        errors.flush()
+        ending = "\n  ".join([f"{len(odd)} of {len(words)} files failed:", *odd]) + "\n"
+        assert errors.buffer.getvalue().endswith(ending.encode(errors="backslashreplace"))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("too large"), OSError(5, "no"), KeyError(3)])
+def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, videos, capsys, monkeypatch, error):
+    load = predict_command.load_trained_model
+
+    def load_failing(*args, **options):
+        model, processor = load(*args, **options)
+        classify, prepare = model.forward, processor.preprocess
+
+        def forward(pixel_values, **inputs):
+            if len(pixel_values) > 1 or pixel_values.flatten()[0] == 9:
+                raise error
+            return classify(pixel_values=pixel_values, **inputs)
+
+        def preprocess(video, **inputs):
+            if video == videos[0]:
+                raise error
+            batch = prepare(video, **inputs)
+            if video == videos[1]:
+                batch["pixel_values"].fill_(9)
+            return batch
+
+        monkeypatch.setattr(model, "forward", forward)
+        monkeypatch.setattr(type(processor), "__call__", lambda self, video, **inputs: preprocess(video, **inputs))
+        return model, processor
+
+    _, expected = predict(capsys, trained, videos[2])
+    monkeypatch.setattr(predict_command, "load_trained_model", load_failing)
+    code, rows = predict(capsys, trained, *videos)
+    assert code == 1 and [row.get("error") for row in rows] == [str(error) or "MemoryError"] * 2 + [None]
+    assert rows[2:] == expected
+
+
+def test_scores_that_are_no_numbers_are_a_failure(trained, videos, capsys, monkeypatch):
+    def spoil(model, pixel_values):
+        scores = predict_scores(model, pixel_values).clone()
+        scores[0] = float("nan")
+        return scores
+
+    monkeypatch.setattr("hf_video.training.predict_scores", spoil)
+    code, rows = predict(capsys, trained, *videos)
+    assert code == 1 and ["predictions" in row for row in rows] == [False, True, True]
+    assert rows[0]["error"] == "the model's scores of this video are not finite"
 
 
 def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassificat
 from hf_video.processing import VideoClipProcessor
 from hf_video.training.arguments import parse_arguments
 from hf_video.training.recipes import FIELD_KINDS, is_recipe, published_recipe, read_recipe
+
+from ..odd_files import ODD_FILES, make_odd_file
 
 # Without -m slow one recipe a family trains, and all are read.
 QUICK = ("videomae_base_kinetics400", "videomamba_tiny_ssv2")
@@ -226,3 +229,25 @@ def test_one_learning_rate_replaces_the_other_of_a_recipe(word, tmp_path):
     settings = read_settings(parse(["train", str(recipe), word]))
     found = {**vars(settings), **dict(entry.split("=") for entry in settings.words)}
     assert float(found[name]) == 0.1 and other not in found
+
+
+@pytest.mark.parametrize("command", ["train", "train-answers"])
+def test_a_recipe_with_a_setting_twice_or_without_an_end_is_refused(tmp_path, fails, command):
+    words = ("model=x", f"data={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    recipe = write_recipe(tmp_path, "seed: 1", "weight_decay: 0.1", "seed: 2")
+    assert f"{recipe}, line 3: 'seed' is given twice. Keep one of them." in fails(command, recipe, *words)
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for before, name in zip("abcdefg", "bcdefgh", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join(['*' + before] * 9)}]")
+    recipe = write_recipe(tmp_path, *lines)
+    assert "stands for more than 100,000 values" in fails(command, recipe, *words)
+    recipe = write_recipe(tmp_path, "seed: " + "[" * 20_000)
+    assert "nested too deeply" in fails(command, recipe, *words)
+
+
+@pytest.mark.parametrize("command", ["train", "train-answers"])
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_a_recipe_that_is_no_file_is_refused(tmp_path, fails, command, kind):
+    recipe = make_odd_file(tmp_path / "recipe.yaml", kind)
+    message = fails(command, recipe, "model=x", f"data={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    assert re.search(f"{recipe} {ODD_FILES[kind]}", message)

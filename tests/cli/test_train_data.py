@@ -11,6 +11,7 @@ from transformers import AutoModelForVideoClassification, pipeline
 from hf_video.cli.main import main
 from hf_video.processing import VideoClipProcessor
 
+from ..odd_files import ODD_FILES, make_odd_file
 from .conftest import TINY_MODEL, TINY_RUN
 
 NAMES = ["down", "left", "right", "up"]
@@ -128,4 +129,25 @@ def test_a_validation_split_without_any_class_is_refused_before_training(directi
     (data / "validation.csv").write_text("\n".join(["path,labels", *rows]))
     message = fails("train", data, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
     assert "No video of the validation split has a class" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_begins_with_a_warning_of_clips_that_repeat(digits, tmp_path, caplog):
+    folder = shutil.copytree(digits, tmp_path / "data")
+    shutil.copy(folder / "train" / "left-up" / "0000.mp4", folder / "test" / "up-left" / "copy.mp4")
+    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "max_steps=1"]
+    assert main(words) == 0
+    warnings = [record.getMessage() for record in caplog.records if record.name == "hf_video.cli.train_inputs"]
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "1 clip is in several splits, so that what is learned is also measured",
+        "1 clip is listed with different labels",
+    ]
+    assert all(str(folder / "test" / "up-left" / "copy.mp4") in warning for warning in warnings)
+
+
+def test_training_refuses_what_stands_in_the_place_of_a_video(digits, tmp_path, fails):
+    folder = shutil.copytree(digits, tmp_path / "data")
+    odd = [make_odd_file(folder / "train" / "left-up" / f"{kind}.mp4", kind) for kind in ODD_FILES]
+    message = fails("train", folder, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
+    assert f"{len(odd)} videos cannot be read" in message and "is a FIFO; a file is expected" in message
     assert not (tmp_path / "out").exists()

@@ -126,7 +126,7 @@ def test_spaces_around_the_names_of_columns(tmp_path):
         (["run/1.mp4", "jump/.keep"], "jump has no video: it is empty"),
         (["run/1.mp4", "jump/1.txt", "jump/2.doc"], "jump has no video: it holds only 1.txt, 2.doc"),
         (["run/a/1.mp4", "jump/a/1.mp4"], "has no video: it holds only a"),
-        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "one level down in more/"),
+        (["run/1.mp4", "run/more/2.mp4", "jump/1.mp4"], "further down in more/"),
         (["run/1.mp4"], "has only one class, 'run'"),
         (["train/run/1.mp4", "test/jump/1.mp4", "test/run/1.mp4"], "train lacks 'jump'"),
         (["train/run/1.mp4", "train/jump/1.mp4", "extra/1.mp4"], "extra/ is not a split"),
@@ -146,7 +146,7 @@ def test_wrong_folders(tmp_path, files, message):
         (["path;label", "videos/a.mp4;run"], "first line of .* is 'path;label'"),
         (["path,label"], "has no rows"),
         (["path,label", "videos/a.mp4,run", "videos/b.mp4,run"], "only one class, 'run'"),
-        (["path,label", "videos/a.mp4,"], "line 2: path is 'videos/a.mp4' and label is ''"),
+        (["path,label", "videos/a.mp4,"], "line 2: label is ''; a text is expected"),
         (["path,label", "videos/a.mp4"], "label is ''"),
         (["path,label", "videos/a.mp4,run,fast"], "line 2 has more cells"),
         (["path,label", "videos,run"], "line 2: .*videos is a folder without JPEG or PNG frames"),
@@ -171,7 +171,7 @@ def test_csv_with_a_segment_of_a_frame_folder(tmp_path):
 def test_csv_that_is_not_utf8(tmp_path):
     file = tmp_path / "clips.csv"
     file.write_bytes("path,label\na.mp4,Läufer".encode("latin-1"))
-    with pytest.raises(ValueError, match="Save it as CSV with UTF-8 encoding"):
+    with pytest.raises(ValueError, match="byte 0xe4 in line 2. Save it with UTF-8 encoding"):
         load_video_dataset(file)
 
 

@@ -71,9 +71,9 @@ def test_relative_paths_begin_at_the_video_root(folder, tmp_path):
         ("rows.json", "{", ValueError, "cannot be read"),
         ("rows.txt", "a.mp4 one", ValueError, "has another ending"),
         ("rows.csv", "video,answer\nnone.mp4,one\n", FileNotFoundError, "none.mp4 does not exist"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "start and end are seconds"),
-        ("rows.csv", "video,answer,start\nrows.csv,one,nan\n", ValueError, "row 1: start and end are seconds"),
-        ("rows.csv", "video,answer,end\nrows.csv,one,inf\n", ValueError, "row 1: start and end are seconds"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,soon\n", ValueError, "row 1: start is 'soon'; seconds"),
+        ("rows.csv", "video,answer,start\nrows.csv,one,nan\n", ValueError, "row 1: start is 'nan'; seconds"),
+        ("rows.csv", "video,answer,end\nrows.csv,one,inf\n", ValueError, "row 1: end is 'inf'; seconds"),
         (
             "rows.json",
             '[{"video": "rows.json", "answer": ["one", "two"]}]',

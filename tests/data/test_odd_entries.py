@@ -1,0 +1,133 @@
+"""Entries of class folders that are no videos although they stand for one: nothing is dropped without a word."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from hf_video.cli.train_inputs import readable_videos
+from hf_video.data import inspect_videos, load_video_dataset
+from hf_video.data.video_texts import load_video_texts
+
+from ..odd_files import ODD_FILES, make_odd_file
+from ..video_files import encode_video, make_frames
+
+REASONS = ODD_FILES | {"folder": "holds no frames"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    for name in ("run", "sit"):
+        (tmp_path / name).mkdir()
+        encode_video(tmp_path / name / "whole.mp4", make_frames(4, 32, 32))
+    return tmp_path
+
+
+def broken_of(data):
+    videos = inspect_videos(load_video_dataset(data)["train"], progress=False)
+    return {Path(video.path).name: video.error for video in videos if video.error}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_named_like_a_video_is_listed_as_broken(data, kind):
+    odd = make_odd_file(data / "run" / "odd.mp4", kind)
+    (reason,) = broken_of(data).values()
+    assert re.search(f"^{odd} {REASONS[kind]}", reason)
+    assert len(load_video_dataset(data)["train"]) == 3
+
+
+def test_training_refuses_them_or_goes_on_without(data):
+    for kind in ODD_FILES:
+        make_odd_file(data / "run" / f"{kind}.mp4", kind)
+    with pytest.raises(ValueError, match=f"^{len(ODD_FILES)} videos cannot be read; repair them"):
+        readable_videos(load_video_dataset(data), "error")
+    kept, broken = readable_videos(load_video_dataset(data), "skip")
+    assert [Path(video).name for video in kept["train"]["video"]] == ["whole.mp4"] * 2
+    assert len(broken) == len(ODD_FILES)
+
+
+def test_a_class_of_nothing_else(data):
+    os.remove(data / "run" / "whole.mp4")
+    make_odd_file(data / "run" / "odd.webm", "FIFO")
+    assert list(broken_of(data)) == ["odd.webm"]
+    with pytest.raises(ValueError, match="1 videos cannot be read"):
+        readable_videos(load_video_dataset(data), "error")
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link to itself"])
+def test_a_link_that_may_have_led_to_a_folder_of_frames(data, kind):
+    make_odd_file(data / "run" / "clip_1", kind)
+    make_odd_file(data / "run" / "notes.txt", kind)
+    assert list(broken_of(data)) == ["clip_1"]
+
+
+def test_a_folder_that_is_named_like_a_video(data):
+    folder = data / "run" / "a.mp4"
+    folder.mkdir()
+    (folder / "notes.txt").touch()
+    assert list(broken_of(data)) == ["a.mp4"]
+    (folder / "b.mp4").touch()
+    with pytest.raises(ValueError, match="has videos, and more of them further down in a.mp4/"):
+        load_video_dataset(data)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link to nothing", "link to itself"])
+def test_odd_frames_make_a_folder_of_frames_broken(data, kind):
+    (data / "run" / "frames").mkdir()
+    make_odd_file(data / "run" / "frames" / "1.png", kind)
+    assert "1.png cannot be read as an image" in broken_of(data)["frames"]
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link to itself"])
+@pytest.mark.parametrize("name", ["jump", "validation"])
+def test_a_link_in_the_place_of_a_class_or_split_is_refused(data, kind, name):
+    link = make_odd_file(data / name, kind)
+    with pytest.raises(FileNotFoundError, match=f"^{link} is a link to .*, where nothing is"):
+        load_video_dataset(data)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "folder"])
+def test_an_annotation_file_of_a_split_is_not_left_out(data, kind):
+    (data / "train.csv").write_text("path,label\nrun/whole.mp4,run\nsit/whole.mp4,sit\n")
+    odd = make_odd_file(data / "validation.csv", kind)
+    with pytest.raises((ValueError, OSError), match=f"^{odd} {ODD_FILES[kind]}"):
+        load_video_dataset(data)
+
+
+@pytest.mark.parametrize("name", ["run/\udcff.mp4", "\udcff/a.mp4"])
+def test_a_name_that_is_not_utf8_is_refused(data, name):
+    (data / name).parent.mkdir(exist_ok=True)
+    (data / name).touch()
+    with pytest.raises(ValueError, match=re.escape(f"{data}/{name} is not UTF-8".replace("\udcff", r"\xff"))):
+        load_video_dataset(data)
+
+
+def test_videos_of_a_class_at_another_depth_are_not_left_out(data):
+    (data / "run" / "day" / "camera").mkdir(parents=True)
+    (data / "run" / "day" / ".hidden").mkdir()
+    (data / "run" / "day" / ".hidden" / "a.mp4").touch()
+    assert len(load_video_dataset(data)["train"]) == 2
+    (data / "run" / "day" / "camera" / "a.mp4").touch()
+    with pytest.raises(ValueError, match="has videos, and more of them further down in day/"):
+        load_video_dataset(data)
+
+
+def test_videos_without_a_class_are_left_out_with_a_warning(data, caplog):
+    load_video_dataset(data)
+    assert not caplog.records
+    (data / "a.mp4").touch()
+    (data / "b.webm").symlink_to("gone")
+    assert len(load_video_dataset(data)["train"]) == 2
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"2 videos are left out: they lie in {data} ")
+    assert record.getMessage().endswith(": a.mp4, b.webm.")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "folder"])
+def test_the_video_of_a_text_is_a_file(data, kind):
+    odd = make_odd_file(data / "odd.mp4", kind)
+    rows = data / "rows.jsonl"
+    rows.write_text('{"video": "odd.mp4", "answer": "one"}')
+    with pytest.raises((ValueError, OSError), match=f"^{rows}, row 1: {odd} {ODD_FILES[kind]}"):
+        load_video_texts(rows)

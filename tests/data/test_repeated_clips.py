@@ -1,0 +1,120 @@
+"""Clips that are listed with different labels or in several splits are found, whatever path leads to them."""
+
+import os
+import shutil
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Video
+
+from hf_video.data import load_video_dataset
+from hf_video.data.content_digest import content_digest
+from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+from hf_video.data.video_texts import load_video_texts
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in "abcd":
+        (tmp_path / f"{name}.mp4").write_bytes(os.urandom(1000))
+    return tmp_path
+
+
+def find(folder, **splits):
+    for name, lines in splits.items():
+        columns = ["path,labels"] if ";" in "".join(lines) else ["path,label,start,end"]
+        (folder / f"{name}.csv").write_text("\n".join([*columns, *lines]))
+    return find_repeated_clips(load_video_dataset(folder))
+
+
+def test_different_clips_are_no_repetition(folder):
+    train = ["a.mp4,run", "b.mp4,sit", "c.mp4,run,0,1", "c.mp4,sit,1,2", "a.mp4,run"]
+    assert find(folder, train=train, test=["d.mp4,run", "c.mp4,run,2,3"]) == []
+
+
+def test_one_clip_with_two_labels(folder):
+    train = ["a.mp4,run,,2", "b.mp4,sit", "a.mp4,sit,0,2.0", "a.mp4,run,1,2"]
+    (clip,) = find(folder, train=train)
+    assert (clip.videos, clip.start, clip.end) == ((str(folder / "a.mp4"),), None, 2.0)
+    assert (clip.splits, clip.labels) == (("train",), ("run", "sit"))
+    (sentence,) = repetition_warnings([clip])
+    assert sentence == (
+        f"1 clip is listed with different labels: {folder / 'a.mp4'}, 0.0 s to 2.0 (train: run or sit)."
+    )
+
+
+def test_several_labels_are_compared_without_order(folder):
+    assert find(folder, train=["a.mp4,run;sit", "a.mp4,sit;run"]) == []
+    (clip,) = find(folder, train=["a.mp4,run;sit", "a.mp4,run"])
+    assert clip.labels == ("run;sit", "run")
+
+
+def test_one_clip_in_two_splits(folder):
+    train, test = ["a.mp4,run", "b.mp4,sit"], ["c.mp4,sit", "a.mp4,run"]
+    (clip,) = find(folder, train=train, validation=["b.mp4,sit,0,1"], test=test)
+    assert (clip.splits, clip.labels) == (("train", "test"), ("run",))
+    assert repetition_warnings([clip])[0].startswith("1 clip is in several splits")
+
+
+@pytest.mark.parametrize("copy", [os.symlink, os.link, shutil.copy])
+def test_links_and_copies_are_the_same_clip(folder, copy):
+    (folder / "other").mkdir()
+    copy(folder / "a.mp4", folder / "other" / "x.mkv")
+    (clip,) = find(folder, train=["a.mp4,run", "b.mp4,sit"], validation=["other/x.mkv,sit"])
+    assert clip.videos == (str(folder / "a.mp4"), str(folder / "other" / "x.mkv"))
+    assert clip.splits == ("train", "validation") and clip.labels == ("run", "sit")
+    assert len(repetition_warnings([clip])) == 2
+
+
+def test_the_same_size_is_not_the_same_content_and_empty_files_are_nothing(folder):
+    for name in "ab":
+        (folder / f"{name}.mp4").write_bytes(b"")
+    (folder / "c.mp4").unlink()
+    (folder / "c.mp4").symlink_to("d.mp4")
+    assert [clip.videos for clip in find(folder, train=["a.mp4,run", "b.mp4,sit", "c.mp4,run", "d.mp4,sit"])] == [
+        (str(folder / "c.mp4"), str(folder / "d.mp4"))
+    ]
+
+
+def test_only_files_of_one_size_are_opened(folder, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "hf_video.data.repeated_clips.content_digest", lambda path: opened.append(path) or content_digest(path)
+    )
+    for number, name in enumerate("abc"):
+        (folder / f"{name}.mp4").write_bytes(bytes(number + 1))
+    (folder / "d.mp4").write_bytes(bytes(3))
+    (clip,) = find(folder, train=["a.mp4,run", "b.mp4,sit", "c.mp4,run", "d.mp4,sit"])
+    assert opened == [str(folder / "c.mp4"), str(folder / "d.mp4")] and list(clip.videos) == opened
+
+
+def test_files_that_are_stored_in_a_data_set(folder):
+    names = ["a", "b", "c"]
+    content = [(folder / f"{name}.mp4").read_bytes() for name in names]
+    features = Features({"video": Video(decode=False), "label": ClassLabel(names=["run", "sit"])})
+
+    def make(*rows):
+        videos = [{"bytes": content[number], "path": None} for number, _ in rows]
+        return Dataset.from_dict({"video": videos, "label": [label for _, label in rows]}, features=features)
+
+    splits = load_video_dataset(DatasetDict(train=make((0, 0), (1, 1)), test=make((2, 0), (1, 0))))
+    (clip,) = find_repeated_clips(splits)
+    assert clip.videos == ("train[1]", "test[1]") and clip.labels == ("sit", "run")
+
+
+def test_videos_with_texts_repeat_in_other_splits_alone(folder):
+    (folder / "train.csv").write_text("video,question,answer\na.mp4,who,I\na.mp4,what,tea\nb.mp4,who,you\n")
+    (folder / "val.csv").write_text("video,question,answer\nc.mp4,who,I\nb.mp4,what,milk\n")
+    (clip,) = find_repeated_clips(load_video_texts(folder))
+    assert clip.videos == (str(folder / "b.mp4"),) and clip.splits == ("train", "validation")
+    assert str(clip) == f"{folder / 'b.mp4'} (train, validation)"
+
+
+def test_many_are_counted_and_three_are_shown(folder):
+    (folder / "x").mkdir()
+    rows = []
+    for number in range(5):
+        (folder / "x" / f"{number}.mp4").write_bytes(os.urandom(100 + number))
+        rows += [f"x/{number}.mp4,run", f"x/{number}.mp4,sit"]
+    (sentence,) = repetition_warnings(find(folder, train=rows))
+    assert sentence.startswith("5 clips are listed with different labels: ") and sentence.endswith("; and 2 more.")
+    assert [f"{number}.mp4" in sentence for number in range(5)] == [True] * 3 + [False] * 2
