@@ -126,7 +126,7 @@ def _of_disk(error: Exception) -> str | None:
     number = write_error_number(error)
     if number not in FULL_DISK:
         return None
-    file = getattr(error, "filename", None) or _file_at_hand(error) or "A file"
+    file = getattr(error, "filename", None) or _file_at_hand(error) or "The output"
     return (
         f"{file} could not be written ({os.strerror(number)}): make room on its disk, or choose a folder on another "
         "one. What was complete before is as it was."
@@ -134,15 +134,17 @@ def _of_disk(error: Exception) -> str | None:
 
 
 def _of_worker_death(error: Exception) -> str | None:
-    found = re.search(
-        r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (is killed by signal: [\w ]+|exited)", str(error)
+    # The outer error knows who, the inner one by which signal.
+    text = " ".join(map(str, chain(error)))
+    found = re.search(r"DataLoader worker \(pid (\d+)\) is (killed by signal: [\w ]+)", text) or re.search(
+        r"DataLoader worker \(pid\(s\) ([\d, ]+)\) (exited)", text
     )
     if found is None and not _is_a(error, "concurrent.futures.process.BrokenProcessPool"):
         return None
-    who, how = (f" (pid {found[1]})", found[2].replace("is ", "was ")) if found else ("", "died")
+    who = f" (pid {found[1]}; {found[2].strip()})" if found else ""
     return (
-        f"A process that reads videos{who} {how.strip()}, most often for want of memory: take fewer --num-workers or "
-        "a smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
+        f"A process that reads videos died{who}, most often for want of memory: take fewer --num-workers or a smaller "
+        "--batch-size, and in a container more shared memory (docker run --shm-size)."
     )
 
 
@@ -166,15 +168,13 @@ def _of_hub(error: Exception) -> str | None:
             "one log in with `hf auth login` or set HF_TOKEN."
         )
     is_local_miss = is_one("huggingface_hub.errors.LocalEntryNotFoundError")
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    if is_one("huggingface_hub.errors.OfflineModeIsEnabled") or (is_local_miss and is_offline):
+    if is_one("huggingface_hub.errors.OfflineModeIsEnabled") or (is_local_miss and _is_offline()):
         return (
             f"{repo} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it first with `hf "
             "download`."
         )
-    if cause := is_one(
-        *(f"{client}.{name}" for client in HTTP_CLIENTS for name in ("InvalidURL", "UnsupportedProtocol"))
-    ):
+    names = [f"{client}.{name}" for client in HTTP_CLIENTS for name in ("InvalidURL", "UnsupportedProtocol")]
+    if cause := is_one(*names) or next(filter(_is_of_address, causes), None):
         return f"An address is not valid ({_shorten(cause)}): look at HF_ENDPOINT, the proxies, and the URLs given."
     if cause := is_one(*(f"{client}.TransportError" for client in HTTP_CLIENTS)) or is_local_miss:
         return (
@@ -184,6 +184,18 @@ def _of_hub(error: Exception) -> str | None:
     if cause := is_one("huggingface_hub.errors.HfHubHTTPError"):
         return f"The Hub refused a request about {repo}: {_shorten(cause)}"
     return None
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def _is_of_address(error: BaseException) -> bool:
+    """Whether what takes addresses apart refused one."""
+    frames = _frames(error)
+    return isinstance(error, ValueError) and bool(frames) and _package(frames[0]) in ("urllib", *HTTP_CLIENTS)
 
 
 def _of_home(error: Exception) -> str | None:
@@ -240,7 +252,7 @@ def _of_file(error: Exception) -> str | None:
     is_torch_file = "torch.serialization" in modules
     is_text = any(module.partition(".")[0] in ("json", "yaml", "csv") for module in modules)
     is_damaged = (
-        _is_a(error, "safetensors_rust.SafetensorError", "_pickle.UnpicklingError", "pickle.UnpicklingError")
+        type(error).__name__ in ("SafetensorError", "UnpicklingError")
         or isinstance(error, EOFError)
         or (isinstance(error, RuntimeError | KeyError | AttributeError) and is_torch_file)
         or (isinstance(error, RecursionError) and is_text)
@@ -248,7 +260,7 @@ def _of_file(error: Exception) -> str | None:
         or isinstance(error, UnicodeDecodeError)
     )
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object!r} cannot be written as {error.encoding}: rename the file, or set PYTHONUTF8=1."
+        return f"{error.object!r} is not in {error.encoding}, so it cannot be written down: rename the file."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fspath(error.filename)}: {error.strerror}."
     if not is_damaged:
