@@ -69,10 +69,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
     """Within it SIGTERM raises `Terminated`, unless somebody else handles it."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    ):
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     process = os.getpid()

@@ -13,17 +13,32 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hf_video.files import FULL_DISK, write_error_number
+
 ISSUES = "https://github.com/hf-video/hf-video/issues"
 OURS = {"hf_video", "conversion"}
 USER_ERRORS = (ValueError, OSError, ImportError)
-DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED")
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED"
+)
 # Local variables that hold a file's name, in the functions of those who read and write them.
-FILE_NAMES = ("filename", "checkpoint_file", "resolved_file", "file_path", "json_file", "path", "save_path", "file", "f")
+FILE_NAMES = (
+    "filename",
+    "checkpoint_file",
+    "resolved_file",
+    "file_path",
+    "json_file",
+    "path",
+    "save_path",
+    "file",
+    "f",
+)
 REPOSITORY_NAMES = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
+MODEL_NAMES = ("pretrained_model_name_or_path", "model", "source", "model_id")
 HTTP_CLIENTS = ("httpx", "httpx2")
 # What describes an object in a folder of `save_pretrained`, by the class that is made of it.
 FILES_OF_CLASSES = {
+    "AutoConfig": "config.json",
     "PreTrainedConfig": "config.json",
     "GenerationConfig": "generation_config.json",
     "BaseVideoProcessor": "video_preprocessor_config.json or preprocessor_config.json",
@@ -62,8 +77,8 @@ def report_bug(error: Exception) -> str:
     ours = next((frame for frame in frames if _package(frame) in OURS), None)
     place = "" if ours is None else f" in {ours.f_globals['__name__']}.{ours.f_code.co_name}"
     return (
-        f"internal error: {type(error).__name__}{place}: {_shorten(error)} This is a bug of hf-video. Please report it "
-        f"at {ISSUES}, with the output of `hf-video env` and that of the same command with --debug."
+        f"internal error: {type(error).__name__}{place}: {_shorten(error)} This is a bug of hf-video. Please report "
+        f"it at {ISSUES}, with the output of `hf-video env` and that of the same command with --debug."
     )
 
 
@@ -102,33 +117,34 @@ def _of_memory(error: Exception) -> str | None:
 
 def _memory_sentence(what: str, detail: str) -> str:
     return (
-        f"{what} was not enough{detail}: take a smaller --batch-size (`watch`: --chunk-size), fewer or smaller frames, "
-        "fewer --num-workers, or --dtype bfloat16, where the command has them."
+        f"{what} was not enough{detail}: take a smaller --batch-size (`watch`: --chunk-size), fewer or smaller "
+        "frames, fewer --num-workers, or --dtype bfloat16, where the command has them."
     )
 
 
 def _of_disk(error: Exception) -> str | None:
-    number = getattr(error, "errno", None)
-    text = str(error)
-    is_writing = _is_a(error, "safetensors_rust.SafetensorError") or "PytorchStreamWriter failed" in text
-    if not (number in DISK_FULL or (is_writing and re.search(r"No space left|quota|too large|file write failed", text))):
+    number = write_error_number(error)
+    if number not in FULL_DISK:
         return None
-    file = getattr(error, "filename", None) or _file_at_hand(error)
-    reason = os.strerror(number) if number else _shorten(error)
+    file = getattr(error, "filename", None) or _file_at_hand(error) or "The output"
     return (
-        f"{file or 'A file'} could not be written ({reason}): make room on its disk, or choose a folder on another one. "
-        "What was complete before is as it was."
+        f"{file} could not be written ({os.strerror(number)}): make room on its disk, or choose a folder on another "
+        "one. What was complete before is as it was."
     )
 
 
 def _of_worker_death(error: Exception) -> str | None:
-    found = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (is killed by signal: [\w ]+|exited)", str(error))
+    # The outer error knows who, the inner one by which signal.
+    text = " ".join(map(str, chain(error)))
+    found = re.search(r"DataLoader worker \(pid (\d+)\) is (killed by signal: [\w ]+)", text) or re.search(
+        r"DataLoader worker \(pid\(s\) ([\d, ]+)\) (exited)", text
+    )
     if found is None and not _is_a(error, "concurrent.futures.process.BrokenProcessPool"):
         return None
-    who, how = (f" (pid {found[1]})", found[2].replace("is ", "was ")) if found else ("", "died")
+    who = f" (pid {found[1]}; {found[2].strip()})" if found else ""
     return (
-        f"A process that reads videos{who} {how.strip()}, most often for want of memory: take fewer --num-workers or a "
-        "smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
+        f"A process that reads videos died{who}, most often for want of memory: take fewer --num-workers or a smaller "
+        "--batch-size, and in a container more shared memory (docker run --shm-size)."
     )
 
 
@@ -141,22 +157,24 @@ def _of_hub(error: Exception) -> str | None:
     repo = next((name for local in REPOSITORY_NAMES if (name := _local(error, local))), "The repository")
     if is_one("huggingface_hub.errors.GatedRepoError"):
         return (
-            f"{repo} is gated on the Hub: ask for access on its page, then log in with `hf auth login` or set HF_TOKEN."
+            f"{repo} is gated on the Hub: ask for access on its page, then log in with `hf auth login` or set "
+            "HF_TOKEN."
         )
     if is_one("huggingface_hub.errors.RevisionNotFoundError"):
         return f"{repo} has no such revision on the Hub."
     if is_one("huggingface_hub.errors.RepositoryNotFoundError"):
         return (
-            f"{repo} is no folder here, and no repository on the Hub that you can see: check the name; for a private one "
-            "log in with `hf auth login` or set HF_TOKEN."
+            f"{repo} is no folder here, and no repository on the Hub that you can see: check the name; for a private "
+            "one log in with `hf auth login` or set HF_TOKEN."
         )
     is_local_miss = is_one("huggingface_hub.errors.LocalEntryNotFoundError")
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    if is_one("huggingface_hub.errors.OfflineModeIsEnabled") or (is_local_miss and is_offline):
+    if is_one("huggingface_hub.errors.OfflineModeIsEnabled") or (is_local_miss and _is_offline()):
         return (
-            f"{repo} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it first with `hf download`."
+            f"{repo} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it first with `hf "
+            "download`."
         )
-    if cause := is_one(*(f"{client}.{name}" for client in HTTP_CLIENTS for name in ("InvalidURL", "UnsupportedProtocol"))):
+    names = [f"{client}.{name}" for client in HTTP_CLIENTS for name in ("InvalidURL", "UnsupportedProtocol")]
+    if cause := is_one(*names) or next(filter(_is_of_address, causes), None):
         return f"An address is not valid ({_shorten(cause)}): look at HF_ENDPOINT, the proxies, and the URLs given."
     if cause := is_one(*(f"{client}.TransportError" for client in HTTP_CLIENTS)) or is_local_miss:
         return (
@@ -168,6 +186,18 @@ def _of_hub(error: Exception) -> str | None:
     return None
 
 
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def _is_of_address(error: BaseException) -> bool:
+    """Whether what takes addresses apart refused one."""
+    frames = _frames(error)
+    return isinstance(error, ValueError) and bool(frames) and _package(frames[0]) in ("urllib", *HTTP_CLIENTS)
+
+
 def _of_home(error: Exception) -> str | None:
     if not (isinstance(error, RuntimeError) and "home directory" in str(error)):
         return None
@@ -177,33 +207,35 @@ def _of_home(error: Exception) -> str | None:
 
 
 def _of_model(error: Exception) -> str | None:
-    """Of what `from_pretrained` makes of a folder: the file that is damaged, or the one that holds what does not fit."""
-    frames = [frame for frame in _frames(error) if frame.f_code.co_name in ("from_pretrained", "from_dict")]
-    frames = [frame for frame in frames if _package(frame) in ("transformers", "peft", *OURS)]
-    if not frames:
+    """Of what `from_pretrained` makes of a folder: the file that is damaged, or that has what does not fit."""
+    frames = _frames(error)
+    loading = [frame for frame in frames if frame.f_code.co_name in ("from_pretrained", "from_dict")]
+    loading = [frame for frame in loading if _package(frame) in ("transformers", "peft", *OURS)]
+    if not loading:
         return None
-    names = (frame.f_locals.get("pretrained_model_name_or_path") for frame in frames)
-    name = next((str(name) for name in names if isinstance(name, str | os.PathLike)), "The model")
-    for damaged in _damaged_files(Path(name)):
-        return f"{name} cannot be loaded: {damaged}. Take the file from where the folder comes from again."
+    named = (frame.f_locals.get(local) for frame in frames for local in MODEL_NAMES)
+    name = next((os.fspath(value) for value in named if isinstance(value, str | os.PathLike)), "The model")
+    if damage := next(_damages(Path(name)), None):
+        return f"{name} cannot be loaded: {damage}. Get the file again from where the folder comes from."
     if isinstance(error, OSError):
         return f"{name} cannot be loaded: {_shorten(error)}"
-    classes = (type_ for frame in frames if isinstance(type_ := frame.f_locals.get("cls"), type))
+    classes = (type_ for frame in loading if isinstance(type_ := frame.f_locals.get("cls"), type))
     files = (FILES_OF_CLASSES.get(base.__name__) for type_ in classes for base in type_.__mro__)
     file = next((file for file in files if file), "its files")
     kind = "" if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: "
     return f"{name} cannot be loaded: a value in {file} is missing, or not as expected ({kind}{_shorten(error)})."
 
 
-def _damaged_files(folder: Path) -> Iterator[str]:
+def _damages(folder: Path) -> Iterator[str]:
     """The files of a folder that cannot be read at all, each with the reason."""
-    if not folder.is_dir():
-        return
     for file in sorted(folder.glob("*.json")):
         try:
-            json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             yield f"{file.name} is no readable JSON ({_shorten(error)})"
+        else:
+            if file.name.endswith("config.json") and not isinstance(content, dict):
+                yield f"{file.name} holds a {type(content).__name__}, where a JSON object is expected"
     for file in sorted(folder.glob("*.safetensors")):
         from safetensors import SafetensorError, safe_open
 
@@ -220,7 +252,7 @@ def _of_file(error: Exception) -> str | None:
     is_torch_file = "torch.serialization" in modules
     is_text = any(module.partition(".")[0] in ("json", "yaml", "csv") for module in modules)
     is_damaged = (
-        _is_a(error, "safetensors_rust.SafetensorError", "_pickle.UnpicklingError", "pickle.UnpicklingError")
+        type(error).__name__ in ("SafetensorError", "UnpicklingError")
         or isinstance(error, EOFError)
         or (isinstance(error, RuntimeError | KeyError | AttributeError) and is_torch_file)
         or (isinstance(error, RecursionError) and is_text)
@@ -228,7 +260,7 @@ def _of_file(error: Exception) -> str | None:
         or isinstance(error, UnicodeDecodeError)
     )
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object!r} cannot be written as {error.encoding}: rename the file, or set PYTHONUTF8=1."
+        return f"{error.object!r} is not in {error.encoding}, so it cannot be written down: rename the file."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fspath(error.filename)}: {error.strerror}."
     if not is_damaged:

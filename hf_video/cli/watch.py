@@ -28,6 +28,14 @@ EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
          hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
 """
+# What a memory file says of where it comes from.
+ORIGIN_KINDS: dict[str, type | tuple[type, ...]] = {
+    "video": str,
+    "bytes": int,
+    "fps": (int, float),
+    "text": str,
+    "model": str,
+}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -215,6 +223,9 @@ def _origin(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], args: argparse.Namespace) -> None:
     """Refuses another video or rate than the memory was begun with. A video may be renamed, or grow."""
+    for name, kind in ORIGIN_KINDS.items():
+        if name in kept and (not isinstance(kept[name], kind) or isinstance(kept[name], bool)):
+            raise ValueError(f"{args.memory} is damaged: its origin has {name}={kept[name]!r}.")
     if kept.get("fps", args.fps) != args.fps:
         raise ValueError(f"{args.memory} was begun with --fps {kept['fps']:g}: go on with it, not {args.fps:g}.")
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]

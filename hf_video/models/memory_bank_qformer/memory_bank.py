@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from .compression_policies import POLICIES
 from .frame_bank import Bank, TensorMap
+from .memory_file import BANK_TENSORS, MemoryFile
 
 
 class MemoryBank:
@@ -258,14 +259,13 @@ class MemoryBank:
         """
         if self.is_unfinished:
             raise ValueError(f"{path} was not written: a call was interrupted while a frame entered the memory.")
-        names = ("slots", "order", "slot_counts", "similarities")
         tensors: dict[str, torch.Tensor] = {"frames_seen": self.frames_seen}
         for name in ("last_queries", "text_ids"):
             if getattr(self, name) is not None:
                 tensors[name] = getattr(self, name).contiguous()
         for name, bank in [("visual", self.visual), *((str(i), bank) for i, bank in enumerate(self.query))]:
             if bank is not None:
-                tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in names}
+                tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in BANK_TENSORS}
                 tensors[f"{name}.num_entries"] = torch.tensor(bank.num_entries)
         unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
         header = {"length": self.length, "policy": self.policy, "origin": self.origin}
@@ -283,31 +283,20 @@ class MemoryBank:
         Read a file of [`~MemoryBank.save`].
 
         Raises:
-            ValueError: if it is another file, or damaged.
+            ValueError: if it is another file, or damaged; names the field that is not as expected.
+            OSError: if it cannot be opened.
         """
-        tensors: dict[str, dict[str, Any]] = {}
-        try:
-            with safe_open(path, "pt", device=str(device)) as file:
-                header = (file.metadata() or {}).get("memory_bank")
-                if header is None:
-                    raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
-                for key in file.keys():
-                    owner, _, name = key.rpartition(".")
-                    tensors.setdefault(owner, {})[name] = file.get_tensor(key)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote, or is damaged: {error}") from error
-        settings = json.loads(header)
-        memory = cls(settings["length"], settings["policy"])
-        memory.origin = settings.get("origin", {})
-        own = tensors.pop("")
-        memory.frames_seen = own["frames_seen"].cpu()
-        memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
+        file = MemoryFile(path, device)
+        memory = cls(file.length, file.policy)
+        memory.origin = file.origin
+        memory.frames_seen = file.own["frames_seen"].cpu()
+        memory.last_queries, memory.text_ids = file.own.get("last_queries"), file.own.get("text_ids")
         banks = {}
-        for owner, content in tensors.items():
+        for owner, tensors in file.banks.items():
             banks[owner] = bank = object.__new__(Bank)
             bank.policy, bank.projections = memory.policy, {}
-            bank.num_entries = content.pop("num_entries").tolist()
-            vars(bank).update(content)
+            bank.num_entries = tensors["num_entries"].tolist()
+            vars(bank).update({name: tensors[name] for name in BANK_TENSORS})
         memory.visual = banks.pop("visual", None)
         memory.query = [banks[str(i)] for i in range(len(banks))]
         return memory
