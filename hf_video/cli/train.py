@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.files import replace_file, replace_text
+
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import last_checkpoint, move_aside, require_fresh
 from .processes import check_processes
@@ -200,7 +202,6 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
     from hf_video.training import VideoTrainer, parameter_settings
     from hf_video.training.callbacks import EpochLineCallback
     from hf_video.training.distillation import make_distillation
-    from hf_video.training.report import replace_file
 
     device = choose_device(options["device"])
     set_seed(options["seed"])
@@ -242,7 +243,7 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
             move_aside(output_dir)
         output_dir.mkdir(parents=True, exist_ok=True)
         saved = json.dumps({**options, "words": words, "data": described}, indent=2) + "\n"
-        replace_file(output_dir / OPTIONS_FILE, lambda path: path.write_text(saved, encoding="utf-8"))
+        replace_text(output_dir / OPTIONS_FILE, saved)
 
     on_error = options["on_error"]
     trainer = VideoTrainer(
@@ -323,8 +324,6 @@ def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clip
 def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
     """Lets a state name the best checkpoint where it is, although the folder was moved since the state was saved."""
     from transformers import TrainerState
-
-    from hf_video.training.report import replace_file
 
     file = checkpoint / "trainer_state.json"
     state = TrainerState.load_from_json(str(file))

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.files import replace_text
+
 from .output_folder import last_checkpoint, require_fresh
 from .processes import check_processes
 from .trained_model import choose_device, locate_model
@@ -219,7 +221,6 @@ def _read(name: str, word: str) -> Any:
 
 def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool) -> dict[str, Any]:
     from hf_video.training.answering import exact_match
-    from hf_video.training.report import replace_file
 
     split = next((name for name in ("test", "validation") if name in splits), None)
     if split is None or not trainer.is_world_process_zero():
@@ -228,6 +229,5 @@ def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool)
     metrics = {"split": split, "num_videos": len(true)} | exact_match(found, true, first_words)
     rows = [{"answers": answers, "expected": expected} for answers, expected in zip(found, true, strict=True)]
     text = json.dumps({**metrics, "videos": rows}, indent=1, ensure_ascii=False) + "\n"
-    path = Path(trainer.args.output_dir, ANSWERS_FILE)
-    replace_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+    replace_text(Path(trainer.args.output_dir, ANSWERS_FILE), text)
     return metrics

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 import hf_video
 from hf_video.data import ClipDataset
 from hf_video.data.video_column import BYTES
+from hf_video.files import replace_file, replace_text
 
-from .report import replace_file
 
 FEATURE_KINDS = ("pooled", "tokens")
 # Videos in a file; what an interruption loses is less than one of them.
@@ -186,7 +186,7 @@ def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind:
     text = json.dumps(facts, indent=2, sort_keys=True, default=str)
     folder = folder / _short_digest(text)
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "features.json", lambda partial: partial.write_text(text + "\n", encoding="utf-8"))
+    replace_text(folder / "features.json", text + "\n")
     return folder
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from datasets import Dataset
 
-from .report import replace_file
+from hf_video.files import replace_file
+
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
+from hf_video.files import replace_text
 
-from .report import replace_file
 
 FACTS_FILE = "training_facts.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
@@ -96,8 +95,7 @@ class RecordFactsCallback(TrainerCallback):
 
     def _write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.facts, indent=2) + "\n"
-        replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
+        replace_text(path, json.dumps(self.facts, indent=2) + "\n")
 
 
 def describe_source(name_or_path: str | None) -> dict[str, Any] | None:

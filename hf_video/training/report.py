@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from transformers import EvalPrediction
 
 from hf_video.data import ClipDataset
+from hf_video.files import replace_file, replace_text
 
 from .figures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from .metrics import average_precision, compute_metrics, confusion_matrix
@@ -83,7 +84,7 @@ def write_report(
         "class_names": list(class_names),
         **({} if counts is None else {"confusion_matrix": counts.tolist()}),
     }
-    _replace_text(folder / "metrics.json", json.dumps(result, indent=2))
+    replace_text(folder / "metrics.json", json.dumps(result, indent=2) + "\n")
 
     figures = {}
     if importlib.util.find_spec("matplotlib") is None:
@@ -101,7 +102,8 @@ def write_report(
 
     names = [_cell(name) for name in class_names]
     classes = _multi_label_table(scores, labels, names) if counts is None else _class_table(counts, names)
-    _replace_text(folder / "report.md", "\n".join(_summary(metrics, len(labels), split, details, figures) + classes))
+    lines = _summary(metrics, len(labels), split, details, figures) + classes
+    replace_text(folder / "report.md", "\n".join(lines) + "\n")
     return result
 
 
@@ -230,14 +232,3 @@ def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequ
         precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
         lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
     return lines
-
-
-def _replace_text(path: Path, text: str) -> None:
-    replace_file(path, partial(Path.write_text, data=text + "\n", encoding="utf-8"))
-
-
-def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Lets `write` fill a neighbouring file and moves it to `path`, which is always the old or the whole new file."""
-    partial = path.with_name(f".{path.name}.partial")
-    write(partial)
-    os.replace(partial, path)

@@ -1,0 +1,93 @@
+"""How a file is written: as a whole, or not at all."""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# A disk, a quota, or the limit of a process on the size of a file.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
+    """Lets `write` fill a file beside `path` and moves it there: `path` is the old file or the whole new one, whenever
+    the process is killed or the power fails. The neighbour is removed where writing fails.
+
+    A link is followed: what it points to is replaced.
+
+    Args:
+        path: the file to write, in a folder that exists.
+        write: is called with the path of the neighbour, `.NAME.PID.partial`.
+
+    Raises:
+        OSError: writing failed, or `path` is a folder, a pipe or a device; names `path`.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(f"{os.fspath(path)} is no regular file, so it cannot be replaced; choose another name.")
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with naming_disk_errors(path):
+            write(unfinished)
+            _sync(unfinished)
+            os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def replace_text(path: str | os.PathLike, text: str) -> None:
+    """`replace_file` with a text, in UTF-8."""
+    replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
+
+
+def sync_folder(folder: str | os.PathLike) -> None:
+    """Makes the names in a folder outlive a power failure, where the system and the file system can."""
+    try:
+        _sync(Path(folder), os.O_RDONLY)
+    except OSError:
+        pass
+
+
+@contextmanager
+def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Names `path` in an error of writing that does not say where it happened: that of `file.write`, of safetensors,
+    or of `torch.save`.
+
+    Raises:
+        OSError: with `errno` and `filename`, in place of such an error.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = write_error_number(error)
+        if number is None or getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(number, os.strerror(number), os.fspath(path)) from error
+
+
+def write_error_number(error: BaseException) -> int | None:
+    """The `errno` of an error of writing a file, None for another error.
+
+    safetensors has the number in its message alone. A failed `torch.save` does not say it: it counts as a full disk,
+    which is its usual reason.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if type(error).__name__ == "SafetensorError" and (match := re.search(r"\(os error (\d+)\)", str(error))):
+        return int(match[1])
+    if isinstance(error, RuntimeError) and re.search("inline_container.*unexpected pos|PytorchStreamWriter", str(error)):
+        return errno.ENOSPC
+    return None
+
+
+def _sync(path: Path, flags: int = os.O_RDWR) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
