@@ -1,0 +1,238 @@
+"""The text files that users hand over, read within limits: JSON, YAML, CSV and plain text.
+
+Every error is one sentence that begins with the file. Nothing here waits: what is no regular file, such as a FIFO or a
+device, is refused before it is opened.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_TEXT_BYTES = 256 * 2**20
+# Levels of lists and objects in each other.
+MAX_DEPTH = 100
+# Values of a YAML file with its aliases written out.
+MAX_YAML_VALUES = 100_000
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_JSON_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
+
+
+def check_regular_file(path: str | os.PathLike) -> None:
+    """Refuses what cannot be read as a file, without opening it. Links are followed.
+
+    Raises:
+        FileNotFoundError: there is no such file, or a link leads nowhere.
+        ValueError: it is a folder, FIFO, socket or device.
+        OSError: it cannot be looked at, such as a link that leads to itself.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise FileNotFoundError(f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist.") from error
+        raise FileNotFoundError(f"{path} does not exist.") from error
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}; a file is expected.")
+
+
+def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The text of a UTF-8 file, with its line ends as they are and without a byte order mark.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: it is no regular file, is larger than `max_bytes`, or is not UTF-8.
+    """
+    check_regular_file(path)
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        size = os.stat(path).st_size
+        raise ValueError(f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file.")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(_not_utf8(path, content, error.start)) from error
+    if (place := text.find("\0")) >= 0:
+        raise ValueError(_not_utf8(path, content, len(text[:place].encode())))
+    return text
+
+
+def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_text`; or it is not JSON, an object has a name twice, or it is nested too deeply.
+    """
+    return _parse_json(path, read_text(path, max_bytes=max_bytes))
+
+
+def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[tuple[int, Any]]:
+    """(number of the line from 1 on, its content) for each line of a JSON Lines file that is not blank.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`.
+    """
+    lines = read_text(path, max_bytes=max_bytes).split("\n")
+    return [(number, _parse_json(path, line, number)) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
+    """The content of a YAML file as mappings, lists and strings: numbers stay as they are written.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_text`; or it is not YAML, a mapping has a name twice or a name that is no word, or it is
+            nested too deeply or grows through its aliases.
+    """
+    text = read_text(path, max_bytes=max_bytes)
+    try:
+        node = yaml.compose(text, Loader=_YamlLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    except RecursionError:
+        raise ValueError(_too_deep(path)) from None
+    return None if node is None else _YamlBuilder(path).build(node, MAX_DEPTH)
+
+
+def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Iterator[tuple[int, list[str]]]:
+    """(number of its last line from 1 on, cells) for each row of a CSV file that is not blank, the first among them.
+
+    A quote may follow a space behind a comma. Line ends inside quotes are part of a cell.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_text`; or a quote is not closed.
+    """
+    text = read_text(path, max_bytes=max_bytes)
+    # Not strict, a quote that is never closed would swallow the rest of the file.
+    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    first = 1
+    try:
+        for row in rows:
+            if row:
+                yield rows.line_num, row
+            first = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error} in the row from line {first} on.") from error
+
+
+def _not_utf8(path: str | os.PathLike, content: bytes, place: int) -> str:
+    line = content.count(b"\n", 0, place) + 1
+    return f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
+
+
+def _too_deep(path: str | os.PathLike) -> str:
+    return f"{path} is nested too deeply; {MAX_DEPTH} levels are read."
+
+
+def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:
+    try:
+        content = json.loads(text, object_pairs_hook=_object)
+    except _TwiceError:
+        name, line = _find_twice(text)
+        raise ValueError(f"{path}, line {line + first_line}: {name} is given twice. Keep one of them.") from None
+    except RecursionError:
+        raise ValueError(_too_deep(path)) from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno + first_line - 1}, column {error.colno}"
+        raise ValueError(f"{path} cannot be read as JSON: {error.msg} ({place}).") from error
+    except ValueError as error:  # a number of more digits than Python converts
+        raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
+    if level:
+        raise ValueError(_too_deep(path))
+    return content
+
+
+class _TwiceError(Exception):
+    """An object has a name twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise _TwiceError
+    return content
+
+
+def _find_twice(text: str) -> tuple[str, int]:
+    """The first name that an object of well-formed JSON has twice, and the line feeds before it."""
+    open_names: list[set[str]] = []
+    for token in _JSON_TOKENS.finditer(text):
+        if token[0] in "{[":
+            open_names.append(set())
+        elif token[0] in "}]":
+            open_names.pop()
+        elif token[1]:
+            name = json.loads(token[0].removesuffix(token[1]))
+            if name in open_names[-1]:
+                return repr(name), text.count("\n", 0, token.start())
+            open_names[-1].add(name)
+    raise AssertionError("no name is given twice")
+
+
+def _parts(whole: Any) -> Iterable[Any]:
+    if isinstance(whole, dict):
+        return whole.values()
+    return whole if isinstance(whole, list) else ()
+
+
+class _YamlLoader(yaml.BaseLoader):
+    """Stops at the depth that is too much; PyYAML takes seconds for what lies below."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH + 1:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+class _YamlBuilder:
+    """Makes plain values of the nodes of a YAML file, its aliases written out."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.num_values = 0
+
+    def build(self, node: yaml.Node, depth: int) -> Any:
+        self.num_values += 1
+        if self.num_values > MAX_YAML_VALUES:
+            raise ValueError(
+                f"{self.path} stands for more than {MAX_YAML_VALUES:,} values once its aliases are written out."
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return node.value
+        if depth == 0:
+            raise ValueError(_too_deep(self.path))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(part, depth - 1) for part in node.value]
+        content: dict[str, Any] = {}
+        for name, value in node.value:
+            where = f"{self.path}, line {name.start_mark.line + 1}"
+            if not isinstance(name, yaml.ScalarNode):
+                raise ValueError(f"{where}: a name is expected before the colon, not a list or mapping.")
+            if name.value in content:
+                raise ValueError(f"{where}: {name.value!r} is given twice. Keep one of them.")
+            content[name.value] = self.build(value, depth - 1)
+        return content

@@ -1,0 +1,191 @@
+"""What is read of users' text files, and what is refused at once."""
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from hf_video.text_files import (
+    MAX_DEPTH,
+    check_regular_file,
+    read_csv,
+    read_json,
+    read_json_lines,
+    read_text,
+    read_yaml,
+)
+
+READERS = [read_text, read_json, read_json_lines, read_yaml, lambda path: list(read_csv(path))]
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def make_odd(folder, kind):
+    path = folder / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "socket":
+        # A socket's path is short; that of a test's folder may not be.
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{place}/{kind}")
+        finally:
+            os.close(place)
+    return path
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "socket"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind, read):
+    path = make_odd(tmp_path, kind)
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    for name in (path, link):
+        with pytest.raises(ValueError, match=f"^{name} is a {kind}; a file is expected"):
+            read(name)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_links_are_followed_and_broken_ones_named(tmp_path, read):
+    target, link, loop = write(tmp_path, "file", "{}"), tmp_path / "link", tmp_path / "loop"
+    link.symlink_to(target)
+    read(link)
+    loop.symlink_to(loop)
+    with pytest.raises(OSError, match="loop"):
+        read(loop)
+    target.unlink()
+    with pytest.raises(FileNotFoundError, match=f"^{link} is a link to {target}, which does not exist"):
+        read(link)
+    with pytest.raises(FileNotFoundError, match=f"^{target} does not exist"):
+        check_regular_file(target)
+
+
+@pytest.mark.parametrize("read", [read_text, read_json, read_json_lines, read_yaml, lambda p, **o: [*read_csv(p, **o)]])
+def test_the_limit_of_the_size_names_itself(tmp_path, read):
+    path = write(tmp_path, "file", "[1, 2]")
+    read(path, max_bytes=6)
+    with pytest.raises(ValueError, match=f"^{path} has 6 bytes; at most 5 are read"):
+        read(path, max_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("path\ncafé".encode("latin-1"), "byte 0xe9 in line 2"),
+        ("path\n".encode("utf-16"), "byte 0x(ff|fe) in line 1"),
+        ("path\n".encode("utf-16-le"), "byte 0x00 in line 1"),
+        ("é\npa\0th".encode(), "byte 0x00 in line 2"),
+    ],
+)
+def test_another_encoding_is_refused_by_byte_and_line(tmp_path, content, place):
+    path = write(tmp_path, "file", content)
+    with pytest.raises(ValueError, match=f"^{path} is not UTF-8: {place}. Save it with UTF-8 encoding"):
+        read_text(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    path = write(tmp_path, "file", '{"naïve": "1"}'.encode("utf-8-sig"))
+    assert read_json(path) == read_yaml(path) == {"naïve": "1"}
+    assert read_json_lines(path) == [(1, {"naïve": "1"})]
+    assert list(read_csv(path))[0][1][0].startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "name", "line"),
+    [
+        (read_json, '{"a": 1, "a": 1}', "a", 1),
+        (read_json, '[{"a": 1}, {"a": "{\\"a"},\n {"b": {"a": [{}]},\n "a": {"c": 1,\n\n "\\u0063": 2}}]', "c", 5),
+        (read_json_lines, '{"a": 1}\n\n{"a": 1,\t"a": 1}', "a", 3),
+        (read_yaml, "a: 1\nb: 2\n# a\n'a': 3\n", "a", 4),
+        (read_yaml, "b: {a: 1,\n c: [{d: 1, d: 2}]}", "d", 2),
+    ],
+)
+def test_a_name_given_twice_is_refused_by_name_and_line(tmp_path, read, content, name, line):
+    path = write(tmp_path, "file", content)
+    with pytest.raises(ValueError, match=f"^{path}, line {line}: {name!r} is given twice"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", [read_json, read_json_lines, read_yaml])
+def test_depth_has_a_limit(tmp_path, read):
+    expected = 1
+    for _ in range(MAX_DEPTH):
+        expected = [expected]
+    whole = read(write(tmp_path, "whole", json.dumps(expected)))
+    assert json.dumps(whole if read is not read_json_lines else whole[0][1]).replace('"', "") == json.dumps(expected)
+    for depth in (MAX_DEPTH + 1, 20_000):
+        path = write(tmp_path, "deep", "[" * depth + "]" * depth)
+        with pytest.raises(ValueError, match=f"^{path} is nested too deeply; {MAX_DEPTH} levels"):
+            read(path)
+
+
+def test_a_yaml_file_that_grows_through_its_aliases(tmp_path):
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{name}: &{name} [{', '.join(['*' + before] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi")]
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="stands for more than 100,000 values once its aliases are written out"):
+        read_yaml(write(tmp_path, "bomb.yaml", "\n".join(lines)))
+    assert time.monotonic() - started < 10
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_yaml(write(tmp_path, "endless.yaml", "a: &a [*a]"))
+    assert read_yaml(write(tmp_path, "few.yaml", "a: &a {b: 1e-3}\nc: *a")) == {"a": {"b": "1e-3"}, "c": {"b": "1e-3"}}
+
+
+def test_yaml_values_stay_as_they_are_written(tmp_path):
+    assert read_yaml(write(tmp_path, "a.yaml", "a: 1e-3\nb: no\nc:\nd: [01, '2']\n")) == {
+        "a": "1e-3",
+        "b": "no",
+        "c": "",
+        "d": ["01", "2"],
+    }
+    assert read_yaml(write(tmp_path, "empty.yaml", "# nothing\n")) is None
+    for content, message in (("a: [", "cannot be read as YAML"), ("? [a]\n: 1", "line 1: a name is expected")):
+        with pytest.raises(ValueError, match=message):
+            read_yaml(write(tmp_path, "bad.yaml", content))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"a": 1,\n}', r"Expecting property name enclosed in double quotes \(line 2, column 1\)"),
+        ("9" * 5000, "4300 digits"),
+        ("", r"Expecting value \(line 1, column 1\)"),
+    ],
+)
+def test_what_is_no_json_is_refused_by_its_place(tmp_path, content, message):
+    path = write(tmp_path, "file", content)
+    with pytest.raises(ValueError, match=f"^{path} cannot be read as JSON: .*{message}"):
+        read_json(path)
+
+
+def test_the_line_of_what_is_no_json_lines_is_that_of_the_file(tmp_path):
+    with pytest.raises(ValueError, match="line 3, column 2"):
+        read_json_lines(write(tmp_path, "file", "{}\r\n\r\n{"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_cells_with_quotes_and_any_line_ends(tmp_path, end):
+    lines = ["path,label", 'a.mp4, "run, fast"', "", 'b.mp4,"say ""x"""', f'"c{end}d",e']
+    rows = list(read_csv(write(tmp_path, "a.csv", end.join(lines) + end)))
+    assert rows == [
+        (1, ["path", "label"]),
+        (2, ["a.mp4", "run, fast"]),
+        (4, ["b.mp4", 'say "x"']),
+        (6, [f"c{end}d", "e"]),
+    ]
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_the_rest(tmp_path):
+    path = write(tmp_path, "a.csv", 'path,label\na.mp4,"run\nb.mp4,sit\nc.mp4,run\n')
+    with pytest.raises(ValueError, match=f"^{path} cannot be read as CSV: .* in the row from line 2 on"):
+        list(read_csv(path))
