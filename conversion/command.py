@@ -3,16 +3,17 @@
 import argparse
 import hashlib
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
-from hf_video.hub import PublishError, publish
+from hf_video.cli.boundary import run_guarded
+from hf_video.hub import publish
 
 from .checkpoint import ConversionError
 from .labels import add_labels_option, name_classes
@@ -57,25 +58,28 @@ def run(
         parser: from [`make_parser`].
         argv: arguments without the program's name; those of the process when not given.
         convert: makes the model and its processor from the arguments, raising `ConversionError` for bad input.
+
+    Raises:
+        SystemExit: if it did not work, with the code of `hf-video`, behind one line on stderr.
     """
-    arguments = parser.parse_args(argv)
-    output_dir: Path = arguments.output_dir.resolve()
-    try:
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def work(words: Sequence[str]) -> None:
+        arguments = parser.parse_args(words)
+        output_dir: Path = arguments.output_dir.resolve()
         check_output_dir(output_dir)
         model, processor = convert(arguments)
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
         save(model, processor, output_dir)
-    except (ValueError, OSError, StrictDataclassError) as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
-    if arguments.push_to_hub:
-        try:
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
+        if arguments.push_to_hub:
             commit = publish_converted(output_dir, arguments.push_to_hub, str(arguments.checkpoint))
-        except PublishError as error:
-            parser.exit(2, f"{parser.prog}: error: {error}\n")
-        print(f"Published {commit.commit_url}.")
+            print(f"Published {commit.commit_url}.")
+
+    if code := run_guarded(parser.prog, sys.argv[1:] if argv is None else argv, work):
+        sys.exit(code)
 
 
 def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> CommitInfo:

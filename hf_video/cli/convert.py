@@ -46,4 +46,5 @@ def run(args: argparse.Namespace) -> int:
     sources = installed_sources()
     if args.source not in sources:
         raise ValueError(f"There is no source {args.source!r} to convert from; choose one of {', '.join(sources)}.")
-    return importlib.import_module(f"{PACKAGE}.{args.source}").main(args.arguments) or 0
+    words = [*args.arguments, *(["--debug"] if args.debug else [])]
+    return importlib.import_module(f"{PACKAGE}.{args.source}").main(words) or 0

@@ -1,15 +1,14 @@
-"""Entry point of `hf-video`: reads the command line, runs a command, turns errors into messages and exit codes."""
+"""Entry point of `hf-video`: reads the command line and runs a command."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 import hf_video
 
 from . import convert, demo, env, evaluate, inspect, predict, probe, publish, train, train_answers, watch
+from .boundary import EXIT_CODES, run_guarded
 from .processes import require_one_process
-
-USER_ERROR = 2
-INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,34 +18,19 @@ def main(argv: list[str] | None = None) -> int:
         argv: the words after `hf-video`; those of the process by default.
 
     Returns:
-        The exit code: 0 when all went well, 1 when some inputs failed, 2 for a mistake in the input, 130 for Ctrl-C.
+        The exit code, as `boundary.EXIT_CODES` lists them.
     """
-    debug = False
-    try:
-        args = parse(argv)
-        debug = args.debug
-        if not getattr(args, "takes_several_processes", False):
-            require_one_process(args.parser.prog)
-        return args.run(args)
-    except SystemExit as exit_request:  # argparse has already printed help or the mistake
-        return int(exit_request.code or 0)
-    except KeyboardInterrupt as interrupt:
-        print(f"\nhf-video: interrupted. {interrupt}".rstrip(), file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError, ImportError) as error:
-        if debug:
-            raise
-        print(f"hf-video: error: {_message(error)}", file=sys.stderr)
-        return USER_ERROR
+    return run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)
 
 
-def _message(error: Exception) -> str:
-    """What went wrong; PyTorch puts the traceback of a worker that reads data before that."""
-    message = str(error)
-    return message.rpartition(f"{type(error).__name__}: ")[2].strip() if "DataLoader worker" in message else message
+def _run(words: Sequence[str]) -> int:
+    args = parse(words)
+    if not getattr(args, "takes_several_processes", False):
+        require_one_process(args.parser.prog)
+    return args.run(args)
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options of a command, as its `run` takes them; `argparse` exits on a mistake."""
     args, words = _build_parser().parse_known_args(argv)
     takes_words = getattr(args, "takes_words", False)
@@ -59,7 +43,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="hf-video", description="Train, evaluate and use video classifiers with Hugging Face Transformers."
+        prog="hf-video",
+        description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

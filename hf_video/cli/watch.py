@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .boundary import Terminated
 from .option_types import positive_float, positive_int
 from .trained_model import DTYPES, choose_device, locate_model
 
@@ -137,7 +138,8 @@ def run(args: argparse.Namespace) -> int:
     if errors:
         raise errors[0]
     if stopped():
-        raise KeyboardInterrupt(_what_was_kept(args, watcher.frames_seen))
+        interrupt = Terminated if stopped() == signal.SIGTERM else KeyboardInterrupt
+        raise interrupt(_what_was_kept(args, watcher.frames_seen))
     return 0
 
 
@@ -229,25 +231,24 @@ def _ask(question: str, args: argparse.Namespace) -> str:
 
 @contextmanager
 def _stop_at_next_frame() -> Iterator[Any]:
-    """Within it the first Ctrl-C, SIGTERM or SIGHUP only makes the yielded function true; a second one interrupts."""
-    requests = 0
+    """Within it the first Ctrl-C, SIGTERM or SIGHUP is only what the yielded function returns; a second interrupts."""
+    requests: list[int] = []
 
     def request(number: int, frame: Any) -> None:
-        nonlocal requests
-        requests += 1
-        if requests == 1:
+        requests.append(number)
+        if len(requests) == 1:
             # After SIGHUP there may be no terminal.
             with suppress(OSError):
                 print("\nhf-video: stopping behind this frame; once more gives up what is not saved.", file=sys.stderr)
         else:
-            signal.default_int_handler(number, frame)
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # Under `nohup` SIGHUP is ignored, and stays so.
     heard = [number for number in signals if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, request) for number in heard}
     try:
-        yield lambda: requests > 0
+        yield lambda: requests[0] if requests else None
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,5 +1,8 @@
+import multiprocessing
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -61,13 +64,18 @@ def test_mistakes_of_the_user_are_one_line_and_a_traceback_on_request(error, mon
         main(["env", "--debug"])
 
 
-def test_mistakes_of_ours_keep_their_traceback(monkeypatch):
+def test_an_unexpected_error_is_a_line_that_asks_for_a_report(monkeypatch, capsys):
     def run(args):
-        raise RuntimeError("a bug")
+        raise RuntimeError("a bug\nof two lines")
 
     monkeypatch.setattr(env, "run", run)
+    assert main(["env"]) == 70
+    message = capsys.readouterr().err
+    assert message.startswith("hf-video: internal error: RuntimeError in ") and message.count("\n") == 1
+    for expected in ("a bug of two lines", "This is a bug of hf-video", "`hf-video env`", "--debug", "/issues"):
+        assert expected in message
     with pytest.raises(RuntimeError, match="a bug"):
-        main(["env"])
+        main(["env", "--debug"])
 
 
 def test_ctrl_c_is_a_line_and_code_130(monkeypatch, capsys):
@@ -77,6 +85,42 @@ def test_ctrl_c_is_a_line_and_code_130(monkeypatch, capsys):
     monkeypatch.setattr(env, "run", run)
     assert main(["env"]) == 130
     assert capsys.readouterr().err == "\nhf-video: interrupted. All is kept.\n"
+
+
+@pytest.mark.parametrize("rewrites", [True, False])
+def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, monkeypatch, capsys):
+    def run(args):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            if rewrites:
+                raise KeyboardInterrupt("All is kept.") from None
+            raise
+
+    monkeypatch.setattr(env, "run", run)
+    assert main(["env"]) == 143
+    assert capsys.readouterr().err == f"\nhf-video: terminated.{' All is kept.' if rewrites else ''}\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_sigterm_ends_a_forked_worker_as_ever(monkeypatch):
+    codes, fork = [], multiprocessing.get_context("fork")
+
+    def work(is_ready):
+        is_ready.set()
+        time.sleep(60)
+
+    def run(args):
+        worker = fork.Process(target=work, args=(is_ready := fork.Event(),))
+        worker.start()
+        is_ready.wait()
+        worker.terminate()
+        worker.join()
+        codes.append(worker.exitcode)
+
+    monkeypatch.setattr(env, "run", run)
+    assert main(["env"]) == 0
+    assert codes == [-signal.SIGTERM]
 
 
 def test_env_lists_versions(capsys):

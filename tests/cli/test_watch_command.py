@@ -161,8 +161,8 @@ def test_what_was_read_of_a_damaged_file_is_kept(model_folder, video, tmp_path, 
     assert MemoryBank.load(memory).frames_seen.tolist() == [60]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypatch, capsys, name):
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 130)])
+def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypatch, capsys, name, code):
     number = getattr(signal, name)
     stream_frames = frame_streaming.stream_frames
 
@@ -177,7 +177,7 @@ def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypa
     previous = signal.signal(number, signal.default_int_handler)
     try:
         memory = tmp_path / "memory"
-        assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == 130
+        assert watch(video, "--model", model_folder, "--fps", 30, "--memory", memory) == code
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, previous)

@@ -1,0 +1,106 @@
+"""Around every command: an error becomes one line and an exit code, a signal an interrupt."""
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from .error_messages import chain, explain, report_bug
+
+USER_ERROR = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+# Those of shells: 128 and the number of the signal.
+INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
+
+EXIT_CODES = f"""\
+exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
+{BUG} a bug of ours,
+{INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come. What Ctrl-C leaves in order, this does."""
+
+
+def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str]], int | None]) -> int:
+    """Run a command, and turn what goes wrong into one line on stderr and an exit code.
+
+    Args:
+        name: of the program, before each message.
+        words: of the command line. `--debug` among them lets an error through, with its traceback.
+        command: takes the words and returns an exit code, or `None` for 0.
+
+    Returns:
+        An exit code, see `EXIT_CODES`.
+    """
+    debug = "--debug" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file name need not be UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with _sigterm_interrupts():
+            try:
+                code = command(words) or 0
+            except SystemExit as exit_request:  # argparse has already printed help or the mistake
+                code = int(exit_request.code or 0)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as interrupt:
+        is_terminated = any(isinstance(each, Terminated) for each in chain(interrupt, hidden=True))
+        _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
+        return TERMINATED if is_terminated else INTERRUPTED
+    except BrokenPipeError:
+        return CLOSED_OUTPUT
+    except Exception as error:
+        if debug:
+            raise
+        sentence = explain(error)
+        _say(f"{name}: {report_bug(error)}" if sentence is None else f"{name}: error: {sentence}")
+        return BUG if sentence is None else USER_ERROR
+    finally:
+        _drop_what_cannot_be_printed()
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Within it SIGTERM raises `Terminated`, unless somebody else handles it."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    ):
+        yield
+        return
+    process = os.getpid()
+
+    def terminate(number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a worker that was forked, which its parent ends
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def _drop_what_cannot_be_printed() -> None:
+    """Python flushes once more on its way out, and would tell of what cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

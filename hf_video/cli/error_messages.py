@@ -1,0 +1,286 @@
+"""The one place where errors that a user can cause, and that other libraries raise, become sentences.
+
+Their classes are told by name, so that an error of a library is explained without importing it first.
+"""
+
+import errno
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ISSUES = "https://github.com/hf-video/hf-video/issues"
+OURS = {"hf_video", "conversion"}
+USER_ERRORS = (ValueError, OSError, ImportError)
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED")
+# Local variables that hold a file's name, in the functions of those who read and write them.
+FILE_NAMES = ("filename", "checkpoint_file", "resolved_file", "file_path", "json_file", "path", "save_path", "file", "f")
+REPOSITORY_NAMES = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
+HTTP_CLIENTS = ("httpx", "httpx2")
+# What describes an object in a folder of `save_pretrained`, by the class that is made of it.
+FILES_OF_CLASSES = {
+    "PreTrainedConfig": "config.json",
+    "GenerationConfig": "generation_config.json",
+    "BaseVideoProcessor": "video_preprocessor_config.json or preprocessor_config.json",
+    "ImageProcessingMixin": "preprocessor_config.json",
+    "FeatureExtractionMixin": "preprocessor_config.json",
+    "ProcessorMixin": "processor_config.json",
+    "PreTrainedTokenizerBase": "tokenizer.json, tokenizer_config.json or special_tokens_map.json",
+    "PreTrainedModel": "config.json or in the weights",
+}
+
+
+def explain(error: Exception) -> str | None:
+    """What went wrong, in a line: the file or value, and the way out.
+
+    Args:
+        error: that ended a command.
+
+    Returns:
+        The sentence, or `None` for an error that no input explains: a bug of ours.
+    """
+    if isinstance(error, USER_ERRORS) and _is_ours(error):
+        return str(error)
+    if "in DataLoader worker process" in str(error):
+        return _of_worker(error)
+    for cause in chain(error):
+        for explanation in (_of_memory, _of_disk, _of_worker_death, _of_home):
+            if isinstance(cause, Exception) and (sentence := explanation(cause)):
+                return sentence
+    sentence = _of_hub(error) or _of_model(error) or _of_file(error)
+    return _shorten(error) if sentence is None and isinstance(error, USER_ERRORS) else sentence
+
+
+def report_bug(error: Exception) -> str:
+    """A line about an error that no input explains."""
+    frames = list(_frames(error))
+    ours = next((frame for frame in frames if _package(frame) in OURS), None)
+    place = "" if ours is None else f" in {ours.f_globals['__name__']}.{ours.f_code.co_name}"
+    return (
+        f"internal error: {type(error).__name__}{place}: {_shorten(error)} This is a bug of hf-video. Please report it "
+        f"at {ISSUES}, with the output of `hf-video env` and that of the same command with --debug."
+    )
+
+
+def chain(error: BaseException, hidden: bool = False) -> Iterator[BaseException]:
+    """An error, and those that led to it; with `hidden` those behind a `from None`, too."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        context = None if found.__suppress_context__ and not hidden else found.__context__
+        found = found.__cause__ or context
+
+
+def _of_worker(error: Exception) -> str | None:
+    """Of a process that reads data: PyTorch puts its traceback before what it raised."""
+    *_, last = re.split(r"^(?=[\w.]+(?:Error|Exception): )", str(error).rstrip(), flags=re.MULTILINE)
+    name, _, message = last.partition(": ")
+    message = message.strip()
+    if name.endswith("MemoryError") or OUT_OF_MEMORY.search(message):
+        return _memory_sentence("Memory", "")
+    return message if isinstance(error, USER_ERRORS) else None
+
+
+def _of_memory(error: Exception) -> str | None:
+    if _is_a(error, "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"):
+        found = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
+        return _memory_sentence("The memory of the accelerator", f" ({found[0]})" if found else "")
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return _memory_sentence("Memory", "")
+    if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)):
+        is_on_cpu = "CPU" in str(error)
+        return _memory_sentence("Memory" if is_on_cpu else "The memory of the accelerator", "")
+    return None
+
+
+def _memory_sentence(what: str, detail: str) -> str:
+    return (
+        f"{what} was not enough{detail}: take a smaller --batch-size (`watch`: --chunk-size), fewer or smaller frames, "
+        "fewer --num-workers, or --dtype bfloat16, where the command has them."
+    )
+
+
+def _of_disk(error: Exception) -> str | None:
+    number = getattr(error, "errno", None)
+    text = str(error)
+    is_writing = _is_a(error, "safetensors_rust.SafetensorError") or "PytorchStreamWriter failed" in text
+    if not (number in DISK_FULL or (is_writing and re.search(r"No space left|quota|too large|file write failed", text))):
+        return None
+    file = getattr(error, "filename", None) or _file_at_hand(error)
+    reason = os.strerror(number) if number else _shorten(error)
+    return (
+        f"{file or 'A file'} could not be written ({reason}): make room on its disk, or choose a folder on another one. "
+        "What was complete before is as it was."
+    )
+
+
+def _of_worker_death(error: Exception) -> str | None:
+    found = re.search(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (is killed by signal: [\w ]+|exited)", str(error))
+    if found is None and not _is_a(error, "concurrent.futures.process.BrokenProcessPool"):
+        return None
+    who, how = (f" (pid {found[1]})", found[2].replace("is ", "was ")) if found else ("", "died")
+    return (
+        f"A process that reads videos{who} {how.strip()}, most often for want of memory: take fewer --num-workers or a "
+        "smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
+    )
+
+
+def _of_hub(error: Exception) -> str | None:
+    causes = list(chain(error))
+
+    def is_one(*names: str) -> BaseException | None:
+        return next((cause for cause in causes if _is_a(cause, *names)), None)
+
+    repo = next((name for local in REPOSITORY_NAMES if (name := _local(error, local))), "The repository")
+    if is_one("huggingface_hub.errors.GatedRepoError"):
+        return (
+            f"{repo} is gated on the Hub: ask for access on its page, then log in with `hf auth login` or set HF_TOKEN."
+        )
+    if is_one("huggingface_hub.errors.RevisionNotFoundError"):
+        return f"{repo} has no such revision on the Hub."
+    if is_one("huggingface_hub.errors.RepositoryNotFoundError"):
+        return (
+            f"{repo} is no folder here, and no repository on the Hub that you can see: check the name; for a private one "
+            "log in with `hf auth login` or set HF_TOKEN."
+        )
+    is_local_miss = is_one("huggingface_hub.errors.LocalEntryNotFoundError")
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    if is_one("huggingface_hub.errors.OfflineModeIsEnabled") or (is_local_miss and is_offline):
+        return (
+            f"{repo} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it first with `hf download`."
+        )
+    if cause := is_one(*(f"{client}.{name}" for client in HTTP_CLIENTS for name in ("InvalidURL", "UnsupportedProtocol"))):
+        return f"An address is not valid ({_shorten(cause)}): look at HF_ENDPOINT, the proxies, and the URLs given."
+    if cause := is_one(*(f"{client}.TransportError" for client in HTTP_CLIENTS)) or is_local_miss:
+        return (
+            f"{repo} could not be fetched, since the Hub does not answer ({_shorten(cause)}): check the connection, "
+            "HF_ENDPOINT and the proxies, or name a folder on this machine."
+        )
+    if cause := is_one("huggingface_hub.errors.HfHubHTTPError"):
+        return f"The Hub refused a request about {repo}: {_shorten(cause)}"
+    return None
+
+
+def _of_home(error: Exception) -> str | None:
+    if not (isinstance(error, RuntimeError) and "home directory" in str(error)):
+        return None
+    path = _local(error, "self")
+    named = f"{path}: there" if isinstance(path, Path) else "There"
+    return f"{named} is no such user, or no home folder is known. A name that begins with ~ is written ./~ ."
+
+
+def _of_model(error: Exception) -> str | None:
+    """Of what `from_pretrained` makes of a folder: the file that is damaged, or the one that holds what does not fit."""
+    frames = [frame for frame in _frames(error) if frame.f_code.co_name in ("from_pretrained", "from_dict")]
+    frames = [frame for frame in frames if _package(frame) in ("transformers", "peft", *OURS)]
+    if not frames:
+        return None
+    names = (frame.f_locals.get("pretrained_model_name_or_path") for frame in frames)
+    name = next((str(name) for name in names if isinstance(name, str | os.PathLike)), "The model")
+    for damaged in _damaged_files(Path(name)):
+        return f"{name} cannot be loaded: {damaged}. Take the file from where the folder comes from again."
+    if isinstance(error, OSError):
+        return f"{name} cannot be loaded: {_shorten(error)}"
+    classes = (type_ for frame in frames if isinstance(type_ := frame.f_locals.get("cls"), type))
+    files = (FILES_OF_CLASSES.get(base.__name__) for type_ in classes for base in type_.__mro__)
+    file = next((file for file in files if file), "its files")
+    kind = "" if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: "
+    return f"{name} cannot be loaded: a value in {file} is missing, or not as expected ({kind}{_shorten(error)})."
+
+
+def _damaged_files(folder: Path) -> Iterator[str]:
+    """The files of a folder that cannot be read at all, each with the reason."""
+    if not folder.is_dir():
+        return
+    for file in sorted(folder.glob("*.json")):
+        try:
+            json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            yield f"{file.name} is no readable JSON ({_shorten(error)})"
+    for file in sorted(folder.glob("*.safetensors")):
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            yield f"{file.name} is cut off or damaged ({_shorten(error)})"
+
+
+def _of_file(error: Exception) -> str | None:
+    """Of a file that is not what its reader expects."""
+    modules = [str(frame.f_globals.get("__name__")) for frame in _frames(error)]
+    is_torch_file = "torch.serialization" in modules
+    is_text = any(module.partition(".")[0] in ("json", "yaml", "csv") for module in modules)
+    is_damaged = (
+        _is_a(error, "safetensors_rust.SafetensorError", "_pickle.UnpicklingError", "pickle.UnpicklingError")
+        or isinstance(error, EOFError)
+        or (isinstance(error, RuntimeError | KeyError | AttributeError) and is_torch_file)
+        or (isinstance(error, RecursionError) and is_text)
+        or _is_a(error, "json.decoder.JSONDecodeError", "yaml.error.YAMLError")
+        or isinstance(error, UnicodeDecodeError)
+    )
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r} cannot be written as {error.encoding}: rename the file, or set PYTHONUTF8=1."
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fspath(error.filename)}: {error.strerror}."
+    if not is_damaged:
+        return None
+    file = _file_at_hand(error)
+    return f"{file or 'A file'} cannot be read: it is cut off, damaged, or no such file ({_shorten(error)})."
+
+
+def _frames(error: BaseException) -> list[FrameType]:
+    """Innermost first."""
+    frames, traceback = [], error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    return frames[::-1]
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether our own code raised it, so that it is a sentence already; Python itself sets an `errno`."""
+    frames = _frames(error)
+    is_python = getattr(error, "errno", None) is not None or isinstance(error, UnicodeError)
+    return bool(frames) and _package(frames[0]) in OURS and not is_python
+
+
+def _is_a(error: BaseException, *names: str) -> bool:
+    return any(f"{type_.__module__}.{type_.__qualname__}" in names for type_ in type(error).__mro__)
+
+
+def _local(error: BaseException, name: str) -> Any:
+    """A local variable of the innermost function that has it, in what led to an error."""
+    for each in [error, *chain(error)]:
+        for frame in _frames(each):
+            if frame.f_locals.get(name) is not None:
+                return frame.f_locals[name]
+    return None
+
+
+def _file_at_hand(error: BaseException) -> str | None:
+    """The file that was being read or written."""
+    for frame in _frames(error):
+        for name in FILE_NAMES:
+            value = frame.f_locals.get(name)
+            value = getattr(value, "name", value) if not isinstance(value, os.PathLike) else value
+            if isinstance(value, str | os.PathLike) and str(value):
+                return os.fspath(value)
+    return None
+
+
+def _shorten(error: BaseException) -> str:
+    text = textwrap.shorten(str(error), 300, placeholder=" ...")
+    return text or type(error).__name__
