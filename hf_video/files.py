@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +34,7 @@ def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
     try:
         with naming_disk_errors(path):
             write(unfinished)
-            _sync(unfinished)
+            sync_file(unfinished)
             os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -45,10 +46,44 @@ def replace_text(path: str | os.PathLike, text: str) -> None:
     replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
+@contextmanager
+def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
+    """A folder to fill, whose files then take their places in `folder`, each as a whole; none does after an error.
+
+    Args:
+        folder: is made if it does not exist.
+        last: pattern of the names that follow all others, such as those of the weights that make the others a model.
+
+    Raises:
+        OSError: writing failed; names `folder`.
+    """
+    folder = Path(folder)
+    unfinished = folder / f".{os.getpid()}.partial"
+    unfinished.mkdir(parents=True)
+    try:
+        with naming_disk_errors(folder):
+            yield unfinished
+            files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+            for path in files:
+                sync_file(path)
+            for path in sorted(files, key=lambda path: path.match(last)):
+                target = folder / path.relative_to(unfinished)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+                sync_folder(target.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def sync_file(path: str | os.PathLike) -> None:
+    """Waits until a file is on the disk."""
+    _sync(path, os.O_RDWR)
+
+
 def sync_folder(folder: str | os.PathLike) -> None:
     """Makes the names in a folder outlive a power failure, where the system and the file system can."""
     try:
-        _sync(Path(folder), os.O_RDONLY)
+        _sync(folder, os.O_RDONLY)
     except OSError:
         pass
 
@@ -85,7 +120,7 @@ def write_error_number(error: BaseException) -> int | None:
     return None
 
 
-def _sync(path: Path, flags: int = os.O_RDWR) -> None:
+def _sync(path: str | os.PathLike, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

@@ -19,6 +19,7 @@ from hf_video.data.video_texts import VideoTextCollator
 from hf_video.hub.trainer import PublishingMixin
 
 from .callbacks import SetEpochCallback
+from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
 
 # The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
@@ -93,7 +94,7 @@ class AnswerTrainingArguments(TrainingArguments):
         return {name: getattr(self, name) for name in names} | {"do_sample": False}
 
 
-class AnswerTrainer(PublishingMixin, Trainer):
+class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 

@@ -18,6 +18,7 @@ from hf_video.hub.trainer import PublishingMixin
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
 from .callbacks import SetEpochCallback
+from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
 from .features import watch_features
@@ -29,7 +30,7 @@ from .record import RecordFactsCallback
 from .throughput import ThroughputCallback
 
 
-class VideoTrainer(PublishingMixin, Trainer):
+class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
     """`transformers.Trainer` for video classification and regression: its collator, loss and metrics, layer decay, and
     an average of the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model
     card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
@@ -197,8 +198,7 @@ class VideoTrainer(PublishingMixin, Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        # Inside a checkpoint the weights stay those being trained. Its `trainer_state.json`, the mark of a complete
-        # checkpoint, is written after this.
+        # Inside a checkpoint the weights stay those being trained.
         if self.ema is not None and self.ema.average and output_dir is not None and self.args.should_save:
             self.ema.save(output_dir)
 

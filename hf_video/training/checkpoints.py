@@ -1,0 +1,259 @@
+"""Checkpoints of a training run: whole or not used, and never the last whole one deleted for a broken one."""
+
+import copy
+import json
+import pickle
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import TrainingArguments
+from transformers.trainer_utils import rotate_checkpoints
+
+from hf_video.files import naming_disk_errors, replace_text, replacing_files, sync_file, sync_folder
+
+# The mark of a complete checkpoint: the sizes of its files, written after them all.
+MARK = "complete.json"
+STATE = "trainer_state.json"
+OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
+# States of a parameter in an optimizer of PyTorch that have its shape.
+_SHAPED_STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+
+
+def numbered_checkpoints(folder: Path) -> list[Path]:
+    """The folders `checkpoint-N` of a run, that of the last step first."""
+    found = [path for path in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted((path for path in found if path.is_dir()), key=lambda path: -int(path.name[11:]))
+
+
+def mark_complete(checkpoint: Path) -> None:
+    """Writes the mark of a checkpoint whose files are all there, after these are on the disk."""
+    sizes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+        elif path.name != MARK:
+            sync_file(path)
+            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    # A resumed run may write it anew: where the folder of the best checkpoint is.
+    sizes.pop(STATE, None)
+    replace_text(checkpoint / MARK, json.dumps({"files": sizes}, indent=1) + "\n")
+
+
+def damage_of(checkpoint: Path) -> str | None:
+    """Why a run cannot go on from a checkpoint, None where it is whole.
+
+    Without the mark, as other trainers leave it, a checkpoint is whole if its state is and its files can be opened.
+    """
+    if not isinstance(_read_json(checkpoint / STATE), dict):
+        return f"{_size_of(checkpoint / STATE)}, no trainer state"
+    if (checkpoint / MARK).exists():
+        mark = _read_json(checkpoint / MARK)
+        if not isinstance(mark, dict) or not isinstance(mark.get("files"), dict):
+            return f"{MARK} lists no files"
+        for name, size in mark["files"].items():
+            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != size:
+                return f"{_size_of(checkpoint / name)} of {size}"
+        return None
+    for path in sorted(checkpoint.iterdir()):
+        if path.suffix == ".safetensors":
+            try:
+                with safe_open(path, "pt"):
+                    pass
+            except (SafetensorError, OSError):
+                return f"{_size_of(path)}, no safetensors"
+        elif path.suffix in (".pt", ".pth", ".bin") and not zipfile.is_zipfile(path):
+            return f"{_size_of(path)}, no file of torch.save"
+    return None
+
+
+def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of a run, and why each newer one was passed over."""
+    passed = []
+    for checkpoint in numbered_checkpoints(folder):
+        reason = damage_of(checkpoint)
+        if reason is None:
+            return checkpoint, passed
+        passed.append(f"{checkpoint.name}: {reason}")
+    return None, passed
+
+
+def require_resumable(checkpoint: Path) -> None:
+    """Refuses a checkpoint without what the steps after it depend on.
+
+    Raises:
+        ValueError: it has no state of the optimizer, the schedule or the random numbers, as with `save_only_model`.
+    """
+    names = [path.name for path in checkpoint.iterdir()]
+    # FSDP and DeepSpeed have folders of their own for the optimizer, and the latter keeps the schedule there.
+    needed = {
+        OPTIMIZER: r"optimizer(\.pt|\.bin|_.*)|rank.*-optimizer\.pt|global_step.*",
+        SCHEDULER: r"scheduler\.pt|global_step.*",
+        "rng_state.pth": r"rng_state.*\.pth",
+    }
+    missing = [name for name, form in needed.items() if not any(re.fullmatch(form, found) for found in names)]
+    if missing:
+        raise ValueError(
+            f"{checkpoint} has no {' and no '.join(missing)}: the run would go on with other numbers than it had. "
+            "Start another run from its weights, with this folder as the model, in another output folder."
+        )
+
+
+def rotate(run: Path, limit: int | None, best: str | None) -> None:
+    """Deletes checkpoints beyond `limit` as Transformers does, damaged ones before any whole one."""
+    if not limit or limit < 1:
+        return
+    checkpoints = numbered_checkpoints(run)
+    spare = len(checkpoints) - limit
+    damaged = [path for path in reversed(checkpoints) if spare > 0 and damage_of(path) is not None]
+    for path in damaged[: max(spare, 0)]:
+        shutil.rmtree(path, ignore_errors=True)
+    rotate_checkpoints(output_dir=str(run), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
+
+
+class CheckpointMixin:
+    """For a subclass of `transformers.Trainer`: checkpoints have a mark of completeness, files of the final model take
+    their places as a whole, no secret is in `training_args.bin`, and a run goes on from a whole checkpoint or not at
+    all.
+    """
+
+    args: TrainingArguments
+    optimizer: Any
+    _limit: int | None = None
+    _is_in_checkpoint = False
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
+
+        Raises:
+            ValueError: there is none, or it is damaged, or has not all that a resumed run needs.
+        """
+        if resume_from_checkpoint is True:
+            checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
+            if checkpoint is None:
+                raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
+            resume_from_checkpoint = str(checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run = Path(self._get_output_dir(trial=trial))  # type: ignore[attr-defined]
+        checkpoint = run / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
+        if self.args.should_save:
+            (checkpoint / MARK).unlink(missing_ok=True)
+        # The base class deletes others as soon as its own files are written, which is before the mark.
+        self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
+        try:
+            with naming_disk_errors(checkpoint):
+                super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        finally:
+            self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
+        self.accelerator.wait_for_everyone()  # type: ignore[attr-defined]
+        if self.args.should_save:
+            mark_complete(checkpoint)
+            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)  # type: ignore[attr-defined]
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = Path(output_dir or str(self.args.output_dir))
+        args = self.args
+        self.args = without_secrets(args)
+        if self._is_in_checkpoint:
+            self.args.save_total_limit = self._limit
+        try:
+            whole = not self._is_in_checkpoint and args.should_save
+            with replacing_files(folder) if whole else nullcontext(folder) as target:
+                super()._save(str(target), state_dict)  # type: ignore[misc]
+        finally:
+            self.args = args
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        require_resumable(Path(checkpoint))
+        with _naming_damage(Path(checkpoint), [OPTIMIZER, SCHEDULER]):
+            super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+            check_optimizer(self.optimizer)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        several = f"rng_state_{self.args.process_index}.pth"
+        with _naming_damage(Path(checkpoint), [several if self.args.world_size > 1 else "rng_state.pth"]):
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses the state of an optimizer of PyTorch that is not that of its parameters.
+
+    Raises:
+        ValueError: Adam has no state at all, or a state has another shape than its parameter.
+    """
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    if isinstance(optimizer, torch.optim.Adam) and not optimizer.state:
+        raise ValueError("it has no averages of gradients")
+    for parameter, state in optimizer.state.items():
+        for name in _SHAPED_STATES:
+            value = state.get(name)
+            if isinstance(value, torch.Tensor) and value.shape != parameter.shape:
+                raise ValueError(f"{name} of a parameter of shape {tuple(parameter.shape)} is {tuple(value.shape)}")
+
+
+def without_secrets(arguments: TrainingArguments) -> TrainingArguments:
+    """A shallow copy in which every `..._token` is None."""
+    arguments = copy.copy(arguments)
+    for name in vars(arguments):
+        if is_secret(name):
+            setattr(arguments, name, None)
+    return arguments
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting of this name is for one user alone, and lands in no file."""
+    return name.endswith("_token")
+
+
+@contextmanager
+def _naming_damage(checkpoint: Path, names: list[str]) -> Iterator[None]:
+    """Says which of some files of a checkpoint cannot be loaded, as far as it shows."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(checkpoint) in str(error):
+            raise
+        files = [checkpoint / name for name in names if (checkpoint / name).is_file()]
+        file = next((file for file in files if not _can_be_loaded(file)), files[0] if files else checkpoint)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{file} is damaged, or not of this run ({reason}). Remove its folder to resume from the checkpoint before."
+        ) from error
+
+
+def _can_be_loaded(file: Path) -> bool:
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        # Its types are not those of plain tensors; the numbers of NumPy in the state of random numbers are not.
+        return zipfile.is_zipfile(file) and "rng_state" in file.name
+    except Exception:
+        return False
+    return True
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _size_of(file: Path) -> str:
+    return f"{file.name} has {file.stat().st_size} bytes" if file.is_file() else f"{file.name} is missing"
