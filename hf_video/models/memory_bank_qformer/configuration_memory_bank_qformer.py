@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -186,7 +187,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             )
 
 
-def _check_finite(prefix: str, values: dict[str, Any]) -> None:
+def _check_finite(prefix: str, values: Mapping[str, Any]) -> None:
     """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]

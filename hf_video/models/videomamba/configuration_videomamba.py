@@ -1,6 +1,7 @@
 """VideoMamba model configuration."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -286,7 +287,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             )
 
 
-def _check_finite(values: dict[str, Any]) -> None:
+def _check_finite(values: Mapping[str, Any]) -> None:
     """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -308,7 +309,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
 
 
-def _check_finite(values: dict[str, Any]) -> None:
+def _check_finite(values: Mapping[str, Any]) -> None:
     """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
