@@ -1,10 +1,10 @@
 """Reading the files of original authors, without ever unpickling code."""
 
 import argparse
-import json
+import math
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from hf_video import text_files
 
 
 class ConversionError(ValueError):
@@ -59,13 +61,32 @@ def _first_line(error: Exception) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """
+    Read a JSON file with one object of finite numbers.
+
+    Raises:
+        ConversionError: if it is something else.
+    """
     try:
-        content = json.loads(path.read_text())
+        content = text_files.read_json(path)
     except (OSError, ValueError) as error:
-        raise ConversionError(f"{path} is not a readable JSON file: {_first_line(error)}") from error
+        raise ConversionError(str(error)) from error
     if not isinstance(content, dict):
         raise ConversionError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
+    if (field := _find_not_finite(content)) is not None:
+        raise ConversionError(f"{path}: {field} must be a finite number, not NaN or infinite.")
     return content
+
+
+def _find_not_finite(value: Any) -> str | None:
+    """Where in a JSON value there is a number that is not finite, such as `vision_config.sizes.0`."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(item, float) and not math.isfinite(item):
+            return str(key)
+        if (inner := _find_not_finite(item)) is not None:
+            return f"{key}.{inner}"
+    return None
 
 
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -73,7 +94,7 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
     The state dict of a checkpoint: under the first of `wrappers` that is there, or the whole dictionary.
 
     Raises:
-        ConversionError: if there are no tensors.
+        ConversionError: if there are no tensors, or one cannot be read as it is, see [`check_storage`].
     """
     for wrapper in wrappers:
         if isinstance(content.get(wrapper), dict):
@@ -84,13 +105,46 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
         raise ConversionError(
             f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
         )
+    for name, tensor in weights.items():
+        check_storage(name, tensor)
     return weights
 
 
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """
+    Whether a tensor has values that can be read as they are.
+
+    Raises:
+        ConversionError: if it is sparse, quantised, on the meta device, or has no elements.
+    """
+    problem = None
+    if tensor.is_meta:
+        problem = "is on the meta device, and so has no values: save the model after its weights are loaded"
+    elif tensor.is_quantized:
+        problem = f"is quantised ({tensor.dtype}): convert the weights before they were quantised"
+    elif tensor.layout != torch.strided:
+        problem = f"is sparse ({tensor.layout}): save it as `tensor.to_dense()`"
+    elif tensor.numel() == 0:
+        problem = f"has no elements: its shape is {tuple(tensor.shape)}"
+    if problem:
+        raise ConversionError(f"The tensor {name} {problem}.")
+
+
 def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
-    """The weights with these prefixes taken off their names, in whatever order and as often as they are there."""
+    """
+    The weights with these prefixes taken off their names, in whatever order and as often as they are there.
+
+    Raises:
+        ConversionError: if two of them then have one name.
+    """
     pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
-    return {pattern.sub("", name, count=1) if pattern.match(name) else name: value for name, value in weights.items()}
+    stripped: dict[str, str] = {}
+    for name in weights:
+        short = name[match.end() :] if (match := pattern.match(name)) else name
+        if short in stripped:
+            raise ConversionError(f"The tensors {stripped[short]} and {name} are both {short}: keep one of them.")
+        stripped[short] = name
+    return {short: weights[name] for short, name in stripped.items()}
 
 
 def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -98,18 +152,46 @@ def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, to
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
-def read_original_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
+def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """
     Read the keyword arguments of an original constructor from a JSON file with one bare object.
 
+    Args:
+        path: of the file.
+        known: the arguments with their defaults, whose kinds those in the file must have.
+
     Raises:
-        ConversionError: if the file cannot be read, is no object, or has a key that is not in `known`.
+        ConversionError: if the file cannot be read, is no object, or has a key that is not in `known` or a value of
+            another kind.
     """
     config = read_json(path)
-    known = set(known)
-    if unknown := sorted(set(config) - known):
+    if unknown := sorted(set(config) - set(known)):
         raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
+    for name, value in config.items():
+        check_kind(f"{path}: {name}", value, known[name])
     return config
+
+
+def check_kind(name: str, value: Any, default: Any) -> None:
+    """
+    Whether a value of a JSON file is of the kind of a default: a switch, a number (a size may be a list of them,
+    height and width), a text, or an object. Of null, which stands for no value, nothing is asked.
+
+    Raises:
+        ConversionError: if not.
+    """
+    if value is None or default is None:
+        return
+    if isinstance(default, bool):
+        fits, expected = value in (True, False), "true or false"
+    elif isinstance(default, (int, float)):
+        numbers = value if isinstance(value, list) and "size" in name.lower().rpartition(": ")[2] else [value]
+        fits = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+        expected = "a number"
+    else:
+        fits, expected = isinstance(value, type(default)), f"a {type(default).__name__}"
+    if not fits:
+        raise ConversionError(f"{name} must be {expected}, got {value!r}.")
 
 
 def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
@@ -124,7 +206,7 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
         file (empty when there is none).
 
     Raises:
-        ConversionError: if the files are not there or cannot be read.
+        ConversionError: if the files are not there or cannot be read, or a tensor cannot be read as it is.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -137,12 +219,14 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
     files = {SAFE_WEIGHTS_NAME}
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
             raise ConversionError(f"{index} has no `weight_map` that says which file holds which tensor.")
         files = set(weight_map.values())
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)
+    for name, tensor in weights.items():
+        check_storage(name, tensor)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
     return config, weights, next((read_json(file) for file in processors if file.is_file()), {})
 
@@ -157,7 +241,7 @@ def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         given = config.get(name, value)
         # A square may be given as one number or as two.
-        if isinstance(given, list) and len(set(given)) == 1:
+        if isinstance(given, list) and given and all(side == given[0] for side in given):
             given = given[0]
         if given != value:
             raise ConversionError(f"The original configuration says {name}={given!r}, the tensors say {value!r}.")

@@ -4,15 +4,16 @@ import argparse
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from hf_video.cli.boundary import run_guarded
+from hf_video.files import new_folder
 from hf_video.hub import publish
 
 from .checkpoint import ConversionError
@@ -68,7 +69,10 @@ def run(
         arguments = parser.parse_args(words)
         output_dir: Path = arguments.output_dir.resolve()
         check_output_dir(output_dir)
-        model, processor = convert(arguments)
+        try:
+            model, processor = convert(arguments)
+        except StrictDataclassError as error:  # what an original says, no configuration of ours can be
+            raise ConversionError(" ".join(str(error).split())) from error
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
         save(model, processor, output_dir)
@@ -111,10 +115,7 @@ def check_output_dir(output_dir: Path) -> None:
 
 
 def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:
-    """Write into a temporary folder beside `output_dir` first, so that a break leaves no half-written result."""
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}-") as unfinished:
-        folder = Path(unfinished, "model")
+    """Write all of both into `output_dir`, or nothing where that fails."""
+    with new_folder(output_dir) as folder:
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
-        folder.replace(output_dir)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from hf_video.class_names import read_class_names
 
-from .checkpoint import ConversionError
+from .checkpoint import ConversionError, preview
 
 
 def add_labels_option(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,20 @@ def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
 
 
 def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
-    """`id2label` and `label2id` of a Transformers `config.json`; nothing where it has no names."""
-    names = {int(index): name for index, name in (original.get("id2label") or {}).items()}
+    """
+    `id2label` and `label2id` of a Transformers `config.json`; nothing where it has no names.
+
+    Raises:
+        ConversionError: if it does not name the classes 0, 1, 2, ...
+    """
+    given = original.get("id2label") or {}
+    if not isinstance(given, dict) or set(given) != set(map(str, range(len(given)))):
+        raise ConversionError(
+            f"config.json: `id2label` must name the classes 0, 1, 2, ... in an object, got {given!r}."
+        )
+    if nameless := [index for index, name in given.items() if not isinstance(name, str)]:
+        raise ConversionError(f"config.json: `id2label` has no name for the classes {preview(nameless)}.")
+    names = {int(index): name for index, name in given.items()}
     return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
 
 

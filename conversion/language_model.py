@@ -18,6 +18,7 @@ from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import M
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, preview
+from .weight_checks import check_model
 
 
 def read_config(source: str) -> Any:
@@ -47,7 +48,7 @@ def load_pretrained(
         options: for `from_pretrained`.
 
     Raises:
-        ConversionError: if weights are missing, or of another shape.
+        ConversionError: if weights are missing, of another shape, or not finite.
     """
     verbosity = logging.get_verbosity()
     # What is left over belongs to other parts, and what is missing is looked at here.
@@ -60,6 +61,7 @@ def load_pretrained(
         logging.set_verbosity(verbosity)
     if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
         raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
+    check_model(model, source)
     return model
 
 

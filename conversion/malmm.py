@@ -27,7 +27,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImage
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, agree, find_weights, preview, read_checkpoint, read_json
+from .checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
 from .command import Converted, make_parser, run
 from .language_model import load_language_model, load_tokenizer, make_processor, with_language_model
 from .weight_rules import Rule, apply_rules, drop, load_converted, rename
@@ -127,7 +127,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def read_original(path: Path | None) -> Original:
     """The sections of the original configuration's JSON file; keys that this conversion does not need are ignored."""
     content = {} if path is None else read_json(path)
-    sections = [content.get(name, {}) for name in ("model_kwargs", "bert_config", "vision_config", "llm_config")]
+    names = ("model_kwargs", "bert_config", "vision_config", "llm_config")
+    for name in names:
+        check_kind(f"{path}: {name}", content.get(name), {})
+    sections = [content.get(name) or {} for name in names]
     if "memory_bank_length" not in sections[0]:
         raise ConversionError(
             "The tensors do not tell how many frames a memory bank holds: pass `--original-config FILE.json` with "

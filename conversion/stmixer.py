@@ -72,7 +72,11 @@ def convert(arguments: argparse.Namespace) -> Converted:
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
             f"`conversion.videomae`. It has {preview(weights)}."
         )
-    given = {} if arguments.original_config is None else read_original_config(arguments.original_config, ARGUMENTS)
+    given = (
+        {}
+        if arguments.original_config is None
+        else read_original_config(arguments.original_config, {key: default for key, (_, default) in ARGUMENTS.items()})
+    )
     config = {ARGUMENTS[key][0]: value for key, value in given.items()}
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     check_blocks(config, patches["embed_dim"], blocks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint import ConversionError, agree, read_original_config, select_prefix
+from .checkpoint import ConversionError, agree, check_kind, read_original_config, select_prefix
 from .videomamba_released import read_variant
 
 # The original constructors' arguments with their defaults, all three together.
@@ -44,8 +44,9 @@ ARGUMENTS = {
     "dtype": None,
 }
 PRE_TRAINING_ARGUMENTS = ARGUMENTS | {"drop_path_rate": 0.0}
-# The arguments of `ssm_cfg` that shape tensors, and those that only matter before training.
-SSM_ARGUMENTS = {"d_state", "d_conv", "expand", "dt_rank", "bias", "conv_bias"}
+# The arguments of `ssm_cfg` that shape tensors, each with a value of its kind, and those that only matter before
+# training.
+SSM_ARGUMENTS = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 1, "bias": False, "conv_bias": True}
 SSM_INITIALISATION = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"}
 
 
@@ -56,8 +57,12 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
         config = agree(config, read_variant(arguments.variant))
     # `null` is an argument that is not given.
     config = {name: value for name, value in config.items() if value is not None}
-    ssm = {name: value for name, value in config.pop("ssm_cfg", {}).items() if value is not None}
-    if unknown := sorted(set(ssm) - SSM_ARGUMENTS - SSM_INITIALISATION - {"use_fast_path"}):
+    ssm = config.pop("ssm_cfg", {})
+    check_kind("`ssm_cfg`", ssm, {})
+    ssm = {name: value for name, value in ssm.items() if value is not None}
+    for name, value in ssm.items():
+        check_kind(f"`ssm_cfg.{name}`", None if value == "auto" else value, SSM_ARGUMENTS.get(name))
+    if unknown := sorted(set(ssm) - set(SSM_ARGUMENTS) - SSM_INITIALISATION - {"use_fast_path"}):
         raise ConversionError(f"`ssm_cfg` has unknown keys {unknown}.")
     found = read_sizes(weights)
     if not ssm.pop("use_fast_path", True) and found["bimamba"]:

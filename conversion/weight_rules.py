@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .checkpoint import ConversionError, preview
+from .weight_checks import check_values
 
 
 class Rule(NamedTuple):
@@ -41,7 +42,8 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     Rename, transform, join and drop tensors; the first rule with a matching source decides.
 
     Raises:
-        ConversionError: for tensors that no rule knows, and joined ones of which a part is missing.
+        ConversionError: for tensors that no rule knows, those that are no finite floating-point numbers though a model
+            would take them, joined ones of which a part is missing, and two of them for one place.
     """
     parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
     rule_of_target: dict[str, Rule] = {}
@@ -50,6 +52,9 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
         for rule, position, match in _matches(name, rules):
             if rule.target is not None:
                 target = match.expand(rule.target)
+                if position in parts[target]:
+                    raise ConversionError(f"The tensor {name} is a second one for {target}: keep one of them.")
+                check_values(name, tensor)
                 parts[target][position] = tensor
                 rule_of_target[target] = rule
             break

@@ -1,10 +1,11 @@
-"""How a file of ours is written: as a whole, or not at all."""
+"""How a file is written: as a whole, or not at all."""
 
 import errno
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -82,6 +83,43 @@ def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> I
                 sync_folder(target.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike) -> Iterator[Path]:
+    """A folder beside `path` to fill within, which is moved there behind: `path` is a whole folder or none, whenever
+    the process is killed or the power fails. The neighbour, `.NAME.*.partial`, is removed where an error or an
+    interrupt comes first.
+
+    A place where a disk is mounted cannot be replaced: there the neighbour is inside, and what it has is moved up.
+
+    Args:
+        path: a folder that does not exist or is empty; those above it are made.
+
+    Raises:
+        OSError: writing failed, or there is something at `path` by now.
+    """
+    target = Path(os.path.realpath(path))
+    is_mounted = os.path.ismount(target)
+    place = target if is_mounted else target.parent
+    with naming_disk_errors(path):
+        place.mkdir(parents=True, exist_ok=True)
+        # A temporary folder is for its owner alone, the one in it is as open as others.
+        with tempfile.TemporaryDirectory(dir=place, prefix=f".{target.name}.", suffix=".partial") as temporary:
+            unfinished = Path(temporary, target.name or "folder")
+            unfinished.mkdir()
+            yield unfinished
+            for file in unfinished.rglob("*"):
+                if file.is_file():
+                    sync_file(file)
+            if is_mounted:
+                for entry in unfinished.iterdir():
+                    entry.rename(target / entry.name)
+            else:
+                if target.is_dir():
+                    target.rmdir()
+                unfinished.rename(target)
+    sync_folder(place)
 
 
 def sync_file(path: str | os.PathLike) -> None:

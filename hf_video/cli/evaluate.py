@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from transformers import EvalPrediction
 
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
+    from hf_video.files import replace_text
     from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
     from hf_video.training.loading import class_names_of
     from hf_video.training.predictions import check_table_name
@@ -83,16 +84,20 @@ def run(args: argparse.Namespace) -> int:
         **_by_class(scores, labels, names),
         **({"broken_videos": broken} if broken else {}),
     }
-    if output is not None:
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if table is not None:
-        write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
-    if args.json:
-        print(json.dumps(result))
-    else:
-        _print_table(result)
-        if broken:
-            print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
+    try:
+        if output is not None:
+            _check_output("output", args.output)
+            replace_text(output, json.dumps(result, indent=2) + "\n")
+        if table is not None:
+            _check_output("predictions", args.predictions)
+            write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
+    finally:  # a full disk takes the files, not what was measured
+        if args.json:
+            print(json.dumps(result))
+        else:
+            _print_table(result)
+            if broken:
+                print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
     return 0
 
 

@@ -112,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
     from torch.utils.data import TensorDataset
     from transformers import TrainingArguments, set_seed
 
+    from hf_video.files import new_folder
     from hf_video.training.adaptation import to_plain_model
     from hf_video.training.arguments import parse_arguments
     from hf_video.training.loading import class_names_of
@@ -128,22 +129,27 @@ def run(args: argparse.Namespace) -> int:
     model, splits, broken = _load(args, locate_model(args.model), device, features_dir)
     split = "test" if "test" in splits else "validation"
     history: list[dict[str, float]] = []
-    if args.kind == "knn":
-        scores = _nearest(splits["train"], splits[split], args.num_neighbors)
-    else:
-        probe = _make_probe(args.kind, model, splits["train"].features.values.shape[-1])
-        known, held_out = splits["train"].tensors(), splits["validation"].tensors()
-        trainer = train_probe(probe, model.config, known, held_out, arguments)
-        scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
-        history = trainer.state.log_history
-    if args.kind == "linear":
-        plain = to_plain_model(model).to(model.dtype)
-        plain.save_pretrained(output_dir)
-        splits["train"].dataset.processor.save_pretrained(output_dir)
-    elif args.kind == "attentive":
-        save_file(probe.state_dict(), output_dir / "attentive_probe.safetensors")
-    class_names = class_names_of(model.config)
-    metrics = _report(args, output_dir / "report", scores, history, splits, split, class_names, broken)
+    # Nothing is there under its own name before all of it is: an interrupted probe leaves its features alone behind.
+    with new_folder(output_dir) as folder:
+        if args.kind == "knn":
+            scores = _nearest(splits["train"], splits[split], args.num_neighbors)
+        else:
+            arguments.output_dir = str(folder / "probe")
+            # How many features were computed has no part in how a probe begins.
+            set_seed(args.seed)
+            probe = _make_probe(args.kind, model, splits["train"].features.values.shape[-1])
+            known, held_out = splits["train"].tensors(), splits["validation"].tensors()
+            trainer = train_probe(probe, model.config, known, held_out, arguments)
+            scores = trainer.predict(TensorDataset(*splits[split].tensors())).predictions
+            history = trainer.state.log_history
+        if args.kind == "linear":
+            plain = to_plain_model(model).to(model.dtype)
+            plain.save_pretrained(folder)
+            splits["train"].dataset.processor.save_pretrained(folder)
+        elif args.kind == "attentive":
+            save_file(probe.state_dict(), folder / "attentive_probe.safetensors")
+        class_names = class_names_of(model.config)
+        metrics = _report(args, folder / "report", scores, history, splits, split, class_names, broken)
 
     name, value = next(
         (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics

@@ -33,11 +33,9 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
     names = label_names(splits["train"])
     if model is not None:
-        from transformers import AutoConfig
+        from hf_video.training.loading import class_names_of, load_config
 
-        from hf_video.training.loading import class_names_of
-
-        known = class_names_of(AutoConfig.from_pretrained(model))
+        known = class_names_of(load_config(model))
         if sorted(known) == sorted(names):
             return load_video_dataset(data, labels=known, video_root=video_root), known
     return splits, names
@@ -81,6 +79,7 @@ def load_model(
         check_views,
         input_size,
         load_classifier,
+        load_config,
         load_processor,
         set_input_size,
     )
@@ -94,9 +93,7 @@ def load_model(
     sampling |= {name: 1 for name in ("num_clips", "num_crops") if options[name] is not None}
     rates = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
     if options["model"] is not None:
-        from transformers import AutoConfig
-
-        if unknown := [name for name in rates if not hasattr(AutoConfig.from_pretrained(options["model"]), name)]:
+        if unknown := [name for name in rates if not hasattr(load_config(options["model"]), name)]:
             raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
         model = load_classifier(options["model"], class_names, problem_type, dtype="float32", **rates)
         set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])

@@ -89,15 +89,14 @@ def load_trained_model(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the model is no video classifier or does not take the views, or the device does not exist.
+        ValueError: the model is no video classifier, is damaged or does not take the views, or the device does not
+            exist.
     """
     target, model = choose_device(device), locate_model(model)
 
-    from transformers import AutoModelForVideoClassification
+    from hf_video.training.loading import check_views, load_processor, load_trained_classifier
 
-    from hf_video.training.loading import check_views, load_processor
-
-    network = AutoModelForVideoClassification.from_pretrained(model, dtype=dtype)
+    network = load_trained_classifier(model, dtype=dtype)
     processor = load_processor(model, network.config, **processor_options)
     check_views(network, processor.num_clips, processor.num_crops)
     return network.to(target).eval(), processor

@@ -7,17 +7,29 @@ from torchvision.transforms.v2 import functional as F
 from transformers import CLIPImageProcessor
 from transformers.image_utils import SizeDict
 
+from .image_statistics import check_statistics
+
 
 class CenterCropImageProcessor(CLIPImageProcessor):
     """
     Constructs an image processor with the options and defaults of `CLIPImageProcessor`, whose centre crop is that of
     torchvision: half a pixel rounds to the even one, where that of Transformers rounds down.
+
+    Raises:
+        `ValueError`: for a mean or a standard deviation that frames cannot be normalised by.
     """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        if self.do_normalize:
+            check_statistics(self.image_mean, self.image_std)
 
     def preprocess(self, images: Any, *args: Any, **kwargs: Any) -> Any:
         """As in the base class. An option that is `None` leaves that of the processor."""
         options = self.valid_kwargs.__annotations__
         given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
+        if given.get("do_normalize", self.do_normalize):
+            check_statistics(given.get("image_mean", self.image_mean), given.get("image_std", self.image_std))
         return super().preprocess(images, *args, **given)
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:

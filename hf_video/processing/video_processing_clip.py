@@ -23,6 +23,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
 
 from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES, sample_clip_indices
+from .image_statistics import check_statistics
 from .uint8_resize import resize_bicubic, resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
 from .video_reading import read_video
@@ -301,6 +302,8 @@ class VideoClipProcessor(BaseVideoProcessor):
             frames = clips.flatten(0, 1)
             if do_resize:
                 frames = self.resize(frames, size=size, resample=resample, antialias=bool(antialias))
+            if do_normalize:
+                check_statistics(image_mean, image_std, num_channels=frames.shape[-3])
             crops = self._crop(frames, crop_size, num_crops) if do_center_crop else [frames]
             crops = [
                 self.rescale_and_normalize(crop, do_rescale, rescale_factor, do_normalize, image_mean, image_std)
@@ -370,6 +373,12 @@ class VideoClipProcessor(BaseVideoProcessor):
         size: SizeDict | None,
         do_center_crop: bool | None,
         crop_size: SizeDict | None,
+        do_rescale: bool | None,
+        rescale_factor: float | None,
+        do_normalize: bool | None,
+        image_mean: float | list[float] | None,
+        image_std: float | list[float] | None,
+        resample: Any,
         **kwargs: Any,
     ) -> None:
         if sampling_strategy not in SAMPLING_STRATEGIES:
@@ -397,3 +406,13 @@ class VideoClipProcessor(BaseVideoProcessor):
                 raise ValueError(f"{name}={sides} must have height and width.")
         if num_crops > 1 and not do_center_crop:
             raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")
+        for name, value in {"do_resize": do_resize, "do_rescale": do_rescale, "do_normalize": do_normalize}.items():
+            if value not in (None, True, False):
+                raise ValueError(f"{name}={value!r} must be True or False.")
+        filters = [*PILImageResampling, *InterpolationMode]
+        if do_resize and resample is not None and resample not in filters:
+            raise ValueError(f"resample={resample!r} is no filter of Pillow or torchvision; 2 is bilinear, 3 bicubic.")
+        if do_rescale and not (isinstance(rescale_factor, Real) and 0 < rescale_factor < math.inf):
+            raise ValueError(f"rescale_factor={rescale_factor!r} must be a finite number above 0.")
+        if do_normalize:
+            check_statistics(image_mean, image_std)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForVideoClassification, BaseVideoProcessor, PreTrainedModel, TrainingArguments
+from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 
 from .features import watch_features
-from .loading import class_names_of, load_processor, set_input_size
+from .loading import class_names_of, load_processor, load_trained_classifier, set_input_size
 from .losses import problem_type_of
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
@@ -138,7 +138,7 @@ def make_distillation(
     name = getattr(args, "distillation_teacher", None)
     if name is None:
         return None
-    teacher = AutoModelForVideoClassification.from_pretrained(name)
+    teacher = load_trained_classifier(name)
     set_input_size(teacher, **{size: getattr(student.config, size, None) for size in ("image_size", "num_frames")})
     if processor is not None:
         own = load_processor(name, teacher.config)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Subset
@@ -20,6 +22,8 @@ import hf_video
 from hf_video.data import ClipDataset
 from hf_video.data.video_column import BYTES
 from hf_video.files import replace_file, replace_text
+
+logger = logging.getLogger(__name__)
 
 FEATURE_KINDS = ("pooled", "tokens")
 # Videos in a file; what an interruption loses is less than one of them.
@@ -108,7 +112,7 @@ def extract_features(
     if dataset.training:
         raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
     shards = _shards(dataset, _folder_of(model, dataset, Path(folder), kind))
-    missing = [(path, rows) for path, rows in shards if not path.is_file()]
+    missing = [(path, rows) for path, rows in shards if not _is_whole(path)]
     subset = Subset(dataset, [row for _, rows in missing for row in rows])
     loader = DataLoader(subset, batch_size=batch_size, num_workers=num_workers, collate_fn=list)
     model.eval()
@@ -160,6 +164,18 @@ def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], k
         model(pixel_values=torch.cat(clips).to(model.device, model.dtype))
     encoded = iter(found[0].cpu().split([len(views) for views in clips]))
     return [None if item is None else next(encoded) for item in items]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of features is there; one that is cut off or damaged is none, and is computed again."""
+    if not path.is_file():
+        return False
+    try:
+        with safe_open(path, "pt") as shard:
+            return "is_read" in shard.keys()
+    except SafetensorError as error:
+        logger.warning(f"{path} is damaged and computed again: {error}")
+        return False
 
 
 def _write_shard(path: Path, features: Sequence[torch.Tensor | None]) -> None:

@@ -2,15 +2,28 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
+from transformers.utils import (
+    CONFIG_NAME,
+    IMAGE_PROCESSOR_NAME,
+    PROCESSOR_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    VIDEO_PROCESSOR_NAME,
+    cached_file,
+)
 
 from hf_video.processing import VideoClipProcessor
+from hf_video.text_files import read_json
 
 logger = logging.getLogger(__name__)
+
+# Fields of `config.json` that Transformers reads before the class of a configuration checks its own.
+_KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
 
 
 def load_classifier(
@@ -32,18 +45,21 @@ def load_classifier(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the checkpoint is of no video classifier.
+        ValueError: the checkpoint is of no video classifier, or a tensor beside the head does not fit its
+            configuration.
     """
-    known = class_names_of(AutoConfig.from_pretrained(model))
+    known = class_names_of(load_config(model))
     names = list(class_names)
-    network = AutoModelForVideoClassification.from_pretrained(
+    network, report = AutoModelForVideoClassification.from_pretrained(
         model,
         id2label=dict(enumerate(names)),
         label2id={name: index for index, name in enumerate(names)},
         problem_type=problem_type,
         ignore_mismatched_sizes=True,
+        output_loading_info=True,
         **kwargs,
     )
+    _check_shapes(model, [row for row in report["mismatched_keys"] if not row[0].startswith("classifier.")])
     if known != names:
         logger.warning(
             f"{model} knows {len(known)} other classes ({_few(known)}), the data have {len(names)} ({_few(names)}): "
@@ -53,6 +69,55 @@ def load_classifier(
             # A head of the same size was loaded, with weights that stand for other classes.
             _initialize(network, network.classifier)
     return network
+
+
+def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+    """A video classifier as it was trained, with all of its weights.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: it is no video classifier, lacks weights, or has some that do not fit its configuration; or a class
+            has no name.
+    """
+    class_names_of(load_config(model))
+    network, report = AutoModelForVideoClassification.from_pretrained(
+        model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+    )
+    _check_shapes(model, report["mismatched_keys"])
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"{model} lacks weights of {type(network).__name__} ({_few(missing)}), which would be random numbers: "
+            "train a classifier from it first, with `hf-video train --model`."
+        )
+    return network
+
+
+def load_config(model: str | os.PathLike) -> PreTrainedConfig:
+    """`AutoConfig.from_pretrained`, whose errors name the field of `config.json` that is of a wrong type.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: a field is wrong, or the index of the weights.
+    """
+    _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
+    try:
+        return AutoConfig.from_pretrained(model)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        file = cached_file(model, CONFIG_NAME)
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.") from error
+        for name, kind in _KINDS.items():
+            value = content.get(name)
+            is_wrong = value is not None and not isinstance(value, kind)
+            if is_wrong or (name == "id2label" and value and not all(key.isdecimal() for key in value)):
+                wanted = "an object of class names by number" if name == "id2label" else f"of type {kind.__name__}"
+                raise ValueError(f"{file}: `{name}` must be {wanted}, got {value!r}.") from error
+        raise
 
 
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
@@ -70,17 +135,53 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
         OSError: there is no such folder or repository.
         ValueError: an option is wrong.
     """
-    saved: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if hasattr(config, "num_frames"):
-        saved["num_frames"] = config.num_frames
+        settings["num_frames"] = config.num_frames
     if hasattr(config, "image_size"):
-        saved |= input_size(config.image_size)
-    try:
-        saved |= VideoClipProcessor.get_video_processor_dict(model)[0]
-    except OSError:
+        settings |= input_size(config.image_size)
+    files = _processor_files(model)
+    if files:
+        try:
+            settings |= VideoClipProcessor.get_video_processor_dict(model)[0]
+            VideoClipProcessor.from_dict(settings)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{files[0]} has a wrong value: {error}") from error
+    else:
         logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
     given = {name: value for name, value in options.items() if value is not None}
-    return VideoClipProcessor.from_dict(saved, **given)
+    return VideoClipProcessor.from_dict(settings, **given)
+
+
+def _check_index(file: Path) -> None:
+    if not file.is_file():
+        return
+    index = read_json(file)
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ValueError(f"{file} has no `weight_map` that says which file holds which tensor.")
+    if absent := sorted({name for name in files.values() if not file.with_name(name).is_file()}):
+        raise ValueError(f"{file} names {_few(absent)}, which is not there.")
+
+
+def _processor_files(model: str | os.PathLike) -> list[str]:
+    """The JSON files of a model that may describe its video processor, the one that counts first.
+
+    Raises:
+        ValueError: one is no JSON object.
+    """
+    found = []
+    for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
+        file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+        if file is None:
+            continue
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.")
+        # This one may describe a tokenizer alone.
+        if name != PROCESSOR_NAME or "video_processor" in content:
+            found.append(file)
+    return found
 
 
 def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
@@ -119,8 +220,23 @@ def input_size(image_size: int | Sequence[int]) -> dict[str, dict[str, int]]:
 
 
 def class_names_of(config: PreTrainedConfig) -> list[str]:
-    """The class names of a model by class id."""
-    return [config.id2label[index] for index in range(config.num_labels)]
+    """The class names of a model by class id.
+
+    Raises:
+        ValueError: a class has no name.
+    """
+    names = [config.id2label.get(index) for index in range(config.num_labels)]
+    if nameless := [str(index) for index, name in enumerate(names) if not isinstance(name, str)]:
+        raise ValueError(
+            f"{Path(config.name_or_path, 'config.json')}: `id2label` must name the classes 0 to "
+            f"{config.num_labels - 1}, one after the other, and does not name {_few(nameless)}."
+        )
+    return names
+
+
+def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None:
+    if wrong := [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in mismatched]:
+        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {_few(sorted(wrong))}.")
 
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:

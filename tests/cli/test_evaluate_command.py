@@ -1,8 +1,11 @@
+import errno
 import json
+import os
 import shutil
 
 import pytest
 
+from hf_video import training
 from hf_video.cli.main import main
 
 
@@ -126,3 +129,31 @@ def test_a_result_never_goes_where_something_is(digits, trained, tmp_path, fails
         words = ["evaluate", listed, "--model", trained, "--video-root", digits, option, file]
         assert f"{option} {file} exists. Choose another name" in fails(*words)
     assert listed.read_text() == "path,label\n" and not (tmp_path / "gone.csv").exists()
+
+
+def test_what_was_measured_is_said_though_it_cannot_be_written(digits, trained, tmp_path, capsys, monkeypatch):
+    def is_full(path, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("hf_video.files.replace_text", is_full)
+    words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--json"]
+    assert main([*words, "--output", str(tmp_path / "result.json")]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["num_videos"] == 8
+    assert str(tmp_path / "result.json") in said.err and os.strerror(errno.ENOSPC) in said.err
+
+
+def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, capsys, monkeypatch):
+    file = tmp_path / "result.json"
+    evaluate_dataset = training.evaluate_dataset
+
+    def evaluate(*args, **kwargs):
+        file.write_text("mine")
+        return evaluate_dataset(*args, **kwargs)
+
+    monkeypatch.setattr(training, "evaluate_dataset", evaluate)
+    words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--output", str(file)]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert "top-1 accuracy" in said.out and f"--output {file} exists" in said.err
+    assert file.read_text() == "mine"

@@ -98,7 +98,12 @@ def test_biases_of_the_keys_are_kept(tmp_path, source_class, auto_class):
 
 
 @pytest.mark.parametrize(
-    ("config", "message"), [({"model_type": "vivit"}, "got 'vivit'"), (None, "config.json is not a readable JSON")]
+    ("config", "message"),
+    [
+        ({"model_type": "vivit"}, "got 'vivit'"),
+        (None, "config.json does not exist"),
+        ({"model_type": "videomae", "layer_norm_eps": float("inf")}, "layer_norm_eps must be a finite number"),
+    ],
 )
 def test_another_model_is_refused(tmp_path, capsys, config, message):
     (tmp_path / "other").mkdir()

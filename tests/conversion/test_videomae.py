@@ -191,7 +191,7 @@ def assert_refused(checkpoint, golden, tmp_path, capsys, message):
         ({"num_heads": 5}, "must be a multiple"),
         ({}, "num_heads"),
         ([1], "one JSON object"),
-        (None, "readable JSON"),
+        (None, "original.json cannot be read as JSON"),
     ],
 )
 def test_a_wrong_configuration_is_refused_and_nothing_written(tmp_path, capsys, config, message):

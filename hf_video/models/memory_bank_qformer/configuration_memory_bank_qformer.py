@@ -1,6 +1,8 @@
 """MemoryBankQFormer model configuration."""
 
 import copy
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -134,6 +136,21 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        # Not those of a language model, which may mean it: Mamba-2 has a limit that is infinite.
+        for prefix, part in (
+            ("", self),
+            ("qformer_config.", self.qformer_config),
+            ("vision_config.", self.vision_config),
+        ):
+            _check_finite(prefix, {} if part is None else vars(part))
+        for name, eps in (
+            ("vision_layer_norm_eps", self.vision_layer_norm_eps),
+            ("qformer_config.layer_norm_eps", self.qformer_config.layer_norm_eps),
+        ):
+            if eps <= 0:
+                raise ValueError(f"`{name}` must be above 0, got {eps}.")
+        if self.initializer_range < 0:
+            raise ValueError(f"`initializer_range` must be at least 0, got {self.initializer_range}.")
         for name, least in (("num_query_tokens", 1), ("max_num_frames", 1), ("memory_bank_length", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
@@ -168,6 +185,14 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
                 f"`qformer_config.position_embedding_type` must be 'absolute' with a query bank, got {positions!r}: "
                 "distances have no meaning between frames. Set `query_memory=False` or `memory_bank_length=0`."
             )
+
+
+def _check_finite(prefix: str, values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+    for name, value in values.items():
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ValueError(f"`{prefix}{name}` must be finite, got {value}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]

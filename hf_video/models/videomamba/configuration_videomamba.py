@@ -1,6 +1,7 @@
 """VideoMamba model configuration."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -236,6 +237,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        _check_finite(vars(self))
         positive = ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
         for name in positive + ["intermediate_size", "time_step_rank", "projection_dim", "num_aligned_layers"]:
             if getattr(self, name) < 1:
@@ -254,6 +256,10 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         for name in ("hidden_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"`layer_norm_eps` must be above 0, got {self.layer_norm_eps}.")
+        if self.initializer_range < 0:
+            raise ValueError(f"`initializer_range` must be at least 0, got {self.initializer_range}.")
         if not 0 < self.time_step_min <= self.time_step_max:
             raise ValueError(
                 "`time_step_min` must be above 0 and not above `time_step_max`, got "
@@ -279,6 +285,14 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"{self.num_aligned_layers} aligned layers, {self.aligned_layer_interval} apart, are the layers "
                 f"{layers} of {self.num_hidden_layers}: change `num_aligned_layers` or `aligned_layer_interval`."
             )
+
+
+def _check_finite(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+    for name, value in values.items():
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ValueError(f"`{name}` must be finite, got {value}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

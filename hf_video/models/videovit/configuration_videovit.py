@@ -1,6 +1,8 @@
 """VideoViT model configuration."""
 
 import copy
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -248,6 +250,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        _check_finite(vars(self))
         positive = [
             "num_channels",
             "num_frames",
@@ -296,8 +299,22 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
+        self._check_minimum("initializer_range", 0)
+        if len(self.image_mean) != len(self.image_std) or min(self.image_std, default=1) <= 0:
+            raise ValueError(
+                "`image_mean` and `image_std` must have as many values as each other, the latter above 0, got "
+                f"{self.image_mean} and {self.image_std}."
+            )
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
+
+
+def _check_finite(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+    for name, value in values.items():
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ValueError(f"`{name}` must be finite, got {value}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
