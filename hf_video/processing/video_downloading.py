@@ -65,9 +65,7 @@ def download_video(url: str) -> io.BytesIO:
             f"{name} cannot be downloaded: it redirects more than {_MAX_REDIRECTS} times. Check the address."
         ) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
-        raise VideoReadError(
-            f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH."
-        ) from error
+        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
     except httpx.HTTPError as error:
         raise VideoReadError(
             f"{name} cannot be downloaded: {error}. Check the address and the network, or give the path of a file."
@@ -129,8 +127,8 @@ def _stalled(name: str, seconds: float) -> str:
 
 def _too_large(name: str, max_size: int) -> str:
     return (
-        f"{name} cannot be downloaded: it is larger than {max_size:,} bytes. Allow more with {SIZE_VARIABLE}=BYTES, or "
-        "download the file yourself and give its path."
+        f"{name} cannot be downloaded: it is larger than {max_size:,} bytes. Allow more with {SIZE_VARIABLE}=BYTES, "
+        "or download the file yourself and give its path."
     )
 
 

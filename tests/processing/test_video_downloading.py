@@ -231,7 +231,9 @@ def test_a_refusal_is_told_with_its_status(refused, status):
     assert f"the server answers {status} " in message and "give its path" in message
 
 
-@pytest.mark.parametrize("headers", [{"Content_Length": "2000"}, {"Transfer_Encoding": "chunked", "Content_Length": None}])
+@pytest.mark.parametrize(
+    "headers", [{"Content_Length": "2000"}, {"Transfer_Encoding": "chunked", "Content_Length": None}]
+)
 def test_a_body_that_breaks_off_is_no_video(refused, headers):
     assert "give the path of a file" in refused("cut.mp4", lambda handler: handler.answer(body=b"3e8\r\nx", **headers))
 
