@@ -51,15 +51,19 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
 
 @contextmanager
 def _limited_waiting() -> Iterator[None]:
-    """huggingface_hub waits without end for most requests, unless the client that it shares is told otherwise."""
-    session = get_session()
-    before = session.timeout
-    if before == httpx.Timeout(None):
-        session.timeout = time_limit()
+    """huggingface_hub waits without end for the answers to most requests, some of which insist on it."""
+    hooks = get_session().event_hooks["request"]
+
+    def limit(request: httpx.Request) -> None:
+        wanted = request.extensions.get("timeout", {})
+        limits = httpx.Timeout(time_limit()).as_dict()
+        request.extensions["timeout"] = limits | {name: wait for name, wait in wanted.items() if wait is not None}
+
+    hooks.append(limit)
     try:
         yield
     finally:
-        session.timeout = before
+        hooks.remove(limit)
 
 
 def _explain_refusal(repo_id: str, error: Exception) -> str:

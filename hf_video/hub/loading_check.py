@@ -21,7 +21,12 @@ def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, A
     from huggingface_hub import get_session
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    get_session().timeout = seconds
+    def limit(request: Any) -> None:
+        wanted = request.extensions.get("timeout", {})
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: wanted.get(kind) or seconds for kind in kinds}
+
+    get_session().event_hooks["request"].append(limit)
     trusted = {"revision": revision or None, "trust_remote_code": alone}
     config = transformers.AutoConfig.from_pretrained(source, **trusted)
     auto_map = dict(getattr(config, "auto_map", None) or {}) if alone else {}

@@ -31,6 +31,7 @@ from .checks import (
 from .connection import explained, time_limit
 from .custom_code import classes_of, collect, needs_hf_video
 from .model_card import REPORT, is_repository, read_facts, write_card, write_evaluation_results
+from .scanning import TEXT
 from .verification import verify
 
 logger = logging.getLogger(__name__)
@@ -202,6 +203,10 @@ def push(
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         head = _prepare_branch(api, repo_id, private, revision, tag)
         operations = _operations(publication, {file.rfilename for file in head.siblings or []})
+        for operation in operations:
+            # Several at once would be sent by threads, which Ctrl-C waits for.
+            if isinstance(operation, CommitOperationAdd) and not operation.path_in_repo.endswith((*TEXT, ".py")):
+                api.preupload_lfs_files(repo_id, additions=[operation], revision=revision, free_memory=False)
     with explained(repo_id, partial(_describe_outcome, api, repo_id, revision, head.sha)):
         commit = api.create_commit(
             repo_id,
