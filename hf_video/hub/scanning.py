@@ -100,7 +100,8 @@ def _find(text: str, with_paths: bool, is_json: bool = False) -> list[str]:
     ]
     if with_paths:
         without_data = (re.sub(_DATA, "", each) for each in readings)
-        found += [match[0] for each in without_data if (match := re.search(PATH_OF_A_MACHINE, each))][:1]
+        paths = [match[0] for each in without_data if (match := re.search(PATH_OF_A_MACHINE, each))]
+        found += [re.sub("|".join(SECRETS.values()), "***", path) for path in paths[:1]]
     return found
 
 

@@ -172,7 +172,7 @@ sys.exit(main(["publish", {str(folder)!r}, {REPO!r}]))
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert reached.wait(60)
+        assert reached.wait(200)
         process.send_signal(signal.SIGINT)
         start = time.monotonic()
         _, message = process.communicate(timeout=10)

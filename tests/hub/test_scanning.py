@@ -151,6 +151,11 @@ def test_tokens_are_found_in_base64(scanned, token):
             assert any(TOKENS[token] in problem for problem in scanned(f'{{"x": "{text}"}}', "config.json"))
 
 
+def test_a_path_with_a_token_in_it_does_not_repeat_it(scanned):
+    problems = scanned(f"/home/me/{TOKEN}/x")
+    assert len(problems) == 2 and not [problem for problem in problems if TOKEN in problem]
+
+
 def test_ordinary_base64_is_no_token(scanned):
     for seed in range(50):
         data = base64.b64encode(random.Random(seed).randbytes(3000)).decode()
