@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
             args.folder, staging, args.repo_id, labels=labels, with_training_state=args.with_training_state
         )
         for name, size in publication.files.items():
-            print(f"{size:>14,}  {name}")
+            print(f"{size:>14,}  {_printable(name)}")
         if publication.left_out:
             # A checkpoint has many files, which all stay for the same reason.
-            print(f"left out: {', '.join(dict.fromkeys(_top_level(name) for name in publication.left_out))}")
+            print(f"left out: {', '.join(dict.fromkeys(map(_top_level, publication.left_out)))}")
         if publication.needs_hf_video:
             print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
         if args.dry_run:
@@ -60,4 +60,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _top_level(name: str) -> str:
     folder, slash, _ = name.partition("/")
-    return folder + slash
+    return _printable(folder + slash)
+
+
+def _printable(name: str) -> str:
+    """A name of bytes that are no UTF-8 cannot be printed as it is."""
+    return name.encode(errors="backslashreplace").decode()

@@ -14,6 +14,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from hf_video.training.record import FACTS_FILE
 
+from .scanning import TEXT, scan
+
 CARD = "README.md"
 PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
 TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", TRAINER_STATE_NAME)
@@ -28,18 +30,6 @@ PUBLISHED = (
     # The report's picture of the worst clips has frames of the user's videos.
     *("report/curves.png", "report/confusion_matrix.png"),
 )
-TEXT = (".json", ".md", ".txt", ".yaml", ".jinja", "LICENSE")
-
-SECRETS = {
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    "an AWS key": r"\bAKIA[0-9A-Z]{16}\b",
-    "a GitHub token": r"\b(gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{50,})",
-    "an API key": r"\bsk-[A-Za-z0-9_-]{32,}",
-}
-ABSOLUTE_PATH = (
-    r"(?<![\w.:/])(/(?:home|Users|root|mnt|data|tmp|var|opt|srv|scratch|work|workspace)/|[A-Za-z]:\\+)[^\s\"']+"
-)
 ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
 CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
 
@@ -49,8 +39,12 @@ class PublishError(ValueError):
 
 
 def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:
-    """The files of a folder that go up and those that do not, as paths relative to it."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """The files of a folder that go up and those that do not, as paths relative to it.
+
+    Links, pipes and the like are listed as well, by their names; [`find_odd_files`] tells what speaks against them.
+    """
+    entries = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = sorted(path.relative_to(folder).as_posix() for path in entries)
     chosen = []
     for name in names:
         depth_matches = [pattern for pattern in PUBLISHED if pattern.count("/") == name.count("/")]
@@ -63,13 +57,42 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
     return chosen, [name for name in names if name not in chosen]
 
 
+def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
+    """What is no file of the folder itself: links that lead out of it or nowhere, pipes, devices, linked folders.
+
+    In the cache of huggingface_hub the files of a model are links to its blobs, which came from the Hub: these pass.
+
+    Args:
+        folder: the model folder.
+        names: paths relative to it.
+    """
+    home = folder.resolve()
+    snapshots = [parent for parent in (home, *home.parents) if parent.parent.name == "snapshots"]
+    blobs = [snapshot.parents[1] / "blobs" for snapshot in snapshots]
+    folders = sorted({pattern.rpartition("/")[0] for pattern in PUBLISHED if "/" in pattern})
+    problems = []
+    for name in (*names, *(name for name in folders if (folder / name).is_symlink())):
+        try:
+            target = (folder / name).resolve(strict=True)
+        except (OSError, RuntimeError):
+            problems.append(f"{name} is a link that leads nowhere; remove it, or put the file in its place.")
+            continue
+        if not target.is_relative_to(home) and target.parent not in blobs:
+            problems.append(
+                f"{name} is a link out of the folder, to {target}; remove it, or put a copy of that in its place."
+            )
+        elif not target.is_file():
+            problems.append(f"{name} is no regular file, nor a link to one; remove it, or put a file in its place.")
+    return problems
+
+
 def find_problems(folder: Path) -> list[str]:
     """Everything that speaks against publishing the files of a folder, each with the way out."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     problems = []
     for name in names:
-        if name.endswith(TEXT):
-            problems += _check_text(name, (folder / name).read_text(encoding="utf-8", errors="replace"))
+        if name.endswith(TEXT) or _matches(name, (*TRAINING_STATE, *PUBLISHED)):
+            problems += scan(folder / name, name)
     config, config_problems = read_config(folder)
     problems += config_problems + _check_weights(folder, names)
     if not any(name in PROCESSOR_FILES for name in names):
@@ -120,17 +143,6 @@ def check_card(text: str) -> list[str]:
     if found := re.search(ACTIVE_CONTENT, text, re.IGNORECASE):
         return [f"{CARD} holds active content ({found[0]!r}), which a page of others would run; remove it."]
     return []
-
-
-def _check_text(name: str, text: str) -> list[str]:
-    problems = []
-    for number, line in enumerate(text.splitlines(), 1):
-        for kind, pattern in SECRETS.items():
-            if re.search(pattern, line):
-                problems.append(f"{name}, line {number}: this looks like {kind}. Remove it, and revoke it.")
-        if found := re.search(ABSOLUTE_PATH, line):
-            problems.append(f"{name}, line {number}: {found[0]!r} is a path on your machine; remove it.")
-    return problems
 
 
 def _check_weights(folder: Path, names: Iterable[str]) -> list[str]:

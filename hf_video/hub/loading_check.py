@@ -1,8 +1,9 @@
 """Loads a repository or folder as a stranger would; run by its path, as a process of its own.
 
-    python -P loading_check.py SOURCE REVISION {alone,with-hf-video}
+    python -P loading_check.py SOURCE REVISION {alone,with-hf-video} SECONDS
 
-`alone` makes hf_video impossible to import, whether it is installed or not. The last line of the output is one JSON
+`alone` makes hf_video impossible to import, whether it is installed or not. A Hub that is silent for SECONDS is given
+up. The last line of the output is one JSON
 object with the classes of model and processor, and the tensors that did not fit.
 """
 
@@ -11,14 +12,21 @@ import sys
 from typing import Any
 
 
-def load(source: str, revision: str, alone: bool) -> dict[str, Any]:
+def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, Any]:
     if alone:
         sys.modules["hf_video"] = None  # type: ignore[assignment]
     else:
         import hf_video  # noqa: F401
     import transformers
+    from huggingface_hub import get_session
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+    def limit(request: Any) -> None:
+        wanted = request.extensions.get("timeout", {})
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: wanted.get(kind) or seconds for kind in kinds}
+
+    get_session().event_hooks["request"].append(limit)
     trusted = {"revision": revision or None, "trust_remote_code": alone}
     config = transformers.AutoConfig.from_pretrained(source, **trusted)
     auto_map = dict(getattr(config, "auto_map", None) or {}) if alone else {}
@@ -37,5 +45,5 @@ def load(source: str, revision: str, alone: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    source, revision, mode = sys.argv[1:]
-    print(json.dumps(load(source, revision, alone=mode == "alone")))
+    source, revision, mode, seconds = sys.argv[1:]
+    print(json.dumps(load(source, revision, alone=mode == "alone", seconds=float(seconds))))

@@ -1,30 +1,43 @@
 """From a model folder to a repository on the Hub that anyone can load: stage, check, push, verify."""
 
+import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.auto import PUBLIC_NAMES
 
-from .checks import CARD, PROCESSOR_FILES, TRAINER_STATE_NAME, PublishError, find_problems, read_config, select_files
+from .checks import (
+    CARD,
+    PROCESSOR_FILES,
+    TRAINER_STATE_NAME,
+    PublishError,
+    find_odd_files,
+    find_problems,
+    read_config,
+    select_files,
+)
+from .connection import explained, time_limit
 from .custom_code import classes_of, collect, needs_hf_video
-from .model_card import is_repository, read_facts, write_card, write_evaluation_results
+from .model_card import REPORT, is_repository, read_facts, write_card, write_evaluation_results
+from .scanning import TEXT
 from .verification import verify
 
 logger = logging.getLogger(__name__)
 
+# In bytes: what is copied cannot change between the checks and the upload; copies of weights would fill a disk.
+LINKED_FROM = 10 * 2**20
 PROCESSOR_AUTO_CLASSES = dict(
     zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
 )
@@ -39,12 +52,14 @@ class Publication:
         left_out: files of the model folder that stay where they are.
         needs_hf_video: whether the model only loads where hf_video is installed.
         card_is_generated: whether the card was written here, and so gives way to one that is on the Hub already.
+        hashes: SHA-256 of the files that are links to those of the model folder, by name.
     """
 
     folder: Path
     left_out: list[str] = field(default_factory=list)
     needs_hf_video: bool = False
     card_is_generated: bool = False
+    hashes: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, int]:
@@ -97,7 +112,8 @@ def stage(
     """Build the repository in an empty folder and check it: text, weights, labels, card, and that it loads.
 
     The code of the family is put beside the weights, every class goes into `auto_map`, and a model card is written
-    from the facts that training recorded, unless the folder has a card. Weights are linked, not copied.
+    from the facts that training recorded, unless the folder has a card. Large files are linked, not copied, with a
+    hash of what was checked.
 
     Args:
         folder: the model folder; it stays as it is.
@@ -113,14 +129,21 @@ def stage(
     if not folder.is_dir():
         raise PublishError(f"There is no folder {folder}.")
     api = api or HfApi()
-    with _explained(repo_id):
+    with explained(repo_id):
         validate_repo_id(repo_id)
         if "/" not in repo_id:
             repo_id = f"{api.whoami()['name']}/{repo_id}"
     chosen, left_out = select_files(folder, with_training_state)
+    read = [*chosen, REPORT] if (folder / REPORT).is_symlink() else chosen
+    if problems := find_odd_files(folder, read):
+        _refuse(folder, problems)
+    hashes = {}
     for name in chosen:
         (staging / name).parent.mkdir(exist_ok=True)
-        _link(folder / name, staging / name)
+        if (folder / name).stat().st_size < LINKED_FROM or not _link(folder / name, staging / name):
+            shutil.copyfile(folder / name, staging / name)
+        else:
+            hashes[name] = _hash(staging / name)
     if (state := staging / TRAINER_STATE_NAME).is_file():
         content = json.loads(state.read_text(encoding="utf-8"))
         # A path on this machine, which a resumed run elsewhere could not use.
@@ -131,7 +154,7 @@ def stage(
     if labels is not None:
         _set_labels(config, labels)
     _add_code(staging, config)
-    publication = Publication(staging, left_out, needs_hf_video(config), card_is_generated=CARD not in chosen)
+    publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes)
     facts = read_facts(folder) if facts is None else facts
     _complete_license(facts.get("source") or {}, api)
     if publication.card_is_generated:
@@ -175,13 +198,19 @@ def push(
             what was uploaded does not load.
     """
     api = api or HfApi()
-    with _explained(repo_id):
+    with explained(repo_id):
         validate_repo_id(repo_id)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         head = _prepare_branch(api, repo_id, private, revision, tag)
+        operations = _operations(publication, {file.rfilename for file in head.siblings or []})
+        for operation in operations:
+            # Several at once would be sent by threads, which Ctrl-C waits for.
+            if isinstance(operation, CommitOperationAdd) and not operation.path_in_repo.endswith((*TEXT, ".py")):
+                api.preupload_lfs_files(repo_id, additions=[operation], revision=revision, free_memory=False)
+    with explained(repo_id, partial(_describe_outcome, api, repo_id, revision, head.sha)):
         commit = api.create_commit(
             repo_id,
-            operations=_operations(publication, {file.rfilename for file in head.siblings or []}),
+            operations=operations,
             commit_message=commit_message,
             revision=revision,
             parent_commit=head.sha,
@@ -198,8 +227,13 @@ def push(
             )
         except PublishError as error:
             raise PublishError(f"{repo_id} was uploaded as commit {commit.oid}, but: {error}") from error
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{repo_id} was uploaded as commit {commit.oid}, but not looked at"
+                + (f" and not tagged {tag}." if tag else ".")
+            ) from None
     if tag is not None:
-        with _explained(repo_id):
+        with explained(repo_id, lambda: f"Commit {commit.oid} was published, but has no tag"):
             api.create_tag(repo_id, tag=tag, revision=commit.oid)
     return commit
 
@@ -222,46 +256,29 @@ def _prepare_branch(
     return api.model_info(repo_id, revision=revision)
 
 
+def _describe_outcome(api: HfApi, repo_id: str, revision: str | None, before: str | None) -> str:
+    """After a commit that was not answered, whether it was made."""
+    try:
+        now = api.model_info(repo_id, revision=revision, timeout=time_limit() / 4).sha
+    except (OSError, httpx.HTTPError):
+        return "Whether it was published is unknown"
+    return "Nothing was published" if now == before else f"{repo_id} has a new commit {now}"
+
+
 def _operations(publication: Publication, remote: set[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
     files = publication.files
     if publication.card_is_generated and CARD in remote:
         files.pop(CARD)
     stale = {name for name in remote if "/" not in name and name.endswith((".safetensors", SAFE_WEIGHTS_INDEX_NAME))}
+    additions = [CommitOperationAdd(name, publication.folder / name) for name in files]
+    sent = {addition.path_in_repo: addition.upload_info.sha256.hex() for addition in additions}
+    for name, checked in publication.hashes.items():
+        if sent.get(name) != checked:
+            raise PublishError(f"{name} has changed since it was checked; nothing was published. Publish again.")
     return [
-        *(CommitOperationAdd(name, publication.folder / name) for name in files),
+        *additions,
         *(CommitOperationDelete(name) for name in sorted(stale - files.keys())),
     ]
-
-
-@contextmanager
-def _explained(repo_id: str) -> Iterator[None]:
-    """Turns what the Hub's client raises into a message with the way out."""
-    try:
-        yield
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError) as error:
-        raise PublishError(_explain(repo_id, error)) from error
-    except (RuntimeError, OSError) as error:  # a connection that broke, in the words of whichever layer noticed
-        raise PublishError(
-            f"The upload to {repo_id} was interrupted ({error.__cause__ or error}). Nothing was published; run the "
-            "same command again: what has been sent is not sent twice."
-        ) from error
-
-
-def _explain(repo_id: str, error: Exception) -> str:
-    if isinstance(error, HFValidationError):
-        return f"{repo_id!r} is no name of a repository: {error}"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status == 401:
-        return "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token."
-    if status == 403:
-        return f"Your token may not write to {repo_id}. Use a write token of its owner, or a name of your own."
-    if status == 412:
-        return (
-            f"Somebody else committed to {repo_id} meanwhile; nothing of yours was committed. Look at what changed "
-            "and publish again."
-        )
-    message = getattr(error, "server_message", None) or str(error).strip().splitlines()[0]
-    return f"The Hub refused to publish {repo_id}: {message}"
 
 
 def _add_code(staging: Path, config: dict[str, Any]) -> None:
@@ -295,8 +312,8 @@ def _complete_license(source: dict[str, Any], api: HfApi) -> None:
     if not is_repository(source) or "license" in source:
         return
     try:
-        card = api.model_info(source["name"]).card_data
-    except (HfHubHTTPError, OSError) as error:
+        card = api.model_info(source["name"], timeout=time_limit()).card_data
+    except (OSError, httpx.HTTPError) as error:
         logger.warning(f"The card states no licence: that of {source['name']} cannot be looked up ({error}).")
         return
     if card is not None and card.license:
@@ -323,8 +340,15 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> bool:
+    """False on a file system, or for a Windows account, without symbolic links."""
     try:
         target.symlink_to(source.resolve())
-    except OSError:  # a file system, or a Windows account, without symbolic links
-        shutil.copyfile(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

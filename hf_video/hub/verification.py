@@ -11,6 +11,7 @@ from typing import Any
 import hf_video
 
 from .checks import PublishError
+from .connection import time_limit
 
 PROGRAM = Path(__file__).with_name("loading_check.py")
 
@@ -47,7 +48,7 @@ def verify(
             environment["PYTHONPATH"] = str(Path(hf_video.__file__).parents[1])
         # -P: modules beside the program must not hide others of the same name.
         process = subprocess.run(
-            [sys.executable, "-P", str(PROGRAM), source, revision or "", mode],
+            [sys.executable, "-P", str(PROGRAM), source, revision or "", mode, str(time_limit())],
             env=environment,
             cwd=home,
             capture_output=True,

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-from huggingface_hub import get_session
-from huggingface_hub.utils import httpx
 from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
 from .video_decoding import VideoFileReader, VideoReadError
+from .video_downloading import download_video, public_url
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
@@ -213,7 +212,7 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
         raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
     source: str | BinaryIO
     if isinstance(video, str) and video.startswith(("http://", "https://")):
-        source, name = io.BytesIO(_download(video)), video
+        source, name = download_video(video), public_url(video)
     elif isinstance(video, (str, os.PathLike)):
         source = name = os.fspath(video)
         if os.path.isdir(source):
@@ -232,15 +231,6 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
     if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
         return _TorchcodecReader(source, name)
     return VideoFileReader(source, name)
-
-
-def _download(url: str) -> bytes:
-    try:
-        response = get_session().get(url, follow_redirects=True)
-        response.raise_for_status()
-    except httpx.HTTPError as error:
-        raise VideoReadError(f"{url} cannot be downloaded: {error}") from error
-    return response.content
 
 
 def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:

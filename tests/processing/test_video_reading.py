@@ -4,17 +4,15 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 import torch
-from huggingface_hub.utils import httpx
 from PIL import Image
 from transformers.utils import is_torchcodec_usable
 
-from hf_video.processing import VideoReadError, probe_video, read_video, video_decoding, video_reading
+from hf_video.processing import VideoReadError, probe_video, read_video, video_decoding
 
 from ..video_files import (
     H264,
@@ -191,19 +189,6 @@ def test_bytes_and_file_objects(video, frames):
         file.seek(100)
         assert np.array_equal(read_video(file, choose(33))[0][0], frames[33])
         assert not file.closed
-
-
-def test_urls_are_downloaded(video, frames, monkeypatch):
-    def get(url, follow_redirects):
-        request = httpx.Request("GET", url)
-        if url.endswith("video.mp4"):
-            return httpx.Response(200, content=Path(video).read_bytes(), request=request)
-        return httpx.Response(404, request=request)
-
-    monkeypatch.setattr(video_reading, "get_session", lambda: SimpleNamespace(get=get))
-    assert np.array_equal(read_video("https://example.org/video.mp4", choose(33))[0][0], frames[33])
-    with pytest.raises(VideoReadError, match="https://example.org/none.mp4 cannot be downloaded.*404"):
-        read_video("https://example.org/none.mp4")
 
 
 def test_folders_of_frames_in_natural_order(tmp_path):

@@ -1,0 +1,83 @@
+"""Requests to the Hub while publishing: within limits of time, and failures in sentences with the way out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import httpx
+
+from .checks import PublishError
+
+# A Hub at work on a large commit is silent for longer than one that sends a file.
+SHORTEST_LIMIT = 60.0
+AGAIN = "run the same command again: what has been sent is not sent twice."
+
+
+def time_limit() -> float:
+    """How long the Hub may be silent, in seconds; `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub makes it longer."""
+    return max(SHORTEST_LIMIT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+@contextmanager
+def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothing was published") -> Iterator[None]:
+    """Limits the time that requests wait, and turns what the Hub's client raises into messages with the way out.
+
+    Args:
+        repo_id: what the requests are about.
+        describe_outcome: called when a connection broke, says what has become of the repository.
+
+    Raises:
+        PublishError: the Hub refused, was silent for too long, or the connection broke.
+        KeyboardInterrupt: with what to do, in place of a plain one.
+    """
+    try:
+        with _limited_waiting():
+            yield
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError) as error:
+        raise PublishError(_explain_refusal(repo_id, error)) from error
+    # A connection that broke, in the words of whichever layer noticed.
+    except (RuntimeError, OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        reason = str(cause) or type(cause).__name__
+        if isinstance(cause, httpx.TimeoutException):
+            reason = f"the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
+        raise PublishError(
+            f"The upload to {repo_id} was interrupted ({reason}). {describe_outcome()}; {AGAIN}"
+        ) from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"To go on with the upload to {repo_id}, {AGAIN}") from None
+
+
+@contextmanager
+def _limited_waiting() -> Iterator[None]:
+    """huggingface_hub waits without end for the answers to most requests, some of which insist on it."""
+    hooks = get_session().event_hooks["request"]
+
+    def limit(request: httpx.Request) -> None:
+        wanted = request.extensions.get("timeout", {})
+        limits = httpx.Timeout(time_limit()).as_dict()
+        request.extensions["timeout"] = limits | {name: wait for name, wait in wanted.items() if wait is not None}
+
+    hooks.append(limit)
+    try:
+        yield
+    finally:
+        hooks.remove(limit)
+
+
+def _explain_refusal(repo_id: str, error: Exception) -> str:
+    if isinstance(error, HFValidationError):
+        return f"{repo_id!r} is no name of a repository: {error}"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token."
+    if status == 403:
+        return f"Your token may not write to {repo_id}. Use a write token of its owner, or a name of your own."
+    if status == 412:
+        return (
+            f"Somebody else committed to {repo_id} meanwhile, or the answer to your own commit was lost. Look at what "
+            "changed and publish again."
+        )
+    message = getattr(error, "server_message", None) or str(error).strip().splitlines()[0]
+    return f"The Hub refused to publish {repo_id}: {message}"

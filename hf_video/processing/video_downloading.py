@@ -1,0 +1,139 @@
+"""Fetching the video of a URL into memory, within limits of time and size.
+
+`HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub, in seconds, is how long a server may let one wait: for the connection,
+for the first byte, and for each next one. `HF_VIDEO_MAX_DOWNLOAD_SIZE`, in bytes, is how large a video may be.
+"""
+
+import io
+import os
+import re
+import time
+from contextlib import closing
+from typing import Any
+
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import httpx, tqdm
+
+from .video_decoding import VideoReadError
+
+SIZE_VARIABLE = "HF_VIDEO_MAX_DOWNLOAD_SIZE"
+# More than an hour of full HD. It is held in memory.
+DEFAULT_MAX_SIZE = 4 * 2**30
+# As browsers and huggingface_hub.
+_MAX_REDIRECTS = 20
+# In bytes a second: a server that sends less over the whole time limit has stalled as well.
+_SLOWEST = 1024
+# In seconds: downloads that take less show no progress.
+_MOMENT = 1.0
+
+
+def download_video(url: str) -> io.BytesIO:
+    """
+    Fetch a video into memory. On a terminal, progress is shown of what takes more than a moment.
+
+    Args:
+        url (`str`):
+            Of `http` or `https`. At most 20 redirects are followed.
+
+    Returns:
+        `io.BytesIO`: the file, at its start.
+
+    Raises:
+        `VideoReadError`: when the URL is none, the server cannot be reached, refuses, stalls or breaks off, the video
+            is larger than allowed, or huggingface_hub is in offline mode.
+        `ValueError`: when `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
+    """
+    name, max_size, seconds = public_url(url), _read_max_size(), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    try:
+        with closing(_request(url, seconds)) as response:
+            if not response.is_success:
+                status = f"{response.status_code} {response.reason_phrase}".strip()
+                raise VideoReadError(
+                    f"{name} cannot be downloaded: the server answers {status}. Check the address, or download the "
+                    "file yourself and give its path."
+                )
+            return _receive(response, name, max_size, seconds)
+    except httpx.TimeoutException as error:
+        raise VideoReadError(_stalled(name, seconds)) from error
+    except OfflineModeIsEnabled as error:
+        raise VideoReadError(
+            f"{name} cannot be downloaded in offline mode. Unset HF_HUB_OFFLINE, or give the path of a file."
+        ) from error
+    except httpx.TooManyRedirects as error:
+        raise VideoReadError(
+            f"{name} cannot be downloaded: it redirects more than {_MAX_REDIRECTS} times. Check the address."
+        ) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
+        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
+    except httpx.HTTPError as error:
+        raise VideoReadError(
+            f"{name} cannot be downloaded: {error}. Check the address and the network, or give the path of a file."
+        ) from error
+
+
+def public_url(url: str) -> str:
+    """What to call a URL in messages: without user, password and query, which may hold keys."""
+    bare, mark, _ = re.sub(r"(?<=//)[^/?#]*(:[^?#]*)?@", "", url).partition("?")
+    return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
+
+
+def _request(url: str, seconds: float) -> Any:
+    """The open response of the last redirect."""
+    session = get_session()
+    # Videos are compressed already.
+    headers = {"Accept-Encoding": "identity"}
+    request = session.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
+    # Not followed by the client, which reads the body of every redirect, however long.
+    for _ in range(_MAX_REDIRECTS + 1):
+        response = session.send(request, stream=True, follow_redirects=False)
+        if response.next_request is None:
+            return response
+        response.close()
+        request = response.next_request
+    raise httpx.TooManyRedirects("", request=request)
+
+
+def _receive(response: Any, name: str, max_size: int, seconds: float) -> io.BytesIO:
+    video = io.BytesIO()
+    is_encoded = "Content-Encoding" in response.headers
+    size = None if is_encoded else int(response.headers.get("Content-Length", 0)) or None
+    if size is not None and size > max_size:
+        raise VideoReadError(_too_large(name, max_size))
+    window_start, window_bytes = time.monotonic(), 0
+    # Not shown where there is no terminal.
+    progress = tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None)
+    with progress:
+        for piece in response.iter_bytes():
+            if video.tell() + len(piece) > max_size:
+                raise VideoReadError(_too_large(name, max_size))
+            video.write(piece)
+            progress.update(len(piece))
+            elapsed = time.monotonic() - window_start
+            if elapsed > seconds:
+                if response.num_bytes_downloaded - window_bytes < _SLOWEST * elapsed:
+                    raise VideoReadError(_stalled(name, seconds))
+                window_start, window_bytes = time.monotonic(), response.num_bytes_downloaded
+    video.seek(0)
+    return video
+
+
+def _stalled(name: str, seconds: float) -> str:
+    return (
+        f"{name} cannot be downloaded: the server sent nothing, or next to nothing, for {seconds} s. Try again, wait "
+        "longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, or download the file yourself and give its path."
+    )
+
+
+def _too_large(name: str, max_size: int) -> str:
+    return (
+        f"{name} cannot be downloaded: it is larger than {max_size:,} bytes. Allow more with {SIZE_VARIABLE}=BYTES, "
+        "or download the file yourself and give its path."
+    )
+
+
+def _read_max_size() -> int:
+    text = os.environ.get(SIZE_VARIABLE) or str(DEFAULT_MAX_SIZE)
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{SIZE_VARIABLE}={text!r} must be a positive number of bytes.")
+    return int(text)
