@@ -162,20 +162,22 @@ class VideoFileReader:
         return packets, first_frame
 
     def _index_packets(self, packets: list[_Packet]) -> None:
-        shown = sorted((packet for packet in packets if not packet.is_discard), key=lambda packet: packet.time)
-        self._times = np.array([packet.time for packet in shown], dtype=np.int64)
-        self._end_time = int(self._times[-1]) + (shown[-1].duration or self._mean_duration())
+        times = np.array([packet.time for packet in packets], dtype=np.int64)
+        is_discarded = np.array([packet.is_discard for packet in packets])
+        starts = np.flatnonzero([packet.is_keyframe for packet in packets])
+        order = np.argsort(times)
+        order = order[~is_discarded[order]]
+        self._times = times[order]
+        self._end_time = int(self._times[-1]) + (packets[order[-1]].duration or self._mean_duration())
         # Decoding can start from these, rising.
-        self._key_times = np.sort([packet.time for packet in packets if packet.is_keyframe])
-        self._decode_order = {packet.time: place for place, packet in enumerate(packets)}
-        self._discarded = {packet.time for packet in packets if packet.is_discard}
-        self._discarded = {packet.time for packet in packets if packet.is_discard}
+        self._key_times = np.sort(times[starts])
+        self._decode_order = {time: place for place, time in enumerate(times.tolist())}
+        self._discarded = set(times[is_discarded].tolist())
         # Groups of pictures whose times rise in the order of decoding, although the decoder reorders: either there is
         # nothing to reorder, or the times are wrong.
         self._in_doubt = np.zeros(len(packets), dtype=bool)
         if self._reorder_depth:
-            falls = np.diff([packet.time for packet in packets], prepend=packets[0].time) < 0
-            starts = np.flatnonzero([packet.is_keyframe for packet in packets])
+            falls = np.diff(times, prepend=times[0]) < 0
             falls[starts] = False
             sizes = np.diff(starts, append=len(packets))
             self._in_doubt = np.repeat((np.add.reduceat(falls, starts) == 0) & (sizes > 1), sizes)
@@ -392,11 +394,11 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
     times = [packet.time for packet in packets]
     if None in times or len(set(times)) < len(times):
         return False
-    # Packets stand in the order of decoding, frames come out no earlier, and no later than the decoder can hold back.
-    decode_times = [packet.decode_time for packet in packets if packet.decode_time is not None]
-    if any(later <= time for time, later in pairwise(decode_times)):
-        return False
-    if any(packet.decode_time is not None and packet.decode_time > packet.time for packet in packets):
+    # Packets stand in the order of decoding; frames are shown no earlier than decoded, and no later than the decoder
+    # can hold them back.
+    stamped = [packet for packet in packets if packet.decode_time is not None]
+    decode_times = np.array([packet.decode_time for packet in stamped])
+    if (np.diff(decode_times) <= 0).any() or (decode_times > [packet.time for packet in stamped]).any():
         return False
     if (np.argsort(times) > np.arange(len(times)) + stream.codec_context.reorder_depth).any():
         return False
