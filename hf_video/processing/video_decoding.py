@@ -22,6 +22,7 @@ from itertools import islice, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, read_sequence_parameters, read_slice_header
 
@@ -350,16 +351,31 @@ class VideoFileReader:
         return {i: frame for i, frame in frames.items() if is_sound(i)}, bool(damaged)
 
 
+def largest_frame() -> int | None:
+    """Pixels that a frame may have: twice `PIL.Image.MAX_IMAGE_PIXELS`, where PIL refuses images; `None` for any."""
+    return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
+def tell_largest_frame() -> str:
+    """The end of a message for a frame that is too large."""
+    return (
+        f"at most {largest_frame():,} pixels are read, to not run out of memory: "
+        "twice PIL.Image.MAX_IMAGE_PIXELS, which you can set higher for a file that you trust."
+    )
+
+
 @contextmanager
 def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> Iterator[tuple[Any, Any]]:
     """The container and its first video stream, the only one that is read."""
     if not isinstance(source, str):
         source.seek(0)
+    limit = largest_frame()
+    codec_options = {} if limit is None else {"max_pixels": str(limit)}
     try:
         container = av.open(
             f"file:{source}" if isinstance(source, str) else source,
             # A playlist that poses as a video must not make FFmpeg fetch what it lists from the network.
-            options={"protocol_whitelist": "file"},
+            options={"protocol_whitelist": "file"} | codec_options,
             metadata_errors="replace",
         )
     except (av.FFmpegError, OSError) as error:
@@ -375,6 +391,10 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         stream = videos[0]
         if stream.codec_context is None:
             raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
+        width, height = stream.codec_context.width, stream.codec_context.height
+        if limit is not None and width * height > limit:
+            raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
+        stream.codec_context.options = codec_options
         for other in container.streams:
             if other is not stream:
                 other.discard = av.stream.Discard.all
@@ -383,6 +403,12 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         stream.thread_count = 0 if threaded else 1
         try:
             yield container, stream
+        except av.error.ArgumentError as error:
+            if limit is None:
+                raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
+            raise VideoReadError(
+                f"{name} cannot be read: {error.strerror}. If frames are large: {tell_largest_frame()}"
+            ) from error
         except av.FFmpegError as error:
             raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
 
