@@ -44,11 +44,10 @@ CONTAINERS = {
     "ts": ("mpegts", {}),
     "flv": ("flv", {}),
     "avi": ("avi", {}),
-    "nut": ("nut", {}),
 }
 _CONTAINERS_OF = {
-    "h264": ("mp4", "fragmented.mp4", "mov", "mkv", "ts", "flv", "avi", "nut"),
-    "hevc": ("mp4", "fragmented.mp4", "mov", "mkv", "ts"),
+    "h264": ("mp4", "fragmented.mp4", "mkv", "ts", "flv", "avi"),
+    "hevc": ("mp4", "mkv", "ts"),
     "vp9": ("webm", "mkv", "mp4"),
     "vp8": ("webm", "mkv"),
     "mpeg4": ("avi", "mp4", "mkv"),
@@ -88,7 +87,7 @@ def make_pictures() -> np.ndarray:
 
 @cache
 def _encode(name: str) -> bytes:
-    """The stream in a Matroska or MP4 file with sound times."""
+    """The stream in a NUT file with sound times."""
     codec, options = STREAMS[name]
     file = io.BytesIO()
     with av.open(file, "w", format="nut") as container:

@@ -16,11 +16,12 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from huggingface_hub import get_session
 from huggingface_hub.utils import httpx
+from PIL import Image
 from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
-from .video_decoding import VideoFileReader, VideoReadError
+from .video_decoding import VideoFileReader, VideoReadError, tell_largest_frame
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
@@ -168,6 +169,8 @@ class _FrameFolder:
     def _load(self, frame: int) -> np.ndarray:
         try:
             return np.asarray(load_image(str(self.paths[frame])))
+        except Image.DecompressionBombError as error:
+            raise VideoReadError(f"{self.paths[frame]} is too large; {tell_largest_frame()}") from error
         except (OSError, ValueError) as error:
             raise VideoReadError(f"{self.paths[frame]} cannot be read as an image: {error}") from error
 

@@ -1,6 +1,7 @@
 """Reading single frames of odd and damaged files against decoding them from start to end."""
 
 import io
+from itertools import pairwise
 
 import av
 import numpy as np
@@ -15,7 +16,7 @@ from ..video_corpus import NUM_FRAMES, STREAMS, damaged_variants, readable_varia
 
 def choices(num_frames):
     """Which frames to read: each of some alone, a rising set, all, and some twice out of order."""
-    yield from ([i] for i in range(0, num_frames, 3))
+    yield from ([i] for i in range(0, num_frames, 7))
     yield [1, num_frames // 2, num_frames - 1]
     yield list(range(num_frames))
     yield [num_frames - 1, 0, num_frames // 3, 0]
@@ -26,19 +27,21 @@ def read(data, indices, **kwargs):
 
 
 def decode(data):
-    """What the decoder gives for a whole file in its order, and whether it reports damage: without our code."""
-    pictures, is_damaged = [], False
+    """What the decoder gives for a whole file in its order, whether their times rise, and whether it reports damage:
+    without our code."""
+    pictures, times, is_damaged = [], [], False
     with av.open(io.BytesIO(data)) as container:
-        stream = container.streams.video[0]
-        for packet in container.demux(stream):
+        for packet in container.demux(video=0):
             is_damaged = is_damaged or packet.is_corrupt
             try:
-                frames = stream.decode(packet)
+                frames = packet.decode()
             except av.FFmpegError:
                 frames, is_damaged = [], True
             is_damaged = is_damaged or any(frame.is_corrupt for frame in frames)
+            times += [frame.pts for frame in frames]
             pictures += [frame.to_ndarray(format="rgb24") for frame in frames]
-    return pictures, is_damaged
+    does_rise = None not in times and all(earlier < later for earlier, later in pairwise(times))
+    return pictures, does_rise, is_damaged
 
 
 BACKENDS = [
@@ -62,18 +65,24 @@ def readable():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stream_name", STREAMS)
 def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, backend):
-    wrong = []
+    wrong, num_refused, num_files = [], 0, 0
     for name, data in readable:
         if not name.startswith(f"{stream_name}, "):
             continue
-        expected, is_damaged = decode(data)
+        expected, does_rise, is_damaged = decode(data)
         assert not is_damaged, name
+        num_files += 1
+        # Frames whose times fall where those of packets do not say so are refused at worst.
+        may_be_refused = not does_rise and "as_decoded" not in name
         for indices in choices(len(expected)):
             try:
                 if not np.array_equal(read(data, indices, backend=backend), [expected[i] for i in indices]):
                     wrong.append((name, indices))
             except VideoReadError as error:
-                wrong.append((name, indices, str(error)))
+                num_refused += may_be_refused
+                if not may_be_refused:
+                    wrong.append((name, indices, str(error)))
+    assert num_files and num_refused < num_files
     assert not wrong, f"{len(wrong)}: {wrong[:20]}"
 
 
@@ -93,7 +102,7 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
             pass
         try:
             pictures = streamed if is_whole else decode(data)[0]
-        except av.FFmpegError:
+        except (av.FFmpegError, IndexError):
             pictures = []
         place = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
         seen = {}
