@@ -27,13 +27,14 @@ def encode_video(
     fps: int = 30,
     times: Iterable[int] | None = None,
     rotation: int = 0,
+    flips: dict[str, bool] | None = None,
     codec_options: dict[str, str] | None = None,
     container_options: dict[str, str] | None = None,
 ) -> str:
     """Encode RGB frames (num_frames, height, width, 3) uint8; the container follows from the name of the file.
 
     `times` are presentation times in units of 1 / `fps`, for a variable frame rate. `rotation` is the angle in degrees
-    by which players turn the video counter-clockwise.
+    by which players turn the video counter-clockwise; `flips` (`hflip`, `vflip`) say how they mirror it then.
     """
     frames = make_frames() if frames is None else frames
     with av.open(os.fspath(path), "w", options=dict(container_options or {})) as container:
@@ -42,8 +43,8 @@ def encode_video(
         )
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
-        if rotation:
-            stream.set_display_rotation(rotation)
+        if rotation or flips:
+            stream.set_display_rotation(rotation, **(flips or {}))
         for frame, time in zip(frames, times if times is not None else range(len(frames)), strict=True):
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             picture.pts, picture.time_base = time, Fraction(1, fps)

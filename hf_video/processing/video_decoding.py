@@ -5,6 +5,10 @@ where decoding can start. Each wanted frame is then decoded from the key frame b
 presentation time, never by counting what the decoder puts out after a seek, so a seek that misses is noticed, and
 answered by decoding from the start.
 
+The frames of a file are those that decoding it from start to end gives, in that order. Packet times can be wrong, as
+in an AVI that became an MP4: so what the decoder puts out must be the frames of all packets that it was given, rising
+in time. Where it is not, times are left aside and frames are counted from the start.
+
 What happens to broken files: one that breaks off raises `VideoReadError`, as far as its container lets that be seen
 (a Matroska or MPEG-TS file may end anywhere); a frame that depends on data that the decoder finds damaged raises it,
 too, and the others stay readable. Files whose packets do not tell the frames are refused for any damage. No frame is
@@ -18,6 +22,9 @@ from itertools import islice, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from PIL import Image
+
+from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, read_sequence_parameters, read_slice_header
 
 try:
     import av
@@ -35,6 +42,8 @@ _TEXT_FORMATS = ("tty", "hls", "concat")
 _FRAMES_WORTH_A_SEEK = 8
 # From this many frames per seek on, decoder threads gain more than they cost.
 _FRAMES_WORTH_THREADS = 100
+# Frames that a decoder may hold back before it puts one out: H.264 and HEVC allow 16, each thread holds one more.
+_MOST_HELD_BACK = 64
 # Frames per second where a file states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
 
@@ -51,6 +60,7 @@ class _Packet(NamedTuple):
 
     time: int
     duration: int
+    decode_time: int | None
     is_keyframe: bool
     is_discard: bool
     is_corrupt: bool
@@ -82,10 +92,14 @@ class VideoFileReader:
         with open_stream(source, name) as (container, stream):
             packets, first_frame = self._read_packets(container, stream)
             self.height, self.width = first_frame.height, first_frame.width
-            if round(first_frame.rotation / 90) % 2:
+            if find_orientation(first_frame)[0]:
                 self.height, self.width = self.width, self.height
             self._time_base = stream.time_base
             self._rate = stream.average_rate or _DEFAULT_RATE
+            self._reorder_depth = stream.codec_context.reorder_depth
+            # H.264 marks the frames that no other frame depends on; they are decoded only where they are needed.
+            skips = stream.codec_context.codec.canonical_name == "h264"
+            self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
             seekable = _packets_tell_frames(container, stream, packets)
         if not seekable:
             self._index_by_decoding()
@@ -138,7 +152,7 @@ class VideoFileReader:
                     first_frame = next(iter(_decode(stream, packet) or ()), None)
                 if packet.size:
                     flags = (packet.is_keyframe, packet.is_discard, packet.is_corrupt)
-                    packets.append(_Packet(packet.pts, packet.duration or 0, *flags))
+                    packets.append(_Packet(packet.pts, packet.duration or 0, packet.dts, *flags))
             breaks_off = bool(packets) and packets[-1].is_corrupt
         except av.error.InvalidDataError:
             breaks_off = True
@@ -149,12 +163,25 @@ class VideoFileReader:
         return packets, first_frame
 
     def _index_packets(self, packets: list[_Packet]) -> None:
-        shown = sorted(packet for packet in packets if not packet.is_discard)
-        self._times = np.array([packet.time for packet in shown], dtype=np.int64)
-        self._end_time = int(self._times[-1]) + (shown[-1].duration or self._mean_duration())
+        times = np.array([packet.time for packet in packets], dtype=np.int64)
+        is_discarded = np.array([packet.is_discard for packet in packets])
+        starts = np.flatnonzero([packet.is_keyframe for packet in packets])
+        order = np.argsort(times)
+        order = order[~is_discarded[order]]
+        self._times = times[order]
+        self._end_time = int(self._times[-1]) + (packets[order[-1]].duration or self._mean_duration())
         # Decoding can start from these, rising.
-        self._key_times = np.sort([packet.time for packet in packets if packet.is_keyframe])
-        self._decode_order = {packet.time: place for place, packet in enumerate(packets)}
+        self._key_times = np.sort(times[starts])
+        self._decode_order = {time: place for place, time in enumerate(times.tolist())}
+        self._discarded = set(times[is_discarded].tolist())
+        # Groups of pictures whose times rise in the order of decoding, although the decoder reorders: either there is
+        # nothing to reorder, or the times are wrong.
+        self._in_doubt = np.zeros(len(packets), dtype=bool)
+        if self._reorder_depth:
+            falls = np.diff(times, prepend=times[0]) < 0
+            falls[starts] = False
+            sizes = np.diff(starts, append=len(packets))
+            self._in_doubt = np.repeat((np.add.reduceat(falls, starts) == 0) & (sizes > 1), sizes)
 
     def _index_by_decoding(self) -> None:
         with open_stream(self.source, self.name, threaded=True) as (container, stream):
@@ -186,10 +213,23 @@ class VideoFileReader:
         return self._decode_order[self._key_time(frame)]
 
     def _decode_by_counting(self, numbers: list[int]) -> dict[int, np.ndarray]:
-        chosen = set(numbers)
+        chosen, last = set(numbers), numbers[-1]
+        if self._decode_order:
+            # Only the whole file shows whether it has as many frames as packets.
+            last = len(self)
+        frames: dict[int, np.ndarray] = {}
+        count = 0
         with open_stream(self.source, self.name, threaded=True) as (container, stream):
-            in_order = enumerate(islice(decode_in_order(container, stream, self.name), numbers[-1] + 1))
-            return {i: to_rgb(frame) for i, frame in in_order if i in chosen}
+            for frame in islice(decode_in_order(container, stream, self.name), last + 1):
+                if count in chosen:
+                    frames[count] = to_rgb(frame)
+                count += 1
+        if self._decode_order and count != len(self):
+            raise VideoReadError(
+                f"{self.name} is damaged: it has packets for {len(self)} frames, but gives {count}; "
+                "copy or download it again."
+            )
+        return frames
 
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:
         runs: list[list[int]] = []
@@ -202,27 +242,43 @@ class VideoFileReader:
         frames: dict[int, np.ndarray] = {}
         with open_stream(self.source, self.name, length > _FRAMES_WORTH_THREADS * len(runs)) as (container, stream):
             for run in runs:
-                key_time = self._key_time(run[0])
-                try:
-                    container.seek(key_time, stream=stream)
-                except av.FFmpegError:
-                    break
-                frames |= self._decode_run(container, stream, key_time, run)
+                for skips in (True, False) if self._sequence else (False,):
+                    key_time = self._key_time(run[0])
+                    try:
+                        container.seek(key_time, stream=stream)
+                    except av.FFmpegError:
+                        break
+                    found, _ = self._decode_run(container, stream, key_time, run, skips)
+                    frames |= found
+                    if len(found) == len(run):
+                        break
         missing = [i for i in numbers if i not in frames]
         if missing:
             # Damage, a seek that missed, or a key frame that decoding cannot start from: starting over settles it.
             with open_stream(self.source, self.name) as (container, stream):
-                frames |= self._decode_run(container, stream, None, missing)
+                found, is_damaged = self._decode_run(container, stream, None, missing, False)
+            if not found and not is_damaged and all(self._in_doubt[self._place(i)] for i in missing):
+                return self._decode_by_counting(numbers)
+            frames |= found
         return frames
 
-    def _decode_run(self, container: Any, stream: Any, key_time: int | None, run: list[int]) -> dict[int, np.ndarray]:
+    def _decode_run(
+        self, container: Any, stream: Any, key_time: int | None, run: list[int], skips: bool
+    ) -> tuple[dict[int, np.ndarray], bool]:
         """Those frames of `run` that can be decoded undamaged from the packet shown at `key_time` on, or from where
-        the container stands."""
+        the container stands; and whether there is damage. With `skips`, H.264 frames that are not
+        needed are left out."""
         wanted = {int(self._times[i]): i for i in run}
+        first_place = 0 if key_time is None else self._decode_order[key_time]
         last_place = max(self._place(i) for i in run)
-        # H.264 marks the frames that no other frame depends on; they are decoded only where they are needed.
-        skips = stream.codec_context.codec.canonical_name == "h264"
+        in_doubt = self._in_doubt[first_place : last_place + 1].any()
+        skips = skips and not in_doubt
         needed = {*wanted, key_time}
+        headers: list[SliceHeader | None] = []
+        starts: list[bool] = []
+        times: list[int] = []
+        given: list[int] = []
+        shown: list[int] = []
         frames: dict[int, np.ndarray] = {}
         damaged: list[int] = []
         started = key_time is None
@@ -235,19 +291,33 @@ class VideoFileReader:
                 damaged.append(place)
             for frame in decoded or ():
                 entered = entered or frame.pts == key_time
+                if entered:
+                    shown.append(frame.pts)
                 if frame.is_corrupt:
                     damaged.append(self._decode_order.get(frame.pts, place))
                 elif frame.pts in wanted:
                     frames[wanted[frame.pts]] = to_rgb(frame)
 
+        stream.codec_context.skip_frame = "DEFAULT"
         for packet in container.demux(stream):
             place = self._decode_order.get(packet.pts, -1)
             started = started or packet.pts == key_time
             if started and place >= 0:
+                times.append(packet.pts)
+                if self._sequence:
+                    headers.append(read_slice_header(memoryview(packet), self._sequence))
+                    starts.append(packet.is_keyframe)
+                is_needed = not skips or packet.pts in needed
                 if skips:
-                    stream.codec_context.skip_frame = "DEFAULT" if packet.pts in needed else "NONREF"
+                    if headers[-1] is None:
+                        return {}, False
+                    stream.codec_context.skip_frame = "DEFAULT" if is_needed else "NONREF"
+                if is_needed or headers[-1].is_reference:
+                    given.append(packet.pts)
                 decode(packet, place)
-            if place >= last_place:
+            # Where times are in doubt, the wanted frames must come out by themselves, before the decoder is drained.
+            last_try = last_place + _MOST_HELD_BACK
+            if place >= last_place and (not in_doubt or len(frames) == len(run) or place >= last_try):
                 break
         # Draining also brings out the frames that the wanted ones depend on, and with them their damage.
         decode(None, last_place)
@@ -257,15 +327,41 @@ class VideoFileReader:
             is_key = self._key_times != key_time
             is_key[0] = True
             self._key_times = self._key_times[is_key]
-            return {}
+            return {}, bool(damaged)
         if damaged and stream.thread_type & av.codec.context.ThreadType.FRAME:
             # Threads report damage late, when its place is no longer known.
-            return {}
+            return {}, True
+        if self._sequence:
+            # The decoder makes up the frames that a gap stands for, and says nothing.
+            damaged += [self._decode_order[times[i]] for i in find_gaps(headers, starts, self._sequence)]
+            if skips and not are_shown_in_order(headers, times, self._sequence):
+                return {}, bool(damaged)
+        expected = sorted(t for t in given if t not in self._discarded and (key_time is None or t >= key_time))
+        if shown != expected:
+            # Damage takes away frames from where it is on. It does not change the order of the others.
+            lost = set(expected).difference(shown)
+            if not damaged or shown != [t for t in expected if t not in lost]:
+                return {}, bool(damaged)
+            if any(self._decode_order[t] < min(damaged) for t in lost):
+                return {}, True
 
         def is_sound(i: int) -> bool:
             return not any(self._key_place(i) <= place <= self._place(i) for place in damaged)
 
-        return {i: frame for i, frame in frames.items() if is_sound(i)}
+        return {i: frame for i, frame in frames.items() if is_sound(i)}, bool(damaged)
+
+
+def largest_frame() -> int | None:
+    """Pixels that a frame may have: twice `PIL.Image.MAX_IMAGE_PIXELS`, where PIL refuses images; `None` for any."""
+    return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
+def tell_largest_frame() -> str:
+    """The end of a message for a frame that is too large."""
+    return (
+        f"at most {largest_frame():,} pixels are read, to not run out of memory: "
+        "twice PIL.Image.MAX_IMAGE_PIXELS, which you can set higher for a file that you trust."
+    )
 
 
 @contextmanager
@@ -273,11 +369,13 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     """The container and its first video stream, the only one that is read."""
     if not isinstance(source, str):
         source.seek(0)
+    limit = largest_frame()
+    codec_options = {} if limit is None else {"max_pixels": str(limit)}
     try:
         container = av.open(
             f"file:{source}" if isinstance(source, str) else source,
             # A playlist that poses as a video must not make FFmpeg fetch what it lists from the network.
-            options={"protocol_whitelist": "file"},
+            options={"protocol_whitelist": "file"} | codec_options,
             metadata_errors="replace",
         )
     except (av.FFmpegError, OSError) as error:
@@ -293,6 +391,10 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         stream = videos[0]
         if stream.codec_context is None:
             raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
+        width, height = stream.codec_context.width, stream.codec_context.height
+        if limit is not None and width * height > limit:
+            raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
+        stream.codec_context.options = codec_options
         for other in container.streams:
             if other is not stream:
                 other.discard = av.stream.Discard.all
@@ -301,36 +403,69 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         stream.thread_count = 0 if threaded else 1
         try:
             yield container, stream
+        except av.error.ArgumentError as error:
+            if limit is None:
+                raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
+            raise VideoReadError(
+                f"{name} cannot be read: {error.strerror}. If frames are large: {tell_largest_frame()}"
+            ) from error
         except av.FFmpegError as error:
             raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) -> bool:
     """Whether a full decode gives the frames of the packets, each at the presentation time of its packet."""
-    codec = stream.codec_context.codec
-    if container.format.name not in _TIMED_CONTAINERS:
-        return False
-    if not codec.intra_only and codec.canonical_name not in _ONE_FRAME_PER_PACKET:
+    if not _has_one_frame_per_packet(container, stream):
         return False
     times = [packet.time for packet in packets]
     if None in times or len(set(times)) < len(times):
+        return False
+    # Packets stand in the order of decoding; frames are shown no earlier than decoded, and no later than the decoder
+    # can hold them back.
+    stamped = [packet for packet in packets if packet.decode_time is not None]
+    decode_times = np.array([packet.decode_time for packet in stamped])
+    if (np.diff(decode_times) <= 0).any() or (decode_times > [packet.time for packet in stamped]).any():
+        return False
+    if (np.argsort(times) > np.arange(len(times)) + stream.codec_context.reorder_depth).any():
         return False
     # Frames shown before the first key frame may or may not be decodable.
     return packets[0].is_keyframe and all(packet.time >= times[0] or packet.is_discard for packet in packets)
 
 
+def _has_one_frame_per_packet(container: Any, stream: Any) -> bool:
+    codec = stream.codec_context.codec
+    one_each = codec.intra_only or codec.canonical_name in _ONE_FRAME_PER_PACKET
+    return one_each and container.format.name in _TIMED_CONTAINERS
+
+
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
     """Every frame from the start to the end; raises `VideoReadError` at the first damage, or where the file ends too
-    early."""
-    breaks_off = False
+    early; at the end, where the decoder has dropped frames without a word."""
+    breaks_off = is_interlaced = False
+    first_time = None
+    # Presentation times of packets whose frames have not come out.
+    held_back: set[int] = set()
     for count, packet in enumerate(container.demux(stream)):
         breaks_off = packet.is_corrupt if packet.size else breaks_off
+        if packet.size and packet.pts is not None and not packet.is_discard:
+            held_back.add(packet.pts)
         decoded = _decode(stream, packet)
         if decoded is None or any(frame.is_corrupt for frame in decoded):
             raise VideoReadError(f"{name} is damaged in or before packet {count}; copy or download it again.")
-        yield from decoded
+        for frame in decoded:
+            first_time = frame.pts if first_time is None else first_time
+            # Fields may have a packet each.
+            is_interlaced = is_interlaced or frame.interlaced_frame
+            held_back.discard(frame.pts)
+            yield frame
     if breaks_off:
         raise VideoReadError(f"{name} is cut off; copy or download it again.")
+    # What is shown before the first frame could be left out because it depends on frames before the file.
+    lost = [time for time in held_back if first_time is not None and time > first_time]
+    if lost and not is_interlaced and _has_one_frame_per_packet(container, stream):
+        raise VideoReadError(
+            f"{name} is damaged: {len(lost)} of its packets gave no frame; copy or download it again."
+        )
 
 
 def _decode(stream: Any, packet: Any) -> list[Any] | None:
@@ -344,5 +479,32 @@ def _decode(stream: Any, packet: Any) -> list[Any] | None:
 def to_rgb(frame: Any) -> np.ndarray:
     """(height, width, 3) uint8, turned upright."""
     # On small frames, starting the threads that are the default takes longer than the work.
-    rgb = frame.reformat(format="rgb24", threads=1).to_ndarray()
-    return np.rot90(rgb, k=round(frame.rotation / 90))
+    return turn_upright(frame.reformat(format="rgb24", threads=1).to_ndarray(), find_orientation(frame))
+
+
+def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
+    """How the display matrix of a frame turns it: whether rows and columns change places, and whether the result is
+    then mirrored left to right and top to bottom (ISO/IEC 14496-12, 6.2.2; the nearest of the eight)."""
+    try:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:
+        # PyAV knows not all kinds of side data; it reads the rotation past them.
+        turns = round(frame.rotation / 90) % 4
+        return turns % 2 == 1, turns in (2, 3), turns in (1, 2)
+    if matrix is None:
+        return False, False, False
+    # x' = a x + c y and y' = b x + d y
+    a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5].tolist()
+    if abs(b) + abs(c) > abs(a) + abs(d):
+        return True, c < 0, b < 0
+    return False, a < 0, d < 0
+
+
+def turn_upright(picture: np.ndarray, orientation: tuple[bool, bool, bool]) -> np.ndarray:
+    """Turn (..., height, width, 3) as `find_orientation` says."""
+    swapped, left_to_right, top_to_bottom = orientation
+    if swapped:
+        picture = np.swapaxes(picture, -3, -2)
+    if left_to_right:
+        picture = picture[..., ::-1, :]
+    return picture[..., ::-1, :, :] if top_to_bottom else picture

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+from PIL import Image
 from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
-from .video_decoding import VideoFileReader, VideoReadError
+from .video_decoding import VideoFileReader, VideoReadError, tell_largest_frame
 from .video_downloading import download_video, public_url
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
@@ -167,6 +168,8 @@ class _FrameFolder:
     def _load(self, frame: int) -> np.ndarray:
         try:
             return np.asarray(load_image(str(self.paths[frame])))
+        except Image.DecompressionBombError as error:
+            raise VideoReadError(f"{self.paths[frame]} is too large; {tell_largest_frame()}") from error
         except (OSError, ValueError) as error:
             raise VideoReadError(f"{self.paths[frame]} cannot be read as an image: {error}") from error
 

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers.utils import is_torchcodec_usable
 
 from hf_video.processing import VideoReadError, probe_video, read_video, video_decoding
+from hf_video.processing.frame_streaming import stream_frames
 
 from ..video_files import (
     H264,
@@ -104,6 +105,35 @@ def test_rotated_videos_come_upright(folder, rotation):
     frames, metadata = read_video(path, choose(5, 0))
     assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
     assert np.abs(frames.astype(int) - upright).max() < 20
+
+
+@pytest.mark.parametrize("flips", [{"hflip": True}, {"vflip": True}])
+@pytest.mark.parametrize("rotation", [0, 90])
+def test_mirrored_videos_come_upright(tmp_path, rotation, flips):
+    picture = np.zeros((48, 64, 3), dtype=np.uint8)
+    picture[:24, :32] = 255
+    path = encode_video(tmp_path / "mirrored.mp4", picture[None].repeat(4, axis=0), rotation=rotation, flips=flips)
+    # Players mirror after they turn.
+    upright = np.rot90(picture, rotation // 90)
+    upright = upright[:, ::-1] if "hflip" in flips else upright[::-1]
+    frames, metadata = read_video(path, choose(2))
+    assert frames.shape[1:] == upright.shape == (metadata.height, metadata.width, 3)
+    for frame in (frames[0], next(stream_frames(path)).image):
+        assert np.abs(frame.astype(int) - upright).max() < 20
+
+
+def test_frames_too_large_for_memory_are_refused_by_the_limit(tmp_path, monkeypatch):
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    Image.new("RGB", (64, 48)).save(folder / "1.png")
+    video = encode_video(tmp_path / "video.mp4")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 48 // 2 - 1)
+    for source in (folder, video):
+        with pytest.raises(VideoReadError, match="PIL.Image.MAX_IMAGE_PIXELS, which you can set higher"):
+            read_video(source)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    for source in (folder, video):
+        assert read_video(source, choose(0))[0].shape == (1, 48, 64, 3)
 
 
 def test_metadata_are_those_of_the_frames(folder, video):
