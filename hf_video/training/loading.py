@@ -107,7 +107,9 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(model)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        file = cached_file(model, CONFIG_NAME)
+        file = cached_file(model, CONFIG_NAME, _raise_exceptions_for_missing_entries=False)
+        if file is None:
+            raise
         content = read_json(file)
         if not isinstance(content, dict):
             raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.") from error
