@@ -206,7 +206,7 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
         ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which is no square: give `img_size`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
         (VIDEO, {"img_size": [32]}, "one number or height and width, got [32]"),
-        (VIDEO, {"img_size": "32"}, "one number or height and width, got '32'"),
+        (VIDEO, {"img_size": "32"}, "img_size must be a number, got '32'"),
         (VIDEO, {"stride": [0, 16]}, "one number or height and width, got [0, 16]"),
         ({**VIDEO, "ssm_cfg": {"expand": 1.3}}, {"ssm_cfg": {"expand": 1.5}}, "expand=1.5, the tensors say 1.28125"),
         ({**VIDEO, "patch_size": [8, 16]}, {"patch_size": 16}, "patch_size=16, the tensors say [8, 16]"),
