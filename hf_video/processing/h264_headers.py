@@ -77,7 +77,7 @@ def read_sequence_parameters(extradata: bytes | None) -> SequenceParameters | No
         data = bytes(extradata[8 : 8 + size]) if extradata[5] & 31 == 1 else b""
     else:
         length_size = 0
-        data = next((unit for unit in _split(extradata, 0) if unit[0] & 31 == _SEQUENCE), b"")
+        data = next((bytes(unit) for unit in _split(extradata, 0) if unit[0] & 31 == _SEQUENCE), b"")
     try:
         bits = _Bits(data[1:])
         profile = bits.read(8)

@@ -79,6 +79,7 @@ class VideoFileReader:
     Attributes:
         height (`int`): of the upright frames, in pixels.
         width (`int`): of the upright frames, in pixels.
+        is_mirrored (`bool`): whether turning alone does not make the frames upright.
 
     Raises:
         `VideoReadError`: when the file is no video or holds no frame that can be decoded.
@@ -92,8 +93,10 @@ class VideoFileReader:
         with open_stream(source, name) as (container, stream):
             packets, first_frame = self._read_packets(container, stream)
             self.height, self.width = first_frame.height, first_frame.width
-            if find_orientation(first_frame)[0]:
+            swapped, left_to_right, top_to_bottom = find_orientation(first_frame)
+            if swapped:
                 self.height, self.width = self.width, self.height
+            self.is_mirrored = (swapped + left_to_right + top_to_bottom) % 2 == 1
             self._time_base = stream.time_base
             self._rate = stream.average_rate or _DEFAULT_RATE
             self._reorder_depth = stream.codec_context.reorder_depth
@@ -108,6 +111,11 @@ class VideoFileReader:
 
     def __len__(self) -> int:
         return len(self._times)
+
+    @property
+    def may_be_misordered(self) -> bool:
+        """Whether the times of packets could give another order than decoding does."""
+        return bool(self._decode_order) and bool(self._in_doubt.any())
 
     def seconds(self, frame: int) -> float:
         """When the frame is shown, in seconds after the first one; for `len(self)`, when the last one ends."""
@@ -307,12 +315,14 @@ class VideoFileReader:
                 if self._sequence:
                     headers.append(read_slice_header(memoryview(packet), self._sequence))
                     starts.append(packet.is_keyframe)
-                is_needed = not skips or packet.pts in needed
+                is_given = True
                 if skips:
-                    if headers[-1] is None:
+                    header = headers[-1]
+                    if header is None:
                         return {}, False
-                    stream.codec_context.skip_frame = "DEFAULT" if is_needed else "NONREF"
-                if is_needed or headers[-1].is_reference:
+                    is_given = header.is_reference or packet.pts in needed
+                    stream.codec_context.skip_frame = "DEFAULT" if packet.pts in needed else "NONREF"
+                if is_given:
                     given.append(packet.pts)
                 decode(packet, place)
             # Where times are in doubt, the wanted frames must come out by themselves, before the decoder is drained.
@@ -334,7 +344,8 @@ class VideoFileReader:
         if self._sequence:
             # The decoder makes up the frames that a gap stands for, and says nothing.
             damaged += [self._decode_order[times[i]] for i in find_gaps(headers, starts, self._sequence)]
-            if skips and not are_shown_in_order(headers, times, self._sequence):
+            known = [header for header in headers if header is not None]
+            if skips and not are_shown_in_order(known, times, self._sequence):
                 return {}, bool(damaged)
         expected = sorted(t for t in given if t not in self._discarded and (key_time is None or t >= key_time))
         if shown != expected:
@@ -427,6 +438,10 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
     if (np.diff(decode_times) <= 0).any() or (decode_times > [packet.time for packet in stamped]).any():
         return False
     if (np.argsort(times) > np.arange(len(times)) + stream.codec_context.reorder_depth).any():
+        return False
+    # What stands before a key frame is shown before it.
+    starts = np.flatnonzero([packet.is_keyframe for packet in packets])[1:]
+    if (np.maximum.accumulate(times)[starts - 1] > np.array(times)[starts]).any():
         return False
     # Frames shown before the first key frame may or may not be decodable.
     return packets[0].is_keyframe and all(packet.time >= times[0] or packet.is_discard for packet in packets)

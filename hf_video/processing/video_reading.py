@@ -232,8 +232,20 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
             f"not {type(video).__name__}."
         )
     if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
+        if is_av_available():
+            _check_torchcodec_can_read(source, name)
         return _TorchcodecReader(source, name)
     return VideoFileReader(source, name)
+
+
+def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
+    """torchcodec turns frames but does not mirror them, and takes the times of packets for those of frames."""
+    reader = VideoFileReader(source, name)
+    if reader.is_mirrored or reader.may_be_misordered:
+        fault = "is stored mirrored" if reader.is_mirrored else "may have packets with wrong times"
+        raise VideoReadError(f'{name} {fault}, which torchcodec does not mend; read it with backend="pyav".')
+    if not isinstance(source, str):
+        source.seek(0)
 
 
 def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:

@@ -26,11 +26,12 @@ def read(data, indices, **kwargs):
     return read_video(data, lambda metadata: np.array(indices), **kwargs)[0]
 
 
-def decode(data):
+def decode(data, thread_type="NONE"):
     """What the decoder gives for a whole file in its order, whether their times rise, and whether it reports damage:
     without our code."""
     pictures, times, is_damaged = [], [], False
     with av.open(io.BytesIO(data)) as container:
+        container.streams.video[0].thread_type = thread_type
         for packet in container.demux(video=0):
             is_damaged = is_damaged or packet.is_corrupt
             try:
@@ -89,7 +90,7 @@ def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, backe
 def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
     variants = list(damaged_variants())
     assert len(variants) >= 200
-    wrong, num_read = [], 0
+    wrong, num_read, num_made_up = [], 0, 0
     for name, data in variants:
         path = tmp_path / "damaged"
         path.write_bytes(data)
@@ -104,6 +105,10 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
             pictures = streamed if is_whole else decode(data)[0]
         except (av.FFmpegError, IndexError):
             pictures = []
+        # The decoder makes up lost references from whatever is in its memory: with threads from other pictures. Then
+        # a full decode says nothing, and only readings can be compared with each other.
+        is_made_up = bool(pictures) and not np.array_equal(decode(data)[0], decode(data, "AUTO")[0])
+        num_made_up += is_made_up
         place = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
         seen = {}
         for indices in choices(NUM_FRAMES):
@@ -116,11 +121,11 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
                 num_read += 1
                 # Without an error, frames are those of the stream by number. Else they are frames of it in its order,
                 # and every reading gives the same.
-                found = place.get(frame.tobytes())
-                if found is None or (is_whole and found != i) or seen.setdefault(i, found) != found:
+                found = frame.tobytes() if is_made_up else place.get(frame.tobytes())
+                if found is None or (is_whole and not is_made_up and found != i) or seen.setdefault(i, found) != found:
                     wrong.append((name, i, indices, found))
         in_order = [found for i, found in sorted(seen.items()) if found is not None]
-        if in_order != sorted(in_order):
+        if not is_made_up and in_order != sorted(in_order):
             wrong.append((name, seen))
     assert not wrong, f"{len(wrong)} in {len({row[0] for row in wrong})} files: {wrong[:20]}"
-    assert num_read > len(variants)
+    assert num_read > len(variants) and num_made_up < len(variants) / 50
