@@ -54,7 +54,7 @@ def require_fresh(
 
 def is_leftover(path: Path) -> bool:
     """Whether a file or folder is what a run left that ended before its first complete checkpoint."""
-    if path.name == LOCK_FILE or re.fullmatch(r"\..*\.partial", path.name):
+    if path.name == LOCK_FILE or _is_unfinished(path):
         return True
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
         from hf_video.training.checkpoints import MARK, STATE
@@ -65,10 +65,9 @@ def is_leftover(path: Path) -> bool:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Deletes the unfinished checkpoints and files of a run that ended before its first complete checkpoint."""
-    for path in folder.iterdir():
-        if path.name.endswith(".partial") or path.name.startswith("checkpoint-"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """Deletes the unfinished checkpoints of a run that ended before its first complete checkpoint."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path)
 
 
 def require_ours(folder: Path) -> None:
@@ -166,7 +165,8 @@ class RunLock:
         self.release()
 
     def take(self, folder: Path) -> None:
-        """Takes the lock of a folder that exists; nothing where it is held already.
+        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it; nothing
+        where it is held already.
 
         Raises:
             ValueError: another run has it; names its process and machine.
@@ -185,6 +185,8 @@ class RunLock:
             raise ValueError(
                 f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
             ) from None
+        for path in [path for path in folder.rglob(".*.partial") if _is_unfinished(path)]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
         self._lock, self.folder = lock, folder
 
@@ -206,6 +208,11 @@ def _died(holder: dict[str, Any] | None) -> bool:
     import psutil
 
     return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether `hf_video.files` was writing this when it was killed."""
+    return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
 
 
 def _is_ours(path: Path) -> bool:

@@ -33,7 +33,7 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _BELOW_1),
     "max_steps": ("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1),
     "ema_decay": ("a number between 0 and 1", lambda value: 0 < value < 1),
-    "distillation_weight": ("a number from 0 to 1", lambda value: 0 <= value <= 1),
+    "distillation_weight": ("a number above 0, up to 1", lambda value: 0 < value <= 1),
     # Of answers:
     **dict.fromkeys(("max_length", "max_target_length", "max_new_tokens", "num_beams"), _AT_LEAST_1),
     "min_new_tokens": _COUNT,

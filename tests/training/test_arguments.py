@@ -75,7 +75,7 @@ def test_values_without_a_meaning_are_named(tmp_path, option, message):
 
 def test_a_list_may_be_empty_and_no_number_is_nan(tmp_path):
     assert parse_training_arguments(["no_weight_decay="], output_dir=str(tmp_path)).no_weight_decay == []
-    with pytest.raises(ValueError, match="weight_decay is nan; a number is expected"):
+    with pytest.raises(ValueError, match="weight_decay is nan; a number of at least 0 is expected"):
         parse_training_arguments(["weight_decay=nan"], output_dir=str(tmp_path))
 
 
