@@ -107,7 +107,8 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
             pictures = []
         # The decoder makes up lost references from whatever is in its memory: with threads from other pictures. Then
         # a full decode says nothing, and only readings can be compared with each other.
-        is_made_up = bool(pictures) and not np.array_equal(decode(data)[0], decode(data, "AUTO")[0])
+        full = [decode(data, thread_type)[0] for thread_type in ("NONE", "AUTO") if pictures]
+        is_made_up = any(not np.array_equal(pictures, others) for others in full)
         num_made_up += is_made_up
         place = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
         seen = {}
@@ -121,7 +122,7 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
                 num_read += 1
                 # Without an error, frames are those of the stream by number. Else they are frames of it in its order,
                 # and every reading gives the same.
-                found = frame.tobytes() if is_made_up else place.get(frame.tobytes())
+                found = hash(frame.tobytes()) if is_made_up else place.get(frame.tobytes())
                 if found is None or (is_whole and not is_made_up and found != i) or seen.setdefault(i, found) != found:
                     wrong.append((name, i, indices, found))
         in_order = [found for i, found in sorted(seen.items()) if found is not None]
