@@ -412,9 +412,6 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         width, height = stream.codec_context.width, stream.codec_context.height
         if limit is not None and width * height > limit:
             raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
-        if stream.codec_context.codec.canonical_name == "hevc":
-            # Otherwise the decoder leaves out slices that it cannot read, and says nothing.
-            codec_options = codec_options | {"err_detect": "explode"}
         stream.codec_context.options = codec_options
         for other in container.streams:
             if other is not stream:
