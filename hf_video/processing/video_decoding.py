@@ -44,6 +44,8 @@ _FRAMES_WORTH_A_SEEK = 8
 _FRAMES_WORTH_THREADS = 100
 # Frames that a decoder may hold back before it puts one out: H.264 and HEVC allow 16, each thread holds one more.
 _MOST_HELD_BACK = 64
+# Times that are so many frames apart may have been set wrong.
+_JUMP = 10
 # Frames per second where a file states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
 
@@ -174,22 +176,27 @@ class VideoFileReader:
         times = np.array([packet.time for packet in packets], dtype=np.int64)
         is_discarded = np.array([packet.is_discard for packet in packets])
         starts = np.flatnonzero([packet.is_keyframe for packet in packets])
-        order = np.argsort(times)
-        order = order[~is_discarded[order]]
+        by_time = np.argsort(times)
+        order = by_time[~is_discarded[by_time]]
         self._times = times[order]
         self._end_time = int(self._times[-1]) + (packets[order[-1]].duration or self._mean_duration())
         # Decoding can start from these, rising.
         self._key_times = np.sort(times[starts])
         self._decode_order = {time: place for place, time in enumerate(times.tolist())}
         self._discarded = set(times[is_discarded].tolist())
-        # Groups of pictures whose times rise in the order of decoding, although the decoder reorders: either there is
-        # nothing to reorder, or the times are wrong.
+        # Groups of pictures whose times may be wrong, where the decoder reorders: those that rise in the order
+        # of decoding, and those with a jump.
         self._in_doubt = np.zeros(len(packets), dtype=bool)
         if self._reorder_depth:
             falls = np.diff(times, prepend=times[0]) < 0
             falls[starts] = False
             sizes = np.diff(starts, append=len(packets))
-            self._in_doubt = np.repeat((np.add.reduceat(falls, starts) == 0) & (sizes > 1), sizes)
+            in_doubt = (np.add.reduceat(falls, starts) == 0) & (sizes > 1)
+            gaps = np.diff(times[by_time])
+            jumps = np.flatnonzero(gaps > _JUMP * np.median(gaps)) if len(gaps) else np.array([], dtype=int)
+            around = by_time[np.concatenate([jumps, jumps + 1])]
+            in_doubt[np.searchsorted(starts, around, side="right") - 1] = True
+            self._in_doubt = np.repeat(in_doubt, sizes)
 
     def _index_by_decoding(self) -> None:
         with open_stream(self.source, self.name, threaded=True) as (container, stream):
@@ -265,7 +272,7 @@ class VideoFileReader:
             # Damage, a seek that missed, or a key frame that decoding cannot start from: starting over settles it.
             with open_stream(self.source, self.name) as (container, stream):
                 found, is_damaged = self._decode_run(container, stream, None, missing, False)
-            if not found and not is_damaged and all(self._in_doubt[self._place(i)] for i in missing):
+            if not found and not is_damaged and self._in_doubt.any():
                 return self._decode_by_counting(numbers)
             frames |= found
         return frames

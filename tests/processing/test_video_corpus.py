@@ -105,10 +105,13 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
             pictures = streamed if is_whole else decode(data)[0]
         except (av.FFmpegError, IndexError):
             pictures = []
-        # The decoder makes up lost references from whatever is in its memory: with threads from other pictures. Then
-        # a full decode says nothing, and only readings can be compared with each other.
-        is_made_up = bool(pictures) and not np.array_equal(decode(data)[0], decode(data, "AUTO")[0])
+        # From some damage that it does not notice, the decoder makes pictures that depend on what its memory holds:
+        # with threads others than without. Then there is nothing to compare with.
+        full = [decode(data, thread_type)[0] for thread_type in ("NONE", "AUTO") if pictures]
+        is_made_up = any(not np.array_equal(pictures, others) for others in full)
         num_made_up += is_made_up
+        if is_made_up:
+            continue
         place = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
         seen = {}
         for indices in choices(NUM_FRAMES):
@@ -121,11 +124,12 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
                 num_read += 1
                 # Without an error, frames are those of the stream by number. Else they are frames of it in its order,
                 # and every reading gives the same.
-                found = frame.tobytes() if is_made_up else place.get(frame.tobytes())
-                if found is None or (is_whole and not is_made_up and found != i) or seen.setdefault(i, found) != found:
+                found = place.get(frame.tobytes())
+                if found is None or (is_whole and found != i) or seen.setdefault(i, found) != found:
                     wrong.append((name, i, indices, found))
         in_order = [found for i, found in sorted(seen.items()) if found is not None]
-        if not is_made_up and in_order != sorted(in_order):
+        if in_order != sorted(in_order):
             wrong.append((name, seen))
     assert not wrong, f"{len(wrong)} in {len({row[0] for row in wrong})} files: {wrong[:20]}"
-    assert num_read > len(variants) and num_made_up < len(variants) / 50
+    assert len(variants) - num_made_up >= 200 and num_made_up < len(variants) / 50
+    assert num_read > len(variants)
