@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .video_decoding import VideoReadError, decode_in_order, open_stream, to_rgb
+from .frame_orientation import to_rgb
+from .video_decoding import VideoReadError, decode_in_order, open_stream
 
 
 class StreamedFrame(NamedTuple):

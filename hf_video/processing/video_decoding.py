@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
+from .frame_orientation import find_orientation, to_rgb
 from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, read_sequence_parameters, read_slice_header
 
 try:
@@ -351,9 +352,10 @@ class VideoFileReader:
         if self._sequence:
             # The decoder makes up the frames that a gap stands for, and says nothing.
             damaged += [self._decode_order[times[i]] for i in find_gaps(headers, starts, self._sequence)]
-            known = [header for header in headers if header is not None]
-            if skips and not are_shown_in_order(known, times, self._sequence):
-                return {}, bool(damaged)
+            if skips:
+                known = [header for header in headers if header is not None]
+                if not are_shown_in_order(known, times, self._sequence):
+                    return {}, bool(damaged)
         expected = sorted(t for t in given if t not in self._discarded and (key_time is None or t >= key_time))
         if shown != expected:
             # Damage takes away frames from where it is on. It does not change the order of the others.
@@ -496,37 +498,3 @@ def _decode(stream: Any, packet: Any) -> list[Any] | None:
         return stream.decode(packet)
     except av.error.InvalidDataError:
         return None
-
-
-def to_rgb(frame: Any) -> np.ndarray:
-    """(height, width, 3) uint8, turned upright."""
-    # On small frames, starting the threads that are the default takes longer than the work.
-    return turn_upright(frame.reformat(format="rgb24", threads=1).to_ndarray(), find_orientation(frame))
-
-
-def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
-    """How the display matrix of a frame turns it: whether rows and columns change places, and whether the result is
-    then mirrored left to right and top to bottom (ISO/IEC 14496-12, 6.2.2; the nearest of the eight)."""
-    try:
-        matrix = frame.side_data.get("DISPLAYMATRIX")
-    except ValueError:
-        # PyAV knows not all kinds of side data; it reads the rotation past them.
-        turns = round(frame.rotation / 90) % 4
-        return turns % 2 == 1, turns in (2, 3), turns in (1, 2)
-    if matrix is None:
-        return False, False, False
-    # x' = a x + c y and y' = b x + d y
-    a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5].tolist()
-    if abs(b) + abs(c) > abs(a) + abs(d):
-        return True, c < 0, b < 0
-    return False, a < 0, d < 0
-
-
-def turn_upright(picture: np.ndarray, orientation: tuple[bool, bool, bool]) -> np.ndarray:
-    """Turn (..., height, width, 3) as `find_orientation` says."""
-    swapped, left_to_right, top_to_bottom = orientation
-    if swapped:
-        picture = np.swapaxes(picture, -3, -2)
-    if left_to_right:
-        picture = picture[..., ::-1, :]
-    return picture[..., ::-1, :, :] if top_to_bottom else picture

@@ -26,12 +26,11 @@ def read(data, indices, **kwargs):
     return read_video(data, lambda metadata: np.array(indices), **kwargs)[0]
 
 
-def decode(data, thread_type="NONE"):
+def decode(data):
     """What the decoder gives for a whole file in its order, whether their times rise, and whether it reports damage:
     without our code."""
     pictures, times, is_damaged = [], [], False
     with av.open(io.BytesIO(data)) as container:
-        container.streams.video[0].thread_type = thread_type
         for packet in container.demux(video=0):
             is_damaged = is_damaged or packet.is_corrupt
             try:
@@ -44,6 +43,10 @@ def decode(data, thread_type="NONE"):
     does_rise = None not in times and all(earlier < later for earlier, later in pairwise(times))
     return pictures, does_rise, is_damaged
 
+
+# From this damage, which it does not notice, the decoder makes pictures that depend on what its memory holds: two full
+# decodes differ, with threads and without. There is nothing to compare with.
+UNSTEADY = ("hevc_open, frame 2.mp4",)
 
 BACKENDS = [
     "pyav",
@@ -88,9 +91,9 @@ def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, backe
 
 
 def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
-    variants = list(damaged_variants())
+    variants = [(name, data) for name, data in damaged_variants() if name not in UNSTEADY]
     assert len(variants) >= 200
-    wrong, num_read, num_made_up = [], 0, 0
+    wrong, num_read = [], 0
     for name, data in variants:
         path = tmp_path / "damaged"
         path.write_bytes(data)
@@ -105,13 +108,6 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
             pictures = streamed if is_whole else decode(data)[0]
         except (av.FFmpegError, IndexError):
             pictures = []
-        # From some damage that it does not notice, the decoder makes pictures that depend on what its memory holds:
-        # with threads others than without. Then there is nothing to compare with.
-        full = [decode(data, thread_type)[0] for thread_type in ("NONE", "AUTO") if pictures]
-        is_made_up = any(not np.array_equal(pictures, others) for others in full)
-        num_made_up += is_made_up
-        if is_made_up:
-            continue
         place = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
         seen = {}
         for indices in choices(NUM_FRAMES):
@@ -131,5 +127,4 @@ def test_damaged_files_give_the_frames_of_a_full_decode_or_an_error(tmp_path):
         if in_order != sorted(in_order):
             wrong.append((name, seen))
     assert not wrong, f"{len(wrong)} in {len({row[0] for row in wrong})} files: {wrong[:20]}"
-    assert len(variants) - num_made_up >= 200 and num_made_up < len(variants) / 50
     assert num_read > len(variants)
