@@ -118,7 +118,7 @@ def test_the_sampling_strategies_are_those_of_the_processor():
         (["--validation-fraction", "1"], "--validation-fraction: expected a number between 0 and 1, got '1'"),
         (["--sampling-strategy", "random"], "--sampling-strategy: invalid choice: 'random'"),
         (["weight_decy=1"], "'weight_decy' is not a training argument. Did you mean weight_decay?"),
-        (["warmup_steps=-1"], "warmup_steps = -1.0"),
+        (["warmup_steps=-1"], "warmup_steps is -1.0; a number of at least 0 is expected"),
         (["mixup_alpha=nan"], "mixup_alpha is nan; a number of at least 0 is expected"),
         (["no_weight_decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
         (["metric_for_best_model=nope"], "'nope', which is not measured: use top1_accuracy, top5_accuracy or loss"),
