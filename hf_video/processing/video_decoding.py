@@ -314,7 +314,6 @@ class VideoFileReader:
                 elif frame.pts in wanted:
                     frames[wanted[frame.pts]] = to_rgb(frame)
 
-        stream.codec_context.skip_frame = "DEFAULT"
         for packet in container.demux(stream):
             place = self._decode_order.get(packet.pts, -1)
             started = started or packet.pts == key_time
@@ -329,10 +328,9 @@ class VideoFileReader:
                     if header is None:
                         return {}, False
                     is_given = header.is_reference or packet.pts in needed
-                    stream.codec_context.skip_frame = "DEFAULT" if packet.pts in needed else "NONREF"
                 if is_given:
                     given.append(packet.pts)
-                decode(packet, place)
+                    decode(packet, place)
             # Where times are in doubt, the wanted frames must come out by themselves, before the decoder is drained.
             last_try = last_place + _MOST_HELD_BACK
             if place >= last_place and (not in_doubt or len(frames) == len(run) or place >= last_try):

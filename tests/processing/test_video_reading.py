@@ -1,3 +1,4 @@
+import gc
 import io
 import pickle
 import sys
@@ -384,6 +385,7 @@ def test_files_are_closed(video):
     descriptors = Path("/proc/self/fd")
     if not descriptors.exists():
         pytest.skip("this system does not list the open files of a process")
+    gc.collect()
     before, threads = len(list(descriptors.iterdir())), threading.active_count()
     for _ in range(5):
         read_video(video, choose(3, 40))
