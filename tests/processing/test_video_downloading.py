@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import enable_progress_bars
 
 from hf_video.processing import VideoReadError, probe_video, read_video, video_downloading
 from hf_video.processing.video_downloading import public_url
@@ -322,6 +323,8 @@ class Terminal(io.StringIO):
     ("stream", "moment", "shown"), [(Terminal, 0, True), (Terminal, 60, False), (io.StringIO, 0, False)]
 )
 def test_progress_is_shown_on_a_terminal_of_what_takes_time(server, video, monkeypatch, stream, moment, shown):
+    # A training in this process switches the progress bars of huggingface_hub off.
+    enable_progress_bars()
     monkeypatch.setattr("sys.stderr", stream())
     monkeypatch.setattr(video_downloading, "_MOMENT", moment)
     server.answers["video.mp4"] = lambda handler: handler.answer(body=video.read_bytes())
