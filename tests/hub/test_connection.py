@@ -161,10 +161,13 @@ def test_ctrl_c_ends_a_silent_upload_with_one_sentence(hub, folder, stalling, re
 
     hub.fail = tell
     program = f"""
+import signal
 import sys
 from hf_video.cli.main import main
 from hf_video.hub import publishing
 publishing.verify = lambda *arguments, **options: {{}}
+# A shell lets what it runs in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(["publish", {str(folder)!r}, {REPO!r}]))
 """
     environment = {**os.environ, **client_environment(hub, WRITE), "OMP_NUM_THREADS": "1"}
