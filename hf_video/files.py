@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,9 @@ def sync_file(path: str | os.PathLike) -> None:
 
 def sync_folder(folder: str | os.PathLike) -> None:
     """Makes the names in a folder outlive a power failure, where the system and the file system can."""
-    try:
+    # Some network file systems, and Windows, open or sync no folders: there a name may be lost with the power.
+    with suppress(OSError):
         _sync(folder, os.O_RDONLY)
-    except OSError:
-        pass
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Videos in several views: one row of logits, whose probabilities are the mean of those of the views."""
 
 from importlib import import_module
+from inspect import getsource
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from transformers import set_seed
 
 import hf_video
+from hf_video import VideoMambaConfig, VideoMambaModel, VideoViTConfig, VideoViTModel
 from tests.hub.conftest import TINY_CLASSIFIERS
 
 FAMILIES = {"VideoViT": "videovit", "VideoMamba": "videomamba", "MemoryBankQFormer": "memory_bank_qformer"}
@@ -45,6 +47,12 @@ def test_families_have_the_same_rule(file):
     folder = Path(hf_video.__file__).parent / "models"
     texts = {(folder / name / f"{file}_{name}.py").read_text() for name in FAMILIES.values()}
     assert len(texts) == 1
+
+
+def test_families_choose_recomputed_layers_by_the_same_rule():
+    configurations = {getsource(each.recomputed_layers.fget) for each in (VideoViTConfig, VideoMambaConfig)}
+    switches = {getsource(each._set_gradient_checkpointing) for each in (VideoViTModel, VideoMambaModel)}
+    assert len(configurations) == len(switches) == 1
 
 
 def test_the_softmax_is_the_mean_of_the_views(average_views, two_videos):

@@ -223,7 +223,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
 
     @property
     def recomputed_layers(self) -> list[int]:
-        """Indices of the layers that are recomputed in the backward pass while gradient checkpointing is on."""
+        """Indices of the layers that gradient checkpointing recomputes, where it is switched on."""
         layers = self.gradient_checkpointing_layers
         if isinstance(layers, list):
             return layers
