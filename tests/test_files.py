@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,14 +14,19 @@ from safetensors.torch import save_file
 from hf_video.files import replace_file, replace_text
 
 
-@pytest.fixture
+@contextmanager
 def small_files():
-    """Files of at most 5,000 bytes, beyond which a write fails as on a full disk."""
+    """Files of at most 5,000 bytes, beyond which a write fails as on a full disk.
+
+    Not a fixture: pytest writes its own progress, perhaps to a longer file, before a fixture is torn down.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[0][1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
-    signal.signal(signal.SIGXFSZ, before[1])
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
+        signal.signal(signal.SIGXFSZ, before[1])
 
 
 TENSORS = {"weight": torch.zeros(10_000)}
@@ -35,10 +41,10 @@ TENSORS = {"weight": torch.zeros(10_000)}
     ],
     ids=["bytes", "safetensors", "torch"],
 )
-def test_a_full_disk_keeps_the_old_file_and_is_named(tmp_path, small_files, write):
+def test_a_full_disk_keeps_the_old_file_and_is_named(tmp_path, write):
     file = tmp_path / "weights"
     replace_text(file, "old")
-    with pytest.raises(OSError, match=r"weights'$") as caught:
+    with small_files(), pytest.raises(OSError, match=r"weights'$") as caught:
         replace_file(file, write)
     assert caught.value.errno in (errno.EFBIG, errno.ENOSPC)
     assert file.read_text() == "old" and os.listdir(tmp_path) == ["weights"]
