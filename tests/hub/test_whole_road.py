@@ -15,6 +15,8 @@ from hf_video.hub import publish
 from hf_video.hub.custom_code import classes_of, collect
 from tests.hub_server.fixtures import run_in_fresh_process
 
+from .conftest import make_model
+
 STRANGER = """
     import json, transformers
     from safetensors.torch import load_file, save_file
@@ -99,3 +101,28 @@ def test_a_published_videomamba_can_be_read_before_it_is_trusted():
         found = re.findall(r"\b(ctypes|llvmlite|numba|triton|custom_op)\b", file.read_text())
         assert not found, f"{name} has {set(found)}"
     assert len(files["selective_scan_videomamba.py"].read_text().splitlines()) <= 60
+
+
+def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hub, tmp_path):
+    """Its code imports them, and hf_video registers its own classes while this is loaded."""
+    model, _ = make_model("VideoMamba", ["a", "b"])
+    code = collect(classes_of("videomamba"))
+    model.config.auto_map = code.auto_map
+    model.save_pretrained(tmp_path)
+    for file in code.files.values():
+        shutil.copy(file, tmp_path)
+    program = f"""
+        import sys
+        import torch, transformers
+        classes = []
+        for _ in range(2):
+            load = transformers.AutoModelForVideoClassification.from_pretrained
+            model = load({str(tmp_path)!r}, trust_remote_code=True)
+            logits = model(torch.ones(1, 4, 3, 32, 32)).logits
+            classes.append(type(model.videomamba.layers[0]))
+        assert classes[0].__module__.startswith("transformers_modules.") and logits.isfinite().all()
+        print(*(sys.modules[each.__module__].selective_scan.__module__ for each in classes))
+    """
+    process = run_in_fresh_process(hub, program, with_hf_video=True)
+    assert process.stdout.split() == ["hf_video.ops.selective_scan.dispatch"] * 2, process.stderr
+    assert "pip install hf-video-models" not in process.stderr
