@@ -1,6 +1,5 @@
 """A layer of VideoMamba: norm, the mixer with its scans in two directions, and stochastic depth."""
 
-import functools
 from typing import cast
 
 import torch
@@ -8,48 +7,20 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import logging
 
-from .causal_conv1d_cpu import causal_conv1d_silu_cpu
-from .causal_conv1d_package import causal_conv1d_silu_package, why_causal_conv1d_cannot
-from .causal_conv1d_triton import causal_conv1d_silu_triton, why_triton_cannot_convolve
 from .configuration_videomamba import VideoMambaConfig
-from .mamba_mixer_cpu import Direction, has_whole_vectors, mamba_mixer_cpu
-from .selective_scan import choose_backend, selective_scan
-from .selective_scan_mamba_ssm import KERNELS_REPOSITORY
-from .selective_scan_operators import add_and_gate, turn
+
+try:
+    from hf_video.ops.mamba_mixer import Direction, can_fuse_mixer, convolve_and_scan, mamba_mixer
+    from hf_video.ops.selective_scan import selective_scan
+
+    HAS_OPS = True
+except ImportError:
+    from .plain_scan_videomamba import selective_scan
+
+    HAS_OPS = False
 
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
-
-logger = logging.get_logger(__name__)
-
-# Convolutions with SiLU that leave channels as the scan of the same backend wants them.
-FUSED_CONVOLUTIONS = {"cpu": causal_conv1d_silu_cpu, "triton": causal_conv1d_silu_triton}
-PACKAGE = "causal_conv1d"
-
-
-@torch.compiler.assume_constant_result
-def choose_convolution(backend: str, taps: int) -> str | None:
-    """
-    Name of the convolution with SiLU beside a backend of the scan, `PACKAGE` or one of `FUSED_CONVOLUTIONS`; `None` if
-    there is none. Beside mamba-ssm's scan it is that of the package causal-conv1d, or else Triton's.
-    """
-    if backend not in ("mamba_ssm", KERNELS_REPOSITORY):
-        return backend if backend in FUSED_CONVOLUTIONS else None
-    return _choose_for_mamba_ssm(taps)
-
-
-@functools.cache
-def _choose_for_mamba_ssm(taps: int) -> str | None:
-    reasons = {PACKAGE: why_causal_conv1d_cannot(taps)}
-    if reasons[PACKAGE] is not None:
-        reasons["triton"] = why_triton_cannot_convolve()
-    name = next((name for name, reason in reasons.items() if reason is None), None)
-    rejected = "; ".join(f"not {name!r}: {reason}" for name, reason in reasons.items() if reason is not None)
-    log = logger.warning if name is None else logger.info
-    why = rejected or "the first choice"
-    log(f"Beside mamba-ssm's scan runs the convolution of {name or 'PyTorch, which is slow'} ({why}).")
-    return name
 
 
 class VideoMambaNorm(nn.Module):
@@ -125,26 +96,7 @@ class VideoMambaScan(nn.Module):
         self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
         self.D = nn.Parameter(torch.empty(config.intermediate_size))
 
-    def fused_convolution(self, hidden_states: torch.Tensor) -> str | None:
-        """Name of the convolution with SiLU; `None` if the module, or an adapter around it, has to be called."""
-        if type(self.conv1d) is not VideoMambaConv1d or not self.fuses_silu:
-            return None
-        return choose_convolution(self.choose_backend(hidden_states), self.conv1d.weight.shape[-1])
-
-    def convolve(self, hidden_states: torch.Tensor, reverse: bool) -> torch.Tensor:
-        """Convolution and activation; in one go where there is one for that."""
-        conv1d, fused = self.conv1d, self.fused_convolution(hidden_states)
-        if fused is None:
-            return self.activation_fn(conv1d(hidden_states))
-        if fused == PACKAGE:
-            return causal_conv1d_silu_package(hidden_states, conv1d.weight, conv1d.bias)
-        return FUSED_CONVOLUTIONS[fused](hidden_states, conv1d.weight, conv1d.bias, reverse)
-
-    def choose_backend(self, hidden_states: torch.Tensor) -> str:
-        """The backend that the scan will run on."""
-        return choose_backend(hidden_states.device.type, hidden_states.dtype, self.A_log.shape[1], False, None)
-
-    def weights(self) -> Direction:
+    def weights(self) -> "Direction":
         """What the operator for a whole branch takes."""
         conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
         projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
@@ -154,6 +106,11 @@ class VideoMambaScan(nn.Module):
         """A of the recurrence, in float32 at least."""
         return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
 
+    def project(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Time steps, B and C of the recurrence, with time last."""
+        time_steps, B, C = self.x_proj(inputs.mT).split(self.sizes, dim=-1)
+        return self.dt_proj(time_steps).mT, B.mT, C.mT
+
     def forward(
         self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -161,30 +118,15 @@ class VideoMambaScan(nn.Module):
         All tensors are `(batch_size, intermediate_size, sequence_length)`. The addend, what the other direction gave,
         is added before the gate, which goes through SiLU here.
         """
-        if self.reverse and self.fused_convolution(hidden_states) == PACKAGE:
-            # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.
-            return add_and_gate(turn(self.scan(turn(hidden_states), None, None, False)), addend, gate)
-        return self.scan(hidden_states, gate, addend, self.reverse)
-
-    def scan(
-        self, hidden_states: torch.Tensor, gate: torch.Tensor | None, addend: torch.Tensor | None, reverse: bool
-    ) -> torch.Tensor:
-        hidden_states = self.convolve(hidden_states, reverse)
-        time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
-        scanned = selective_scan(
-            hidden_states,
-            self.dt_proj(time_steps).mT,
-            self.rates(),
-            B.mT,
-            C.mT,
-            self.D,
-            gate,
-            self.dt_proj.bias,
-            delta_softplus=True,
-            reverse=reverse,
-            addend=addend,
-        )
-        return cast(torch.Tensor, scanned)
+        conv1d, options = self.conv1d, {"reverse": self.reverse, "addend": addend}
+        weights = self.rates(), self.D, gate, self.dt_proj.bias
+        # A module around the convolution, such as an adapter, has to be called.
+        if HAS_OPS and self.fuses_silu and type(conv1d) is VideoMambaConv1d:
+            return convolve_and_scan(hidden_states, conv1d.weight, conv1d.bias, self.project, *weights, **options)
+        convolved = self.activation_fn(conv1d(hidden_states))
+        time_steps, B, C = self.project(convolved)
+        A, D, *others = weights
+        return selective_scan(convolved, time_steps, A, B, C, D, *others, delta_softplus=True, **options)
 
 
 class VideoMambaMixer(nn.Module):
@@ -261,7 +203,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         if temporal_first is None and self.can_fuse(hidden_states):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
-            branch = mamba_mixer_cpu(
+            branch = mamba_mixer(
                 *(hidden_states, self.norm.weight, self.norm.eps),
                 *(mixer.in_proj.weight, mixer.out_proj.weight, directions),
             )
@@ -270,15 +212,13 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         return hidden_states + self.drop_path(branch)
 
     def can_fuse(self, hidden_states: torch.Tensor) -> bool:
-        """Whether norm and mixer can run as one operator: on the `cpu` backend, in float32, with plain modules."""
+        """Whether norm and mixer can run as one operator: where there is one, with plain modules."""
         mixer = self.mixer
         return (
-            mixer.forward_scan.choose_backend(hidden_states) == "cpu"
-            and hidden_states.dtype == torch.float32
-            and not torch.is_autocast_enabled("cpu")
+            HAS_OPS
+            and can_fuse_mixer(hidden_states, *mixer.forward_scan.A_log.shape)
             and self.norm.bias is None
             and mixer.in_proj.bias is None
-            and has_whole_vectors(mixer.out_proj.in_features)
             and all(is_plain(module) for module in (self.norm, *mixer.modules()))
         )
 

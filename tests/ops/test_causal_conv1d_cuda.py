@@ -13,15 +13,16 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import causal_conv1d_package as adapter
-from hf_video.models.videomamba import layer_videomamba, selective_scan
-from hf_video.models.videomamba.layer_videomamba import FUSED_CONVOLUTIONS, PACKAGE, choose_convolution
-from hf_video.models.videomamba.selective_scan_mamba_ssm import load_interface
+from hf_video.ops.causal_conv1d import cuda as adapter
+from hf_video.ops.causal_conv1d import dispatch
+from hf_video.ops.causal_conv1d.dispatch import choose_backend
+from hf_video.ops.selective_scan import dispatch as selective_scan
+from hf_video.ops.selective_scan.mamba_ssm import load_interface
+from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import compare_models
 from .test_selective_scan_cpu import reference_convolution
 from .test_selective_scan_mamba_ssm import install
-from .videomamba_testing import make, random_clips
 
 
 class Convolution:
@@ -104,7 +105,7 @@ def missing(monkeypatch):
 
 
 def fresh_probes(monkeypatch):
-    probe, caches = adapter.probe, (adapter.probe, layer_videomamba._choose_for_mamba_ssm)
+    probe, caches = adapter.probe, (adapter.probe, dispatch._choose_for_mamba_ssm)
     monkeypatch.setattr(adapter, "probe", functools.partial(probe, "cpu"))
     for cache in caches:
         cache.cache_clear()
@@ -132,7 +133,7 @@ def test_values_and_gradients(installed, batch_size, dim, length, taps, dtype, w
     leaves = [x, torch.randn(dim, 1, taps)] + ([torch.randn(dim)] if with_bias else [])
     leaves = [leaf.requires_grad_() for leaf in leaves]
     bias, grad = leaves[2] if with_bias else None, torch.randn(batch_size, dim, length, dtype=dtype)
-    found = adapter.causal_conv1d_silu_package(leaves[0], leaves[1], bias)
+    found = adapter.causal_conv1d_cuda(leaves[0], leaves[1], bias, False)
     wanted = reference_convolution(leaves[0].float(), leaves[1], bias, False).to(dtype)
     results = [(output, *torch.autograd.grad(output, leaves, grad)) for output in (found, wanted)]
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
@@ -146,19 +147,19 @@ def test_it_is_an_operator_that_torch_can_trace(installed):
 
 
 def test_a_package_whose_convolution_does_not_answer_is_not_used(installed, monkeypatch):
-    assert adapter.why_causal_conv1d_cannot(4) is None
-    assert adapter.why_causal_conv1d_cannot(5) == "it convolves over 2 to 4 tokens, not 5"
+    assert adapter.why_cuda_cannot(4) is None
+    assert adapter.why_cuda_cannot(5) == "it convolves over 2 to 4 tokens, not 5"
     adapter.probe.func.cache_clear()
 
     def incompatible(*arguments, **options):
         raise TypeError("causal_conv1d_fwd(): incompatible function arguments")
 
     monkeypatch.setattr(adapter.load_function(), "forward", incompatible)
-    assert "does not answer (TypeError: causal_conv1d_fwd(): incompatible" in adapter.why_causal_conv1d_cannot(4)
+    assert "does not answer (TypeError: causal_conv1d_fwd(): incompatible" in adapter.why_cuda_cannot(4)
 
 
 def test_a_missing_package_is_named(missing):
-    assert "does not answer (ModuleNotFoundError" in adapter.why_causal_conv1d_cannot(4)
+    assert "does not answer (ModuleNotFoundError" in adapter.why_cuda_cannot(4)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -186,20 +187,20 @@ def triton_on_the_cpu(calls):
 @pytest.mark.parametrize("conv_kernel", [4, 6])
 def test_tritons_convolution_runs_where_the_package_cannot(missing, scan_of_mamba_ssm, monkeypatch, conv_kernel):
     calls = []
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
-    monkeypatch.setitem(FUSED_CONVOLUTIONS, "triton", triton_on_the_cpu(calls))
+    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: None)
+    monkeypatch.setitem(dispatch.BACKENDS, "triton", triton_on_the_cpu(calls))
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", conv_kernel=conv_kernel)
     compare_models(model, random_clips(model.config), "mamba_ssm", monkeypatch)
     assert calls == [False, True] * 3
 
 
 def test_too_many_taps_for_the_package_are_tritons(installed, monkeypatch):
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
-    assert choose_convolution("mamba_ssm", 4) == PACKAGE
-    assert choose_convolution("mamba_ssm", 5) == "triton"
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: "no compiler")
-    assert choose_convolution("mamba_ssm", 6) is None
-    assert choose_convolution("triton", 4) == "triton" and choose_convolution("reference", 4) is None
+    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: None)
+    assert choose_backend("mamba_ssm", 4) == "causal_conv1d"
+    assert choose_backend("mamba_ssm", 5) == "triton"
+    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: "no compiler")
+    assert choose_backend("mamba_ssm", 6) == "reference"
+    assert choose_backend("triton", 4) == "triton" and choose_backend("reference", 4) == "reference"
 
 
 class Copies:
@@ -242,6 +243,6 @@ def test_a_mixer_turns_round_what_enters_and_leaves_the_backward_direction(insta
 def test_beside_tritons_convolution_only_the_scan_turns_its_inputs_round(missing, scan_of_mamba_ssm, monkeypatch):
     """Inputs and time steps, which had to be copied into the kernels' layout, and the output."""
     with monkeypatch.context() as patch:
-        patch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
-        patch.setitem(FUSED_CONVOLUTIONS, "triton", lambda x, weight, bias, reverse: x)
+        patch.setattr(dispatch, "why_triton_cannot", lambda: None)
+        patch.setitem(dispatch.BACKENDS, "triton", lambda x, weight, bias, reverse: x)
         assert mix_counting_copies(patch) == {"flip": 0, "index_select": 3, "clone": 0, "contiguous": 2}

@@ -18,7 +18,7 @@ float32 and contiguous:
 
 import numpy as np
 
-from .numba_vectors import LANES, LN_2, ZERO, compiled, exp2, load, sigmoid, softplus, splat, store, total
+from hf_video.ops.numba_vectors import LANES, LN_2, ZERO, compiled, exp2, load, sigmoid, softplus, splat, store, total
 
 CHUNK_LENGTH = 64
 

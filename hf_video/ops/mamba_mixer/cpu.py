@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from .causal_conv1d_cpu import conv_backward, conv_forward
-from .numba_threads import new_output, run_units, split_tokens
-from .selective_scan_cpu import count_chunks, run_forward, scan_backward, shape_of_borders
-from .selective_scan_operators import needs_gradient, operator_namespace
+from hf_video.ops.causal_conv1d.cpu import conv_backward, conv_forward
+from hf_video.ops.numba_threads import new_output, run_units, split_tokens
+from hf_video.ops.operators import needs_gradient, operator_namespace
+from hf_video.ops.selective_scan.cpu import count_chunks, run_forward, scan_backward, shape_of_borders
+from hf_video.ops.selective_scan.dispatch import choose_backend
 
 NAMESPACE = operator_namespace(__name__)
 # Tokens of all clips of a tile together: with 1,152 channels, 9 MiB a tensor.
@@ -70,15 +71,24 @@ class Tile(NamedTuple):
         return tensor[self.clips, self.tokens]
 
 
+def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int) -> bool:
+    """Whether `mamba_mixer` can run: where scans run on the `cpu` backend, in float32, if channels fill vectors."""
+    return (
+        choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None) == "cpu"
+        and hidden_states.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and has_whole_vectors(dim)
+    )
+
+
 @torch.compiler.assume_constant_result
 def has_whole_vectors(dim: int) -> bool:
-    """Whether channels fill the vectors of the kernels, which these operators need."""
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
 
     return dim % LANES == 0
 
 
-def mamba_mixer_cpu(
+def mamba_mixer(
     hidden_states: torch.Tensor,
     norm: torch.Tensor,
     eps: float,
@@ -104,7 +114,7 @@ def mamba_mixer_cpu(
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
     """Several whole clips, or parts of one in the order of the scan: slices that are contiguous in memory."""
-    from .selective_scan_cpu_kernels import CHUNK_LENGTH
+    from hf_video.ops.selective_scan.cpu_kernels import CHUNK_LENGTH
 
     clips_each, chunks = max(1, TILE_SIZE // length), count_chunks(length)
     chunks_each = -(-chunks // -(-length // TILE_SIZE))
@@ -155,7 +165,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
         The output and, if they are kept, what `in_proj` gave, the sum of the directions and, for each direction, what
         `x_proj` gave and the states before each chunk.
     """
-    from .mamba_mixer_cpu_kernels import gate_forward_unit
+    from .cpu_kernels import gate_forward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
     batch_size, length, _ = hidden_states.shape
@@ -194,7 +204,7 @@ def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from that of its output and what it kept."""
-    from .mamba_mixer_cpu_kernels import gate_backward_unit
+    from .cpu_kernels import gate_backward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
     batch_size, length, _ = hidden_states.shape

@@ -12,32 +12,25 @@ from typing import Any
 
 import torch
 
-from .selective_scan_mamba_ssm import RecordedContext
-from .selective_scan_operators import operator_namespace, register_convolution_gradients
+from hf_video.ops.operators import operator_namespace, register_convolution_gradients, turn
+from hf_video.ops.selective_scan.mamba_ssm import RecordedContext
 
 INTERFACE = "causal_conv1d.causal_conv1d_interface"
 NAMESPACE = operator_namespace(__name__)
 
 
-def causal_conv1d_silu_package(
-    hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+def causal_conv1d_cuda(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> torch.Tensor:
     """
-    Depthwise convolution over each token and those before it, then SiLU; `why_causal_conv1d_cannot` must agree.
-
-    Args:
-        hidden_states: `(batch_size, dim, length)`, float32, float16 or bfloat16; copied unless time is contiguous, as
-            the scan of mamba-ssm wants it.
-        weight: `(dim, 1, taps)`, the tap of the token itself last.
-        bias: `(dim,)`.
-
-    Returns:
-        `(batch_size, dim, length)`, contiguous, in the dtype of the input.
+    Output as `causal_conv1d` describes it, contiguous; `why_cuda_cannot` must agree. Inputs, float32, float16 or
+    bfloat16, are copied unless time is contiguous, as the scan of mamba-ssm wants it.
     """
-    return conv_forward(hidden_states, weight.float()[:, 0], None if bias is None else bias.float())
+    arguments = weight.float()[:, 0], None if bias is None else bias.float()
+    return turn(conv_forward(turn(x), *arguments)) if reverse else conv_forward(x, *arguments)
 
 
-def why_causal_conv1d_cannot(taps: int) -> str | None:
+def why_cuda_cannot(taps: int) -> str | None:
     """The reason why the kernels cannot convolve over so many tokens, or `None` if they can."""
     if not 2 <= taps <= 4:
         return f"it convolves over 2 to 4 tokens, not {taps}"

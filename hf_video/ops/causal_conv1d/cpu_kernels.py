@@ -12,7 +12,7 @@ for x, whose rows may be apart:
 
 import numpy as np
 
-from .numba_vectors import LANES, ONE, ZERO, compiled, load, sigmoid, splat, store
+from hf_video.ops.numba_vectors import LANES, ONE, ZERO, compiled, load, sigmoid, splat, store
 
 
 @compiled

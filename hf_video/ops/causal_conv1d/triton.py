@@ -8,34 +8,23 @@ import functools
 
 import torch
 
-from .selective_scan_operators import operator_namespace, register_convolution_gradients
+from hf_video.ops.operators import operator_namespace, register_convolution_gradients
 
 NAMESPACE = operator_namespace(__name__)
 # Of a tile: its steps read those before them once more, and its channels fill 128 bytes of bfloat16.
 STEPS, BLOCK = 32, 64
 
 
-def causal_conv1d_silu_triton(
-    hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
+def causal_conv1d_triton(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> torch.Tensor:
-    """
-    Depthwise convolution over each token and those before it, then SiLU; computed in float32.
-
-    Args:
-        hidden_states: `(batch_size, dim, length)`; quickest where channels are last in memory.
-        weight: `(dim, 1, taps)`, the tap of the token itself last.
-        bias: `(dim,)`.
-        reverse: over each token and those behind it.
-
-    Returns:
-        `(batch_size, dim, length)`, channels last in memory, in the dtype of the input.
-    """
+    """Output as `causal_conv1d` describes it, computed in float32; quickest where channels are last in memory."""
     biases = None if bias is None else bias.float()
-    return conv_forward(hidden_states.mT, weight.float()[:, 0], biases, reverse).mT
+    return conv_forward(x.mT, weight.float()[:, 0], biases, reverse).mT
 
 
 @functools.cache
-def why_triton_cannot_convolve(device: str = "cuda") -> str | None:
+def why_triton_cannot(device: str = "cuda") -> str | None:
     """Why the kernels do not answer, or `None` if they do; Triton may be missing, or the C compiler that it needs."""
     try:
         x, weight = torch.ones(1, 4, 1, device=device), torch.ones(1, 4, device=device)
@@ -67,7 +56,7 @@ def settings(taps: int) -> dict[str, int]:
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
-    from .causal_conv1d_triton_kernels import conv_forward_kernel
+    from .triton_kernels import conv_forward_kernel
 
     y = x.new_empty(x.shape)
     _, length, dim = x.shape
@@ -82,7 +71,7 @@ def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weight and bias, of a bias that is not there, too."""
-    from .causal_conv1d_triton_kernels import conv_backward_kernel
+    from .triton_kernels import conv_backward_kernel
 
     batch_size, length, dim = x.shape
     grid = _grid(x)

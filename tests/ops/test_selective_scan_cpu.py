@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from hf_video import VideoMambaForVideoClassification, selective_scan
-from hf_video.models.videomamba import causal_conv1d_cpu, numba_threads, selective_scan_cpu
-from hf_video.models.videomamba import selective_scan as dispatch
+from hf_video.ops import numba_threads
+from hf_video.ops.causal_conv1d import cpu as causal_conv1d_cpu
+from hf_video.ops.selective_scan import cpu as selective_scan_cpu
+from hf_video.ops.selective_scan import dispatch
+from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import NAMES, Scan, compare_models, random_inputs, run_with_gradients
-from .videomamba_testing import make, random_clips
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +123,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d_cpu.causal_conv1d_silu_cpu, reference_convolution):
+    for function in (causal_conv1d_cpu.causal_conv1d_cpu, reference_convolution):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
@@ -248,7 +250,7 @@ def test_an_empty_batch_scans_to_nothing():
     output, state = scan_on("cpu")(**inputs)
     output.sum().backward()
     assert output.shape == (0, 16, 5) and state.shape == (0, 16, 3) and inputs["A"].grad is None
-    assert causal_conv1d_cpu.causal_conv1d_silu_cpu(inputs["u"], torch.ones(16, 1, 4), None, False).shape[0] == 0
+    assert causal_conv1d_cpu.causal_conv1d_cpu(inputs["u"], torch.ones(16, 1, 4), None, False).shape[0] == 0
 
 
 def test_compilation_is_shown_once(monkeypatch, caplog):

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hf_video import selective_scan
-from hf_video.models.videomamba import selective_scan_mamba_ssm as adapter
-from hf_video.models.videomamba.selective_scan import BACKENDS, KERNELS_REPOSITORY, Situation
-from hf_video.models.videomamba.selective_scan_operators import turn
-from hf_video.models.videomamba.selective_scan_reference import selective_scan_reference
+from hf_video.ops.operators import turn
+from hf_video.ops.selective_scan import mamba_ssm as adapter
+from hf_video.ops.selective_scan.dispatch import BACKENDS, KERNELS_REPOSITORY, Situation
+from hf_video.ops.selective_scan.reference import selective_scan_reference
 
 from .test_selective_scan import CONSTANTS, random_inputs, specification, with_constants
 

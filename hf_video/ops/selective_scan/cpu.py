@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
-from .selective_scan_operators import (
+from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
+from hf_video.ops.operators import (
     LOG2_E,
     needs_gradient,
     operator_namespace,
@@ -68,14 +68,14 @@ def why_cpu_cannot(situation: Any) -> str | None:
 
 def count_chunks(length: int) -> int:
     """Into how many chunks the backward divides a length."""
-    from .selective_scan_cpu_kernels import CHUNK_LENGTH
+    from .cpu_kernels import CHUNK_LENGTH
 
     return -(-length // CHUNK_LENGTH)
 
 
 def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
     """`(batch, dim, state)` as kernels take it, `(batch, blocks, state, lanes)`; a copy."""
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
 
     return (
         to_lanes(states.mT, groups, LANES)
@@ -92,7 +92,7 @@ def from_blocks(states: torch.Tensor, groups: int, channels: int) -> torch.Tenso
 
 def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
     """The arrays that both kernels take, as their module describes them."""
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
 
     groups = B.shape[2]
     D, delta_bias = (u.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
@@ -135,7 +135,7 @@ def scan_forward(
 
 def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int) -> tuple[int, int, int, int, int]:
     """`(batch, chunks, blocks, state, lanes)`, for the states before each chunk."""
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
 
     blocks = groups * -(-(A.shape[0] // groups) // LANES)
     return batch_size, count_chunks(length), blocks, A.shape[1], LANES
@@ -156,7 +156,7 @@ def run_forward(
     reverse: bool,
 ) -> torch.Tensor:
     """Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state."""
-    from .selective_scan_cpu_kernels import scan_forward_unit
+    from .cpu_kernels import scan_forward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
@@ -185,8 +185,9 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """Gradients of u, delta, A, B, C, D, delta_bias and the initial state, of those that are not there, too."""
-    from .numba_vectors import LANES
-    from .selective_scan_cpu_kernels import scan_backward_unit
+    from hf_video.ops.numba_vectors import LANES
+
+    from .cpu_kernels import scan_backward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)

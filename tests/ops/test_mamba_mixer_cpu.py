@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import layer_videomamba, mamba_mixer_cpu
-from hf_video.models.videomamba import selective_scan as dispatch
-
-from .videomamba_testing import make, random_clips, tiny_config
+from hf_video.models.videomamba import layer_videomamba
+from hf_video.ops.mamba_mixer import cpu as mamba_mixer_cpu
+from hf_video.ops.selective_scan import dispatch
+from tests.models.videomamba.videomamba_testing import make, random_clips, tiny_config
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def calls(monkeypatch):
 
     def count(*arguments):
         calls.append(arguments)
-        return mamba_mixer_cpu.mamba_mixer_cpu(*arguments)
+        return mamba_mixer_cpu.mamba_mixer(*arguments)
 
-    monkeypatch.setattr(layer_videomamba, "mamba_mixer_cpu", count)
+    monkeypatch.setattr(layer_videomamba, "mamba_mixer", count)
     return calls
 
 

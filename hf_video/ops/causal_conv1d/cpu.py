@@ -6,34 +6,21 @@ PyTorch's convolution wants channels first, where linear layers give them last, 
 
 import torch
 
-from .numba_threads import from_lanes, new_output, run_units, split_tokens, to_lanes, to_rows
-from .selective_scan_operators import operator_namespace, register_convolution_gradients
+from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_tokens, to_lanes, to_rows
+from hf_video.ops.operators import operator_namespace, register_convolution_gradients
 
 NAMESPACE = operator_namespace(__name__)
 
 
-def causal_conv1d_silu_cpu(
-    hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
-) -> torch.Tensor:
-    """
-    Depthwise convolution over each token and those before it, then SiLU; computed in float32.
-
-    Args:
-        hidden_states: `(batch_size, dim, length)`; quickest where channels are last in memory.
-        weight: `(dim, 1, taps)`, the tap of the token itself last.
-        bias: `(dim,)`.
-        reverse: over each token and those behind it.
-
-    Returns:
-        `(batch_size, dim, length)`, channels last in memory, in the dtype of the input.
-    """
+def causal_conv1d_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
+    """Output as `causal_conv1d` describes it, computed in float32; quickest where channels are last in memory."""
     biases = None if bias is None else bias.float()
-    convolved = conv_forward(hidden_states.float().mT, weight.float()[:, 0], biases, reverse)
-    return convolved.mT.to(hidden_states.dtype)
+    convolved = conv_forward(x.float().mT, weight.float()[:, 0], biases, reverse)
+    return convolved.mT.to(x.dtype)
 
 
 def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
 
     bias = x.new_zeros(x.shape[-1]) if bias is None else bias
     return [to_rows(x, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
@@ -42,7 +29,7 @@ def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> l
 @torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
-    from .causal_conv1d_cpu_kernels import conv_forward_unit
+    from .cpu_kernels import conv_forward_unit
 
     arrays = _pack(x, weight, bias)
     y = new_output(arrays[0].shape)
@@ -55,8 +42,9 @@ def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weight and bias, of a bias that is not there, too."""
-    from .causal_conv1d_cpu_kernels import conv_backward_unit
-    from .numba_vectors import LANES
+    from hf_video.ops.numba_vectors import LANES
+
+    from .cpu_kernels import conv_backward_unit
 
     arrays = _pack(x, weight, bias)
     dx = new_output(arrays[0].shape)

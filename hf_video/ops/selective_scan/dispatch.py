@@ -14,10 +14,10 @@ from typing import NamedTuple, cast
 import torch
 from transformers.utils import logging
 
-from .selective_scan_cpu import selective_scan_cpu, why_cpu_cannot
-from .selective_scan_mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
-from .selective_scan_reference import selective_scan_reference
-from .selective_scan_triton import selective_scan_triton, why_triton_cannot
+from .cpu import selective_scan_cpu, why_cpu_cannot
+from .mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
+from .reference import selective_scan_reference
+from .triton import selective_scan_triton, why_triton_cannot
 
 logger = logging.get_logger(__name__)
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import causal_conv1d_triton, selective_scan, selective_scan_triton
-from hf_video.models.videomamba.selective_scan_reference import selective_scan_reference
+from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.selective_scan import dispatch as selective_scan
+from hf_video.ops.selective_scan import triton as selective_scan_triton
+from hf_video.ops.selective_scan.reference import selective_scan_reference
+from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import (
     CONSTANTS,
@@ -24,7 +27,6 @@ from .test_selective_scan import (
     with_constants,
 )
 from .test_selective_scan_cpu import reference_convolution
-from .videomamba_testing import make, random_clips
 
 __all__ = ["poisoned_memory"]
 
@@ -200,7 +202,7 @@ def test_it_compiles_without_graph_breaks():
 
 def test_the_kernels_answer():
     assert selective_scan_triton.probe.__wrapped__("cpu") is None
-    assert causal_conv1d_triton.why_triton_cannot_convolve.__wrapped__("cpu") is None
+    assert causal_conv1d_triton.why_triton_cannot.__wrapped__("cpu") is None
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -213,7 +215,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_silu_triton, reference_convolution):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, reference_convolution):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

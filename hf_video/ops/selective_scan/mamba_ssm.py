@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
-from .selective_scan_operators import add_and_gate, operator_namespace, reversed_copy
+from hf_video.ops.operators import add_and_gate, operator_namespace, reversed_copy
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .selective_scan_operators import (
+from hf_video.ops.operators import (
     LOG2_E,
     needs_gradient,
     operator_namespace,
@@ -183,7 +183,7 @@ def scan_forward(
         The output like `u`, the last state, the states before each chunk and the last, or none of them, and the output
         before the gate in float32, or none of it.
     """
-    from .selective_scan_triton_kernels import scan_forward_kernel
+    from .triton_kernels import scan_forward_kernel
 
     (batch_size, length, dim), groups, state_size = u.shape, B.shape[1], A.shape[1]
     spread = plan(batch_size, dim, groups)
@@ -229,7 +229,7 @@ def scan_backward(
     Gradients of all tensors that the forward takes, of those that are not there, too; that of an addend, which is that
     of the output before the gate, has the dtype of u.
     """
-    from .selective_scan_triton_kernels import scan_backward_kernel
+    from .triton_kernels import scan_backward_kernel
 
     (batch_size, length, dim), groups, state_size = u.shape, B.shape[1], A.shape[1]
     spread = plan(batch_size, dim, groups)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video import selective_scan
-from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, _announce, choose_backend, logger
+from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, _announce, choose_backend, logger
 
 BACKENDS = ("reference", "cpu")
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state", "addend")

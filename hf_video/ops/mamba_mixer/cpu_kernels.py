@@ -5,7 +5,7 @@ A call does one unit of work: the tokens from `start` up to `end` of one clip. A
 channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
 """
 
-from .numba_vectors import LANES, ONE, compiled, load, sigmoid, store
+from hf_video.ops.numba_vectors import LANES, ONE, compiled, load, sigmoid, store
 
 
 @compiled

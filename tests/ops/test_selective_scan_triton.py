@@ -17,18 +17,19 @@ import torch
 
 from conversion.weight_rules import apply_rules
 from hf_video import VideoMambaForVideoClassification, selective_scan
-from hf_video.models.videomamba import causal_conv1d_triton, selective_scan_triton
-from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, Situation
+from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.selective_scan import triton as selective_scan_triton
+from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, Situation
 from tests.conversion.test_videomamba import RULES, converted
 from tests.goldens import assert_float32_close, assert_gradients_close
+from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .compiling import compile_kernel
 from .test_selective_scan import GRID, NAMES, Scan, compare, poisoned_memory, random_inputs, run_with_gradients
-from .videomamba_testing import make, random_clips
 
 __all__ = ["converted", "poisoned_memory"]
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
 STRIDES = ("x_clip_stride", "x_stride", "z_clip_stride", "z_stride")
 INTEGERS = ("length", "dim", "num_states", "num_groups", *STRIDES)
@@ -42,7 +43,7 @@ def on_gpu(test):
 @pytest.mark.timeout(600)
 def test_the_kernels_interpreted_on_the_cpu():
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
-    file = Path(__file__).with_name("interpreted_selective_scan_triton.py")
+    file = Path(__file__).with_name("interpreted_triton.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=580)
@@ -106,7 +107,7 @@ def test_small_batches_get_more_threads_along_time():
 def test_importing_the_package_and_a_model_does_not_import_the_kernels():
     program = (
         "import sys, hf_video; hf_video.VideoMambaForVideoClassification, hf_video.selective_scan; "
-        "print(*(name for name in sys.modules if name.endswith('_triton_kernels')))"
+        "print(*(name for name in sys.modules if name.endswith('triton_kernels')))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
@@ -142,7 +143,7 @@ def test_kernels_that_do_not_answer_are_not_used():
     reason = selective_scan_triton.why_triton_cannot(Situation("cuda", torch.float32, 16, False))
     selective_scan_triton.probe.cache_clear()
     assert reason.startswith("its kernels do not answer (")
-    reason = causal_conv1d_triton.why_triton_cannot_convolve.__wrapped__()
+    reason = causal_conv1d_triton.why_triton_cannot.__wrapped__()
     assert reason.startswith("its kernels do not answer (")
 
 
