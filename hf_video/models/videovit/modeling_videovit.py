@@ -9,9 +9,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -21,17 +23,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
-from .loss_videovit import classification_loss
 from .masking_videovit import check_mask, select_tokens
-from .patches_videovit import VideoViTPatchEmbeddings, patchify
-from .position_embeddings_videovit import (
-    RotaryEmbedding,
-    TokenGrid,
-    VideoViTPositionEmbeddings,
-    VideoViTRotaryEmbedding,
-    rotate,
-)
 from .views_videovit import average_views, flatten_views
+
+TokenGrid = tuple[int, int, int]
+RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
@@ -54,6 +50,54 @@ class VideoViTForPreTrainingOutput(ModelOutput):
     logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
+
+
+def patchify(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int]) -> torch.Tensor:
+    """
+    Cut videos into patches; frames and pixels that fill no patch are dropped.
+
+    Args:
+        pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+        patch_shape: frames, rows and columns of a patch.
+
+    Returns:
+        `(batch_size, num_channels, tubelet_size, patch_height, patch_width, t, h, w)`, a view where possible.
+    """
+    for dim, size in zip((1, 3, 4), patch_shape, strict=True):
+        pixel_values = pixel_values.narrow(dim, 0, pixel_values.shape[dim] // size * size)
+    (dt, dh, dw), (batch, frames, channels, height, width) = patch_shape, pixel_values.shape
+    patches = pixel_values.reshape(batch, frames // dt, dt, channels, height // dh, dh, width // dw, dw)
+    return patches.permute(0, 3, 2, 5, 7, 1, 4, 6)
+
+
+class VideoViTPatchEmbeddings(nn.Module):
+    """Patches to tokens by one linear layer, which is the original's `Conv3d` with its stride equal to its kernel."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        self.config = config
+        self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
+
+    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
+        """Token grid (t, h, w) of an input; raises `ValueError` if its shape is not one this model can take."""
+        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
+                f"width), got {tuple(pixel_values.shape)}."
+            )
+        num_frames, _, height, width = pixel_values.shape[1:]
+        grid = self.config.token_grid_of(num_frames, height, width)
+        if min(grid) < 1:
+            raise ValueError(
+                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
+                " height, width)."
+            )
+        return grid
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        self.grid_of(pixel_values)  # refuses a shape that does not fit
+        patches = patchify(pixel_values, self.config.patch_shape).permute(0, 5, 6, 7, 1, 2, 3, 4)
+        return self.projection(patches.flatten(4).flatten(1, 3))
 
 
 class VideoViTEmbeddings(nn.Module):
@@ -92,6 +136,135 @@ class VideoViTEmbeddings(nn.Module):
         return self.dropout(tokens)
 
 
+def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
+    """
+    Table of sines on even and cosines on odd channels, `(1, num_positions, hidden_size)`, computed in double precision
+    and rounded to float32 (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
+    """
+    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
+    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
+    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
+    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+    return table.float()[None]
+
+
+def resize_positions(positions: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
+    """
+    Resize a table of positions `(1, t * h * w, hidden_size)` from one token grid to another: every temporal slice by
+    bicubic interpolation (without antialiasing, corners not aligned), then linearly over time.
+    """
+    dtype = torch.promote_types(positions.dtype, torch.float32)
+    table = positions[0].to(dtype).unflatten(0, old_grid)
+    if new_grid[1:] != old_grid[1:]:
+        table = table.permute(0, 3, 1, 2)
+        table = F.interpolate(table, size=new_grid[1:], mode="bicubic", align_corners=False).permute(0, 2, 3, 1)
+    if new_grid[0] != old_grid[0]:
+        table = F.interpolate(table.permute(1, 2, 3, 0).flatten(0, 1), size=new_grid[0], mode="linear")
+        table = table.unflatten(0, new_grid[1:]).permute(3, 0, 1, 2)
+    return table.flatten(0, 2)[None].to(positions.dtype)
+
+
+class VideoViTPositionEmbeddings(nn.Module):
+    """
+    A table with one position per token, added to the tokens. A learned table is a parameter and has a row for the
+    class token, too; a sinusoidal one is a float32 buffer outside the state dict, rebuilt from the configuration.
+    """
+
+    def __init__(self, config: VideoViTConfig, hidden_size: int, learned: bool):
+        super().__init__()
+        self.config = config
+        self.hidden_size = hidden_size
+        self.num_prefix_tokens = int(learned and config.use_class_token)
+        self.grid = config.token_grid
+        if learned:
+            num_positions = self.num_prefix_tokens + math.prod(self.grid)
+            self.weight = nn.Parameter(torch.empty(1, num_positions, hidden_size))
+        else:
+            self.register_buffer("weight", self.sinusoidal_table(), persistent=False)
+
+    def sinusoidal_table(self) -> torch.Tensor:
+        """The table of the configured input size, resized from `position_embedding_grid` where there is one."""
+        t, h, w = self.config.position_embedding_grid or self.grid
+        table = sinusoidal_positions(t * h * w, self.hidden_size)
+        return self.resize(table, (t, h, w), self.grid)
+
+    def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
+        """Positions `(1, prefix + t * h * w, hidden_size)` for a token grid, resized as the configuration says."""
+        # A sinusoidal table is resized in float32 whatever the model's dtype, as the originals do.
+        table: torch.Tensor = self.weight
+        if not isinstance(table, nn.Parameter):
+            table = table.float()
+        elif self.config.detach_position_embeddings:
+            table = table.detach()
+        if grid != self.grid and not interpolate_pos_encoding:
+            raise ValueError(
+                f"The input has a token grid (t, h, w) of {grid}, the positions one of {self.grid}: pass "
+                f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
+            )
+        return self.resize(table, self.grid, grid)
+
+    def resize(self, table: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
+        """A table of one token grid for another one, as `position_embedding_resize` says."""
+        mode = self.config.position_embedding_resize
+        if new_grid == old_grid or (mode == "token_count" and math.prod(new_grid) == math.prod(old_grid)):
+            return table
+        if mode == "rebuild":
+            return sinusoidal_positions(math.prod(new_grid), self.hidden_size).to(table)
+        if mode == "token_count" and new_grid[0] != old_grid[0]:
+            raise ValueError(
+                f"This model resizes positions over space only (position_embedding_resize='token_count'): the input "
+                f"has {new_grid[0]} token frames, expected {old_grid[0]}."
+            )
+        prefix, positions = table.split([self.num_prefix_tokens, math.prod(old_grid)], dim=1)
+        return torch.cat([prefix, resize_positions(positions, old_grid, new_grid)], dim=1)
+
+    @torch.no_grad()
+    def set_grid(self, grid: TokenGrid) -> None:
+        """Bake another token grid in; the configuration has it already."""
+        if isinstance(self.weight, nn.Parameter):
+            table = self.resize(self.weight, self.grid, grid).clone()
+            self.grid, self.weight = grid, nn.Parameter(table, requires_grad=self.weight.requires_grad)
+        else:
+            self.grid = grid
+            self.weight = self.sinusoidal_table().to(self.weight.device)
+
+
+class VideoViTRotaryEmbedding(nn.Module):
+    """
+    Axial rotary positions: the channels of a head are shared out over time, rows and columns, and each part is rotated
+    by the token's coordinate along its axis (RoFormer, https://arxiv.org/abs/2104.09864, along three axes).
+    """
+
+    def __init__(self, config: VideoViTConfig, head_dim: int):
+        super().__init__()
+        pairs = head_dim // 2
+        self.pairs_of_axis = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
+        self.theta = config.rope_theta
+
+    @torch.no_grad()
+    def forward(self, grid: TokenGrid, device: torch.device) -> torch.Tensor:
+        """Angles in radians, `(1, t * h * w, head_dim // 2)`, float32."""
+        axes = [torch.arange(size, device=device, dtype=torch.float32) for size in grid]
+        angles = []
+        for positions, pairs in zip(torch.meshgrid(*axes, indexing="ij"), self.pairs_of_axis, strict=True):
+            frequencies = self.theta ** -(torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+            angles.append(positions.flatten()[:, None] * frequencies)
+        return torch.cat(angles, dim=-1)[None]
+
+
+def rotate(states: torch.Tensor, rotary: RotaryEmbedding) -> torch.Tensor:
+    """Rotate the channel pairs (i, i + head_dim / 2) of `(batch_size, heads, sequence_length, head_dim)`."""
+    cos, sin = rotary
+    first, second = states.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(states.dtype)
+
+
+def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
+    """The configuration's norm over `size` channels."""
+    norm = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
+    return norm(size, eps=config.layer_norm_eps if eps is None else eps)
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -107,12 +280,6 @@ def eager_attention_forward(
         scores = scores + attention_mask
     weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
-    """The configuration's norm over `size` channels."""
-    norm = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
-    return norm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
 class VideoViTAttention(nn.Module):
@@ -412,6 +579,34 @@ class VideoViTModel(VideoViTPreTrainedModel):
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, which divides by `num_items_in_batch` for single labels alone. `Trainer`
+    expects it of every loss: it sums up what it gets for the parts of an accumulated batch.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: has the `problem_type`; without one it is chosen by the labels, and set.
+        num_items_in_batch: numbers in the labels of the whole accumulated batch, by which the sum is divided; by
+            default those of `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
 
 
 class VideoViTClassifier(VideoViTPreTrainedModel):
