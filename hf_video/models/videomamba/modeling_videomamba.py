@@ -1,5 +1,6 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +9,12 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
     BaseModelOutputWithNoAttention,
@@ -21,26 +26,25 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from .causal_conv1d_cpu import causal_conv1d_silu_cpu
+from .causal_conv1d_package import causal_conv1d_silu_package, why_causal_conv1d_cannot
+from .causal_conv1d_triton import causal_conv1d_silu_triton, why_triton_cannot_convolve
 from .configuration_videomamba import VideoMambaConfig
-from .embeddings_videomamba import (
-    TokenGrid,
-    VideoMambaEmbeddings,
-    select_tokens,
-    temporal_first_order,
-)
-from .layer_videomamba import (
-    VideoMambaLayer,
-    VideoMambaNorm,
-    VideoMambaOutputProjection,
-    VideoMambaScan,
-    VideoMambaTimeStepProjection,
-)
-from .loss_videomamba import classification_loss
-from .masking_videomamba import check_mask, draw_mask
-from .teacher_videomamba import VideoMambaTeacher
+from .mamba_mixer_cpu import Direction, has_whole_vectors, mamba_mixer_cpu
+from .pretraining_videomamba import VideoMambaTeacher, check_mask, draw_mask
+from .selective_scan import choose_backend, selective_scan
+from .selective_scan_mamba_ssm import KERNELS_REPOSITORY
+from .selective_scan_operators import add_and_gate, turn
 from .views_videomamba import average_views, flatten_views
 
 logger = logging.get_logger(__name__)
+
+TokenGrid = tuple[int, int, int]
+ScanOrder = tuple[torch.Tensor, torch.Tensor]
+
+# Convolutions with SiLU that leave channels as the scan of the same backend wants them.
+FUSED_CONVOLUTIONS = {"cpu": causal_conv1d_silu_cpu, "triton": causal_conv1d_silu_triton}
+PACKAGE = "causal_conv1d"
 
 
 @dataclass
@@ -64,6 +68,418 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
     logits: torch.Tensor | None = None
     mask: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+
+
+class VideoMambaPatchEmbeddings(nn.Module):
+    """Patches to tokens by a convolution over time, rows and columns."""
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.config = config
+        self.projection = nn.Conv3d(
+            config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
+        )
+
+    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
+        """Token grid (t, h, w) of an input; raises `ValueError` if its shape is not one this model can take."""
+        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
+                f"width), got {tuple(pixel_values.shape)}."
+            )
+        num_frames, _, height, width = pixel_values.shape[1:]
+        grid = self.config.token_grid_of(num_frames, height, width)
+        if min(grid) < 1:
+            raise ValueError(
+                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
+                " height, width)."
+            )
+        return grid
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Tokens `(batch_size, t, h * w, hidden_size)`."""
+        return self.projection(pixel_values.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1)
+
+
+class VideoMambaEmbeddings(nn.Module):
+    """
+    Patch tokens, frame by frame, behind a class token. Positions are learned: one table over the places of a frame,
+    which the class token leads, and one over time for the patches alone.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.config = config
+        t, h, w = config.token_grid
+        self.patch_embeddings = VideoMambaPatchEmbeddings(config)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size))
+        self.position_embeddings = nn.Parameter(torch.empty(1, 1 + h * w, config.hidden_size))
+        self.temporal_position_embeddings = None
+        if config.use_temporal_position_embeddings:
+            self.temporal_position_embeddings = nn.Parameter(torch.empty(1, t, config.hidden_size))
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def positions(
+        self, grid: TokenGrid, interpolate_pos_encoding: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        The tables `(1, 1 + h * w, hidden_size)` and `(1, t, hidden_size)` for a token grid: over space by bicubic,
+        over time by linear interpolation, corners not aligned (`run_class_finetuning.py` of the original).
+        """
+        spatial: torch.Tensor = self.position_embeddings
+        temporal: torch.Tensor | None = self.temporal_position_embeddings
+        built_for = self.config.token_grid
+        # A model without a table over time sees frames that differ only by their order.
+        differs = grid != built_for if temporal is not None else grid[1:] != built_for[1:]
+        if differs and not interpolate_pos_encoding:
+            raise ValueError(
+                f"The input has a token grid (t, h, w) of {grid}, the configuration one of {built_for}: pass "
+                f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
+            )
+        dtype = torch.promote_types(spatial.dtype, torch.float32)
+        if grid[1:] != built_for[1:]:
+            class_position, table = spatial.split([1, spatial.shape[1] - 1], dim=1)
+            table = table.to(dtype).mT.unflatten(-1, built_for[1:])
+            table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
+            spatial = torch.cat([class_position, table.flatten(2).mT.to(spatial.dtype)], dim=1)
+        if temporal is not None and grid[0] != built_for[0]:
+            resized = F.interpolate(temporal.to(dtype).mT, size=grid[0], mode="linear", align_corners=False)
+            temporal = resized.mT.to(temporal.dtype)
+        return spatial, temporal
+
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool = True,
+    ) -> torch.Tensor:
+        grid = self.patch_embeddings.grid_of(pixel_values)
+        spatial, temporal = self.positions(grid, interpolate_pos_encoding)
+        tokens = self.patch_embeddings(pixel_values) + spatial[:, None, 1:]
+        if temporal is not None:
+            tokens = tokens + temporal[:, :, None]
+        tokens = tokens.flatten(1, 2)
+        if bool_masked_pos is not None:
+            tokens = select_tokens(tokens, ~bool_masked_pos)
+        class_token = (self.cls_token + spatial[:, :1]).expand(tokens.shape[0], -1, -1)
+        return self.dropout(torch.cat([class_token.to(tokens.dtype), tokens], dim=1))
+
+
+def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+    """
+    Gather the selected tokens of every clip, in their order.
+
+    Args:
+        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
+        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
+
+    Returns:
+        `(batch_size, num_selected, hidden_size)`.
+    """
+    return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
+
+
+def temporal_first_order(
+    grid: TokenGrid, bool_masked_pos: torch.Tensor | None, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The order that visits the class token and then, place by place, all frames of each.
+
+    Args:
+        grid: token grid (t, h, w).
+        bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
+        device: of the result.
+
+    Returns:
+        For each step the token that it visits, and for each token the step that visits it: both `(batch_size or 1,
+        sequence_length)`, int64.
+    """
+    t, h, w = grid
+    rank = torch.arange(math.prod(grid), device=device).unflatten(0, (h * w, t)).mT.flatten()[None, :, None]
+    if bool_masked_pos is not None:
+        rank = select_tokens(rank, ~bool_masked_pos)
+    order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
+    return order, order.argsort(dim=1)
+
+
+@torch.compiler.assume_constant_result
+def choose_convolution(backend: str, taps: int) -> str | None:
+    """
+    Name of the convolution with SiLU beside a backend of the scan, `PACKAGE` or one of `FUSED_CONVOLUTIONS`; `None` if
+    there is none. Beside mamba-ssm's scan it is that of the package causal-conv1d, or else Triton's.
+    """
+    if backend not in ("mamba_ssm", KERNELS_REPOSITORY):
+        return backend if backend in FUSED_CONVOLUTIONS else None
+    return _choose_for_mamba_ssm(taps)
+
+
+@functools.cache
+def _choose_for_mamba_ssm(taps: int) -> str | None:
+    reasons = {PACKAGE: why_causal_conv1d_cannot(taps)}
+    if reasons[PACKAGE] is not None:
+        reasons["triton"] = why_triton_cannot_convolve()
+    name = next((name for name, reason in reasons.items() if reason is None), None)
+    rejected = "; ".join(f"not {name!r}: {reason}" for name, reason in reasons.items() if reason is not None)
+    log = logger.warning if name is None else logger.info
+    why = rejected or "the first choice"
+    log(f"Beside mamba-ssm's scan runs the convolution of {name or 'PyTorch, which is slow'} ({why}).")
+    return name
+
+
+class VideoMambaNorm(nn.Module):
+    """
+    RMS or layer norm that computes in the precision of its input, which is that of the residual stream, and answers in
+    the dtype of its weight, which is that of the layers behind it.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.eps = config.layer_norm_eps
+        self.weight = nn.Parameter(torch.empty(config.hidden_size))
+        self.bias = nn.Parameter(torch.empty(config.hidden_size)) if config.norm_type == "layer_norm" else None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.to(hidden_states.dtype)
+        if self.bias is None:
+            normalized = F.rms_norm(hidden_states, weight.shape, weight, self.eps)
+        else:
+            bias = self.bias.to(hidden_states.dtype)
+            normalized = F.layer_norm(hidden_states, weight.shape, weight, bias, self.eps)
+        return normalized.to(self.weight.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+
+class VideoMambaConv1d(nn.Conv1d):
+    """Depthwise convolution over a token and those that the scan visited before it: behind it where it runs back."""
+
+    def __init__(self, config: VideoMambaConfig, reverse: bool):
+        super().__init__(
+            config.intermediate_size,
+            config.intermediate_size,
+            config.conv_kernel,
+            groups=config.intermediate_size,
+            padding=config.conv_kernel - 1,
+            bias=config.use_conv_bias,
+        )
+        self.reverse = reverse
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.flip(-1) if self.reverse else self.weight
+        padding = cast(int, self.padding[0])
+        convolved = F.conv1d(hidden_states, weight, self.bias, padding=padding, groups=self.groups)
+        return convolved.narrow(-1, padding if self.reverse else 0, hidden_states.shape[-1])
+
+
+class VideoMambaTimeStepProjection(nn.Linear):
+    """Multiplies by its weight alone: its bias is added in float32 inside the scan."""
+
+    def forward(self, time_steps: torch.Tensor) -> torch.Tensor:
+        return F.linear(time_steps, self.weight)
+
+
+class VideoMambaOutputProjection(nn.Linear):
+    """Ends a residual branch: its initial weights are smaller the deeper the model is."""
+
+
+class VideoMambaScan(nn.Module):
+    """One direction of a mixer: convolution, projections to time steps, B and C, and the selective scan."""
+
+    def __init__(self, config: VideoMambaConfig, reverse: bool):
+        super().__init__()
+        self.reverse = reverse
+        rank = cast(int, config.time_step_rank)
+        self.sizes = [rank, config.state_size, config.state_size]
+        self.conv1d = VideoMambaConv1d(config, reverse)
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.fuses_silu = config.hidden_act in ("silu", "swish")
+        self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
+        self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
+        self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
+        self.D = nn.Parameter(torch.empty(config.intermediate_size))
+
+    def fused_convolution(self, hidden_states: torch.Tensor) -> str | None:
+        """Name of the convolution with SiLU; `None` if the module, or an adapter around it, has to be called."""
+        if type(self.conv1d) is not VideoMambaConv1d or not self.fuses_silu:
+            return None
+        return choose_convolution(self.choose_backend(hidden_states), self.conv1d.weight.shape[-1])
+
+    def convolve(self, hidden_states: torch.Tensor, reverse: bool) -> torch.Tensor:
+        """Convolution and activation; in one go where there is one for that."""
+        conv1d, fused = self.conv1d, self.fused_convolution(hidden_states)
+        if fused is None:
+            return self.activation_fn(conv1d(hidden_states))
+        if fused == PACKAGE:
+            return causal_conv1d_silu_package(hidden_states, conv1d.weight, conv1d.bias)
+        return FUSED_CONVOLUTIONS[fused](hidden_states, conv1d.weight, conv1d.bias, reverse)
+
+    def choose_backend(self, hidden_states: torch.Tensor) -> str:
+        """The backend that the scan will run on."""
+        return choose_backend(hidden_states.device.type, hidden_states.dtype, self.A_log.shape[1], False, None)
+
+    def weights(self) -> Direction:
+        """What the operator for a whole branch takes."""
+        conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
+        projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
+        return Direction(self.conv1d.weight[:, 0], conv_bias, *projections, self.rates(), self.D)
+
+    def rates(self) -> torch.Tensor:
+        """A of the recurrence, in float32 at least."""
+        return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
+
+    def forward(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """
+        All tensors are `(batch_size, intermediate_size, sequence_length)`. The addend, what the other direction gave,
+        is added before the gate, which goes through SiLU here.
+        """
+        if self.reverse and self.fused_convolution(hidden_states) == PACKAGE:
+            # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.
+            return add_and_gate(turn(self.scan(turn(hidden_states), None, None, False)), addend, gate)
+        return self.scan(hidden_states, gate, addend, self.reverse)
+
+    def scan(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor | None, addend: torch.Tensor | None, reverse: bool
+    ) -> torch.Tensor:
+        hidden_states = self.convolve(hidden_states, reverse)
+        time_steps, B, C = self.x_proj(hidden_states.mT).split(self.sizes, dim=-1)
+        scanned = selective_scan(
+            hidden_states,
+            self.dt_proj(time_steps).mT,
+            self.rates(),
+            B.mT,
+            C.mT,
+            self.D,
+            gate,
+            self.dt_proj.bias,
+            delta_softplus=True,
+            reverse=reverse,
+            addend=addend,
+        )
+        return cast(torch.Tensor, scanned)
+
+
+class VideoMambaMixer(nn.Module):
+    """
+    Gated state space layer. In two directions it is VideoMamba's and Vision Mamba's: both scans read one input
+    projection and share one gate, and their outputs are summed, not averaged. There is no `inference_params`, which
+    continues mamba-ssm's `Mamba` token by token: two directions cannot be continued. `selective_scan` can, by its
+    `initial_state`.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.reorder_forward = config.scan_order == "temporal_first"
+        self.in_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
+        self.forward_scan = VideoMambaScan(config, reverse=False)
+        self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
+
+    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+        hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
+        if self.forward_scan.fuses_silu and temporal_first is None:
+            gated = self.scan_and_gate(hidden_states, gate)
+        else:
+            mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+            if self.backward_scan is not None:
+                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+            gated = mixed * self.activation_fn(gate)
+        return self.out_proj(gated.mT)
+
+    def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """The last scan adds the other one and applies the gate: some backends do so before anything is written."""
+        if self.backward_scan is None:
+            return self.forward_scan(hidden_states, gate)
+        return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
+
+
+def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
+    """Run a scan over the tokens in another order, and put its output back into theirs."""
+    if order is None:
+        return scan(hidden_states)
+    token_of_step, step_of_token = (index[:, None] for index in order)
+    return scan(hidden_states.take_along_dim(token_of_step, dim=2)).take_along_dim(step_of_token, dim=2)
+
+
+class VideoMambaDropPath(nn.Module):
+    """Stochastic depth: in training, leaves out a residual branch for some clips (https://arxiv.org/abs/1603.09382)."""
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, branch: torch.Tensor) -> torch.Tensor:
+        if self.drop_prob == 0.0 or not self.training:
+            return branch
+        keep_prob = 1 - self.drop_prob
+        kept = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep_prob)
+        return branch * (kept / keep_prob)
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob}"
+
+
+class VideoMambaLayer(GradientCheckpointingLayer):
+    """Pre-norm block with a mixer and no MLP; takes and returns the residual stream."""
+
+    def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
+        super().__init__()
+        self.norm = VideoMambaNorm(config)
+        self.mixer = VideoMambaMixer(config)
+        self.drop_path = VideoMambaDropPath(drop_path_rate)
+
+    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+        if temporal_first is None and self.can_fuse(hidden_states):
+            mixer = self.mixer
+            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
+            branch = mamba_mixer_cpu(
+                *(hidden_states, self.norm.weight, self.norm.eps),
+                *(mixer.in_proj.weight, mixer.out_proj.weight, directions),
+            )
+        else:
+            branch = self.mixer(self.norm(hidden_states), temporal_first)
+        return hidden_states + self.drop_path(branch)
+
+    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
+        """Whether norm and mixer can run as one operator: on the `cpu` backend, in float32, with plain modules."""
+        mixer = self.mixer
+        return (
+            mixer.forward_scan.choose_backend(hidden_states) == "cpu"
+            and hidden_states.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and self.norm.bias is None
+            and mixer.in_proj.bias is None
+            and has_whole_vectors(mixer.out_proj.in_features)
+            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
+        )
+
+
+PLAIN_MODULES = (
+    VideoMambaNorm,
+    VideoMambaMixer,
+    VideoMambaScan,
+    VideoMambaConv1d,
+    VideoMambaTimeStepProjection,
+    VideoMambaOutputProjection,
+    nn.Linear,
+    type(ACT2FN["silu"]),
+)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether float32 weights alone decide what a module does: no adapter, quantised weight or hook."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    weights = module.parameters(recurse=False)
+    return (
+        type(module) in PLAIN_MODULES
+        and not any(hooks)
+        # accelerate puts a function in its place.
+        and "forward" not in vars(module)
+        and all(type(weight) is nn.Parameter and weight.dtype == torch.float32 for weight in weights)
+    )
 
 
 class VideoMambaPreTrainedModel(PreTrainedModel):
@@ -226,6 +642,34 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
         return BaseModelOutputWithNoAttention(last_hidden_state=self.norm_f(hidden_states))
+
+
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, which divides by `num_items_in_batch` for single labels alone. `Trainer`
+    expects it of every loss: it sums up what it gets for the parts of an accumulated batch.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: has the `problem_type`; without one it is chosen by the labels, and set.
+        num_items_in_batch: numbers in the labels of the whole accumulated batch, by which the sum is divided; by
+            default those of `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):

@@ -14,8 +14,8 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import causal_conv1d_package as adapter
-from hf_video.models.videomamba import layer_videomamba, selective_scan
-from hf_video.models.videomamba.layer_videomamba import FUSED_CONVOLUTIONS, PACKAGE, choose_convolution
+from hf_video.models.videomamba import modeling_videomamba, selective_scan
+from hf_video.models.videomamba.modeling_videomamba import FUSED_CONVOLUTIONS, PACKAGE, choose_convolution
 from hf_video.models.videomamba.selective_scan_mamba_ssm import load_interface
 
 from .test_selective_scan import compare_models
@@ -104,7 +104,7 @@ def missing(monkeypatch):
 
 
 def fresh_probes(monkeypatch):
-    probe, caches = adapter.probe, (adapter.probe, layer_videomamba._choose_for_mamba_ssm)
+    probe, caches = adapter.probe, (adapter.probe, modeling_videomamba._choose_for_mamba_ssm)
     monkeypatch.setattr(adapter, "probe", functools.partial(probe, "cpu"))
     for cache in caches:
         cache.cache_clear()
@@ -186,7 +186,7 @@ def triton_on_the_cpu(calls):
 @pytest.mark.parametrize("conv_kernel", [4, 6])
 def test_tritons_convolution_runs_where_the_package_cannot(missing, scan_of_mamba_ssm, monkeypatch, conv_kernel):
     calls = []
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
+    monkeypatch.setattr(modeling_videomamba, "why_triton_cannot_convolve", lambda: None)
     monkeypatch.setitem(FUSED_CONVOLUTIONS, "triton", triton_on_the_cpu(calls))
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", conv_kernel=conv_kernel)
     compare_models(model, random_clips(model.config), "mamba_ssm", monkeypatch)
@@ -194,10 +194,10 @@ def test_tritons_convolution_runs_where_the_package_cannot(missing, scan_of_mamb
 
 
 def test_too_many_taps_for_the_package_are_tritons(installed, monkeypatch):
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
+    monkeypatch.setattr(modeling_videomamba, "why_triton_cannot_convolve", lambda: None)
     assert choose_convolution("mamba_ssm", 4) == PACKAGE
     assert choose_convolution("mamba_ssm", 5) == "triton"
-    monkeypatch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: "no compiler")
+    monkeypatch.setattr(modeling_videomamba, "why_triton_cannot_convolve", lambda: "no compiler")
     assert choose_convolution("mamba_ssm", 6) is None
     assert choose_convolution("triton", 4) == "triton" and choose_convolution("reference", 4) is None
 
@@ -242,6 +242,6 @@ def test_a_mixer_turns_round_what_enters_and_leaves_the_backward_direction(insta
 def test_beside_tritons_convolution_only_the_scan_turns_its_inputs_round(missing, scan_of_mamba_ssm, monkeypatch):
     """Inputs and time steps, which had to be copied into the kernels' layout, and the output."""
     with monkeypatch.context() as patch:
-        patch.setattr(layer_videomamba, "why_triton_cannot_convolve", lambda: None)
+        patch.setattr(modeling_videomamba, "why_triton_cannot_convolve", lambda: None)
         patch.setitem(FUSED_CONVOLUTIONS, "triton", lambda x, weight, bias, reverse: x)
         assert mix_counting_copies(patch) == {"flip": 0, "index_select": 3, "clone": 0, "contiguous": 2}
