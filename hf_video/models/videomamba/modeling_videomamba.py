@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import AutoModel, PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
@@ -17,8 +18,8 @@ from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
-    BaseModelOutputWithNoAttention,
-    ImageClassifierOutputWithNoAttention,
+    BaseModelOutput,
+    ImageClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
@@ -31,7 +32,7 @@ from .causal_conv1d_package import causal_conv1d_silu_package, why_causal_conv1d
 from .causal_conv1d_triton import causal_conv1d_silu_triton, why_triton_cannot_convolve
 from .configuration_videomamba import VideoMambaConfig
 from .mamba_mixer_cpu import Direction, has_whole_vectors, mamba_mixer_cpu
-from .pretraining_videomamba import VideoMambaTeacher, check_mask, draw_mask
+from .pretraining_videomamba import VideoMambaTeacher, check_mask, draw_mask, select_tokens
 from .selective_scan import choose_backend, selective_scan
 from .selective_scan_mamba_ssm import KERNELS_REPOSITORY
 from .selective_scan_operators import add_and_gate, turn
@@ -42,7 +43,7 @@ logger = logging.get_logger(__name__)
 TokenGrid = tuple[int, int, int]
 ScanOrder = tuple[torch.Tensor, torch.Tensor]
 
-# Convolutions with SiLU that leave channels as the scan of the same backend wants them.
+# Convolutions with SiLU. Each writes the memory layout that the scan of the same backend reads fastest.
 FUSED_CONVOLUTIONS = {"cpu": causal_conv1d_silu_cpu, "triton": causal_conv1d_silu_triton}
 PACKAGE = "causal_conv1d"
 
@@ -54,10 +55,10 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor` of shape `(1,)`):
-            Of `config.alignment_loss` between `logits` and the targets, by default the mean of 2 - 2 * cosine.
+            The loss `config.alignment_loss` between `logits` and the targets, by default the mean of 2 - 2 * cosine.
         logits (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens, projection_dim)`):
-            Features of the visible tokens, the class token first, of unit length if `config.normalize_features`;
-            layers in rising order.
+            Features of the visible tokens, the class token first. They have unit length if
+            `config.normalize_features`. Layers are in rising order.
         mask (`torch.FloatTensor` of shape `(batch_size, num_patches)`):
             The mask that was used: 1 for hidden patches, 0 for visible ones.
         hidden_states (`tuple[torch.FloatTensor]`, *optional*):
@@ -71,7 +72,7 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
 
 
 class VideoMambaPatchEmbeddings(nn.Module):
-    """Patches to tokens by a convolution over time, rows and columns."""
+    """Turns patches into tokens by one convolution over time, rows and columns."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
@@ -80,6 +81,7 @@ class VideoMambaPatchEmbeddings(nn.Module):
             config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
         )
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPatchEmbeddings.grid_of
     def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
         """Token grid (t, h, w) of an input; raises `ValueError` if its shape is not one this model can take."""
         if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
@@ -98,13 +100,14 @@ class VideoMambaPatchEmbeddings(nn.Module):
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Tokens `(batch_size, t, h * w, hidden_size)`."""
-        return self.projection(pixel_values.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1)
+        patches = self.projection(rearrange(pixel_values, "b t c h w -> b c t h w"))
+        return rearrange(patches, "b c t h w -> b t (h w) c")
 
 
 class VideoMambaEmbeddings(nn.Module):
     """
-    Patch tokens, frame by frame, behind a class token. Positions are learned: one table over the places of a frame,
-    which the class token leads, and one over time for the patches alone.
+    The class token, then the patches frame by frame. Positions are learned. One table has a row for the class token
+    and a row for each place of a frame. The other has a row for each token frame, and the class token gets none.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -123,13 +126,17 @@ class VideoMambaEmbeddings(nn.Module):
         self, grid: TokenGrid, interpolate_pos_encoding: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        The tables `(1, 1 + h * w, hidden_size)` and `(1, t, hidden_size)` for a token grid: over space by bicubic,
-        over time by linear interpolation, corners not aligned (`run_class_finetuning.py` of the original).
+        Both tables for a token grid: `(1, 1 + h * w, hidden_size)` over space, and `(1, t, hidden_size)` over time or
+        `None`. Where the grid is not the configured one, interpolation is bicubic over space and linear over time,
+        corners not aligned (`run_class_finetuning.py` of the original).
+
+        Raises:
+            ValueError: if the grid differs and `interpolate_pos_encoding` is false.
         """
         spatial: torch.Tensor = self.position_embeddings
         temporal: torch.Tensor | None = self.temporal_position_embeddings
         built_for = self.config.token_grid
-        # A model without a table over time sees frames that differ only by their order.
+        # Without a table over time, any number of frames is right.
         differs = grid != built_for if temporal is not None else grid[1:] != built_for[1:]
         if differs and not interpolate_pos_encoding:
             raise ValueError(
@@ -139,13 +146,23 @@ class VideoMambaEmbeddings(nn.Module):
         dtype = torch.promote_types(spatial.dtype, torch.float32)
         if grid[1:] != built_for[1:]:
             class_position, table = spatial.split([1, spatial.shape[1] - 1], dim=1)
-            table = table.to(dtype).mT.unflatten(-1, built_for[1:])
+            table = rearrange(table.to(dtype), "1 (h w) c -> 1 c h w", h=built_for[1])
             table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
-            spatial = torch.cat([class_position, table.flatten(2).mT.to(spatial.dtype)], dim=1)
+            table = rearrange(table, "1 c h w -> 1 (h w) c").to(spatial.dtype)
+            spatial = torch.cat([class_position, table], dim=1)
         if temporal is not None and grid[0] != built_for[0]:
             resized = F.interpolate(temporal.to(dtype).mT, size=grid[0], mode="linear", align_corners=False)
             temporal = resized.mT.to(temporal.dtype)
         return spatial, temporal
+
+    @torch.no_grad()
+    def set_grid(self, grid: TokenGrid) -> None:
+        """Resize the tables from the configuration's token grid to another one."""
+        names = ("position_embeddings", "temporal_position_embeddings")
+        for name, table in zip(names, self.positions(grid), strict=True):
+            if table is not None:
+                requires_grad = getattr(self, name).requires_grad
+                setattr(self, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
 
     def forward(
         self,
@@ -165,37 +182,23 @@ class VideoMambaEmbeddings(nn.Module):
         return self.dropout(torch.cat([class_token.to(tokens.dtype), tokens], dim=1))
 
 
-def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """
-    Gather the selected tokens of every clip, in their order.
-
-    Args:
-        tokens: `(batch_size or 1, sequence_length, hidden_size)`.
-        selected: `(batch_size, sequence_length)`, bool, with as many true entries in every row.
-
-    Returns:
-        `(batch_size, num_selected, hidden_size)`.
-    """
-    return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
-
-
 def temporal_first_order(
     grid: TokenGrid, bool_masked_pos: torch.Tensor | None, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The order that visits the class token and then, place by place, all frames of each.
+    The order that visits the class token first, then all frames of the first place, of the second place, and so on.
 
     Args:
         grid: token grid (t, h, w).
         bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
-        device: of the result.
+        device: device of the result.
 
     Returns:
-        For each step the token that it visits, and for each token the step that visits it: both `(batch_size or 1,
+        The token that each step visits, and the step that visits each token: both `(batch_size or 1,
         sequence_length)`, int64.
     """
-    t, h, w = grid
-    rank = torch.arange(math.prod(grid), device=device).unflatten(0, (h * w, t)).mT.flatten()[None, :, None]
+    t = grid[0]
+    rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
     if bool_masked_pos is not None:
         rank = select_tokens(rank, ~bool_masked_pos)
     order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
@@ -228,8 +231,8 @@ def _choose_for_mamba_ssm(taps: int) -> str | None:
 
 class VideoMambaNorm(nn.Module):
     """
-    RMS or layer norm that computes in the precision of its input, which is that of the residual stream, and answers in
-    the dtype of its weight, which is that of the layers behind it.
+    RMS norm or layer norm. It computes in the dtype of its input, the residual stream, and returns the dtype of its
+    weight, with which the next layer computes.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -252,7 +255,10 @@ class VideoMambaNorm(nn.Module):
 
 
 class VideoMambaConv1d(nn.Conv1d):
-    """Depthwise convolution over a token and those that the scan visited before it: behind it where it runs back."""
+    """
+    Depthwise convolution over a token and the tokens that the scan visits before it. With `reverse` these are the
+    tokens after it in the sequence.
+    """
 
     def __init__(self, config: VideoMambaConfig, reverse: bool):
         super().__init__(
@@ -273,18 +279,22 @@ class VideoMambaConv1d(nn.Conv1d):
 
 
 class VideoMambaTimeStepProjection(nn.Linear):
-    """Multiplies by its weight alone: its bias is added in float32 inside the scan."""
+    """Multiplies by its weight alone. The scan adds the bias, in float32."""
 
     def forward(self, time_steps: torch.Tensor) -> torch.Tensor:
         return F.linear(time_steps, self.weight)
 
 
 class VideoMambaOutputProjection(nn.Linear):
-    """Ends a residual branch: its initial weights are smaller the deeper the model is."""
+    """The last layer of a residual branch. The deeper the model is, the smaller are its initial weights."""
 
 
 class VideoMambaScan(nn.Module):
-    """One direction of a mixer: convolution, projections to time steps, B and C, and the selective scan."""
+    """
+    One direction of a mixer: convolution, projection to time steps, B and C, and the selective scan (Mamba,
+    https://arxiv.org/abs/2312.00752, section 3). All its tensors are `(batch_size, intermediate_size,
+    sequence_length)`.
+    """
 
     def __init__(self, config: VideoMambaConfig, reverse: bool):
         super().__init__()
@@ -300,13 +310,16 @@ class VideoMambaScan(nn.Module):
         self.D = nn.Parameter(torch.empty(config.intermediate_size))
 
     def fused_convolution(self, hidden_states: torch.Tensor) -> str | None:
-        """Name of the convolution with SiLU; `None` if the module, or an adapter around it, has to be called."""
+        """
+        Name of the convolution with SiLU that can run in place of the modules. `None` if there is none, and if an
+        adapter is around the module.
+        """
         if type(self.conv1d) is not VideoMambaConv1d or not self.fuses_silu:
             return None
         return choose_convolution(self.choose_backend(hidden_states), self.conv1d.weight.shape[-1])
 
     def convolve(self, hidden_states: torch.Tensor, reverse: bool) -> torch.Tensor:
-        """Convolution and activation; in one go where there is one for that."""
+        """Convolution and activation, as one kernel where there is one."""
         conv1d, fused = self.conv1d, self.fused_convolution(hidden_states)
         if fused is None:
             return self.activation_fn(conv1d(hidden_states))
@@ -315,28 +328,30 @@ class VideoMambaScan(nn.Module):
         return FUSED_CONVOLUTIONS[fused](hidden_states, conv1d.weight, conv1d.bias, reverse)
 
     def choose_backend(self, hidden_states: torch.Tensor) -> str:
-        """The backend that the scan will run on."""
+        """Name of the backend that the scan runs on."""
         return choose_backend(hidden_states.device.type, hidden_states.dtype, self.A_log.shape[1], False, None)
 
     def weights(self) -> Direction:
-        """What the operator for a whole branch takes."""
+        """The weights of this direction, as `mamba_mixer_cpu` takes them."""
         conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
         projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
         return Direction(self.conv1d.weight[:, 0], conv_bias, *projections, self.rates(), self.D)
 
     def rates(self) -> torch.Tensor:
-        """A of the recurrence, in float32 at least."""
+        """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
         return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
 
     def forward(
         self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        All tensors are `(batch_size, intermediate_size, sequence_length)`. The addend, what the other direction gave,
-        is added before the gate, which goes through SiLU here.
+        Args:
+            hidden_states: input of the convolution.
+            gate: multiplies the output, after SiLU, where it is given.
+            addend: output of the other direction. It is added before the gate.
         """
         if self.reverse and self.fused_convolution(hidden_states) == PACKAGE:
-            # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.
+            # These kernels only go forward. To turn the input and the output is cheaper than to turn what is between.
             return add_and_gate(turn(self.scan(turn(hidden_states), None, None, False)), addend, gate)
         return self.scan(hidden_states, gate, addend, self.reverse)
 
@@ -363,10 +378,11 @@ class VideoMambaScan(nn.Module):
 
 class VideoMambaMixer(nn.Module):
     """
-    Gated state space layer. In two directions it is VideoMamba's and Vision Mamba's: both scans read one input
-    projection and share one gate, and their outputs are summed, not averaged. There is no `inference_params`, which
-    continues mamba-ssm's `Mamba` token by token: two directions cannot be continued. `selective_scan` can, by its
-    `initial_state`.
+    Gated state space layer of VideoMamba and Vision Mamba (`bimamba_type="v2"` of the original's `Mamba`). Both scans
+    read one input projection and share one gate. Their outputs are summed, not averaged.
+
+    mamba-ssm's `Mamba` can continue a sequence token by token with `inference_params`. This layer cannot, because the
+    backward scan starts at the last token. `selective_scan` can, with its `initial_state`.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -390,20 +406,21 @@ class VideoMambaMixer(nn.Module):
         return self.out_proj(gated.mT)
 
     def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """The last scan adds the other one and applies the gate: some backends do so before anything is written."""
+        """Let the last scan add the other output and apply the gate. Some backends do this without a copy."""
         if self.backward_scan is None:
             return self.forward_scan(hidden_states, gate)
         return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
 
 
 def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
-    """Run a scan over the tokens in another order, and put its output back into theirs."""
+    """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
     if order is None:
         return scan(hidden_states)
     token_of_step, step_of_token = (index[:, None] for index in order)
     return scan(hidden_states.take_along_dim(token_of_step, dim=2)).take_along_dim(step_of_token, dim=2)
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
 class VideoMambaDropPath(nn.Module):
     """Stochastic depth: in training, leaves out a residual branch for some clips (https://arxiv.org/abs/1603.09382)."""
 
@@ -422,41 +439,6 @@ class VideoMambaDropPath(nn.Module):
         return f"drop_prob={self.drop_prob}"
 
 
-class VideoMambaLayer(GradientCheckpointingLayer):
-    """Pre-norm block with a mixer and no MLP; takes and returns the residual stream."""
-
-    def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
-        super().__init__()
-        self.norm = VideoMambaNorm(config)
-        self.mixer = VideoMambaMixer(config)
-        self.drop_path = VideoMambaDropPath(drop_path_rate)
-
-    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
-        if temporal_first is None and self.can_fuse(hidden_states):
-            mixer = self.mixer
-            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
-            branch = mamba_mixer_cpu(
-                *(hidden_states, self.norm.weight, self.norm.eps),
-                *(mixer.in_proj.weight, mixer.out_proj.weight, directions),
-            )
-        else:
-            branch = self.mixer(self.norm(hidden_states), temporal_first)
-        return hidden_states + self.drop_path(branch)
-
-    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
-        """Whether norm and mixer can run as one operator: on the `cpu` backend, in float32, with plain modules."""
-        mixer = self.mixer
-        return (
-            mixer.forward_scan.choose_backend(hidden_states) == "cpu"
-            and hidden_states.dtype == torch.float32
-            and not torch.is_autocast_enabled("cpu")
-            and self.norm.bias is None
-            and mixer.in_proj.bias is None
-            and has_whole_vectors(mixer.out_proj.in_features)
-            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
-        )
-
-
 PLAIN_MODULES = (
     VideoMambaNorm,
     VideoMambaMixer,
@@ -470,16 +452,49 @@ PLAIN_MODULES = (
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether float32 weights alone decide what a module does: no adapter, quantised weight or hook."""
+    """Whether a module computes with its float32 weights alone: without adapter, quantised weight or hook."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     weights = module.parameters(recurse=False)
     return (
         type(module) in PLAIN_MODULES
         and not any(hooks)
-        # accelerate puts a function in its place.
+        # accelerate replaces the method of an instance by a function.
         and "forward" not in vars(module)
         and all(type(weight) is nn.Parameter and weight.dtype == torch.float32 for weight in weights)
     )
+
+
+class VideoMambaLayer(GradientCheckpointingLayer):
+    """Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream."""
+
+    def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
+        super().__init__()
+        self.norm = VideoMambaNorm(config)
+        self.mixer = VideoMambaMixer(config)
+        self.drop_path = VideoMambaDropPath(drop_path_rate)
+
+    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+        if temporal_first is None and self.can_fuse(hidden_states):
+            mixer = self.mixer
+            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
+            weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
+            branch = mamba_mixer_cpu(hidden_states, *weights, directions)
+        else:
+            branch = self.mixer(self.norm(hidden_states), temporal_first)
+        return hidden_states + self.drop_path(branch)
+
+    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
+        """Whether norm and mixer can run as one operator. It needs the `cpu` backend, float32 and plain modules."""
+        mixer = self.mixer
+        return (
+            mixer.forward_scan.choose_backend(hidden_states) == "cpu"
+            and hidden_states.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and self.norm.bias is None
+            and mixer.in_proj.bias is None
+            and has_whole_vectors(mixer.out_proj.in_features)
+            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
+        )
 
 
 class VideoMambaPreTrainedModel(PreTrainedModel):
@@ -503,7 +518,7 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
             self._init_time_steps(module)
         elif isinstance(module, nn.Linear):
             if isinstance(module, VideoMambaOutputProjection):
-                # PyTorch's default divided by sqrt(depth), so that the residual sum keeps its scale.
+                # PyTorch's default divided by sqrt(num_hidden_layers): the sum of all branches keeps its scale.
                 bound = (module.in_features * config.num_hidden_layers) ** -0.5
                 init.uniform_(module.weight, -bound, bound)
             else:
@@ -533,8 +548,8 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
-        Bake another input size into the model: the configuration takes it and positions are resized once, with the
-        results that `interpolate_pos_encoding` gives at run time.
+        Change the input size that the model is built for. Positions are resized once, and the configuration gets the
+        new size. Outputs are those of `interpolate_pos_encoding` at run time.
 
         Args:
             image_size: height and width in pixels; unchanged when not given.
@@ -543,23 +558,15 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if the new size holds no patch.
         """
-        config, embeddings = self.config, self.base_model.embeddings
+        config = self.config
         new_size: dict[str, Any] = {
             "image_size": image_size or config.image_size,
             "num_frames": num_frames or config.num_frames,
         }
-        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
-        with torch.no_grad():
-            tables = embeddings.positions(new_grid)
-        names = ("position_embeddings", "temporal_position_embeddings")
-        for name, table in zip(names, tables, strict=True):
-            if table is not None:
-                requires_grad = getattr(embeddings, name).requires_grad
-                setattr(embeddings, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
+        self.base_model.embeddings.set_grid(type(config)(**{**config.to_dict(), **new_size}).token_grid)
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
-        if isinstance(self, VideoMambaForPreTraining):
-            self.position_embeddings = self.position_table(new_grid).to(self.position_embeddings.device)
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel._set_gradient_checkpointing
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
         """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
         super()._set_gradient_checkpointing(enable, **kwargs)
@@ -568,7 +575,7 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
                 layer.gradient_checkpointing = number in self.config.recomputed_layers
 
     def layer_groups(self) -> list[nn.Module]:
-        """The modules with a depth, from the input on; all other parameters are as deep as the head."""
+        """The parts of the encoder from the input to the output. All other parameters count as the head."""
         return [self.base_model.embeddings, *self.base_model.layers]
 
     def _init_time_steps(self, module: nn.Linear) -> None:
@@ -607,7 +614,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithNoAttention:
+    ) -> BaseModelOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -618,13 +625,13 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`BaseModelOutputWithNoAttention`] whose `last_hidden_state` is `(batch_size, 1 + num_patches,
-            hidden_size)`, tokens in the order time, row, column behind the class token whatever the order of the
-            scans; `hidden_states` are the residual stream before the final norm.
+            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches,
+            hidden_size)`: the class token, then the patches in the order time, row, column, whatever the order of the
+            scans. `hidden_states` are the residual stream before the final norm.
 
         Raises:
             ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
-                or with unequal counts, or another size where `interpolate_pos_encoding` forbids it.
+                or with unequal counts, or another size if `interpolate_pos_encoding` is false.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
@@ -641,9 +648,10 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
-        return BaseModelOutputWithNoAttention(last_hidden_state=self.norm_f(hidden_states))
+        return BaseModelOutput(last_hidden_state=self.norm_f(hidden_states))
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.classification_loss
 def classification_loss(
     labels: torch.Tensor,
     logits: torch.Tensor,
@@ -679,8 +687,8 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         super().__init__(config)
         if not config.bidirectional and not config.use_mean_pooling:
             logger.warning_once(
-                "With `bidirectional=False` the class token comes before all patches and sees none of them, so that "
-                "the logits do not depend on the pixels: set `use_mean_pooling=True`."
+                "With `bidirectional=False` the class token comes before all patches and sees none of them, so the "
+                "logits do not depend on the pixels: set `use_mean_pooling=True`."
             )
         self.num_labels = config.num_labels
         self.videomamba = VideoMambaModel(config)
@@ -693,16 +701,20 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
         return tokens[:, 1:].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTClassifier.classify with VideoViT->VideoMamba
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> ImageClassifierOutputWithNoAttention:
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(flatten_views(pixel_values), **kwargs)
+    ) -> ImageClassifierOutput:
+        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForVideoClassification with VideoViT->VideoMamba
 class VideoMambaForVideoClassification(VideoMambaClassifier):
     """VideoMamba with a linear classifier on the pooled feature; with `num_labels=0` that feature is the output."""
 
@@ -712,7 +724,7 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutputWithNoAttention:
+    ) -> ImageClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -725,15 +737,15 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`ImageClassifierOutputWithNoAttention`] with `logits` of shape `(batch_size, num_labels)`.
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         return self.classify(pixel_values, labels, **kwargs)
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForImageClassification with VideoViT->VideoMamba
 class VideoMambaForImageClassification(VideoMambaClassifier):
     """
     VideoMamba on single images: a clip of one frame, for a configuration with `num_frames=1` and `tubelet_size=1`.
-    Patches overlap where `config.patch_stride` is below `config.patch_size`.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -747,16 +759,18 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutputWithNoAttention:
+    ) -> ImageClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoMambaForVideoClassification`].
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an image of another size than configured.
 
         Returns:
-            [`ImageClassifierOutputWithNoAttention`] with `logits` of shape `(batch_size, num_labels)`.
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         if pixel_values.ndim != 4:
             raise ValueError(
@@ -766,11 +780,11 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
 
 
 def cosine_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - 2 * cosine, which is the squared distance, between features of unit length."""
+    """Mean of 2 - 2 * cosine between features of unit length, which is their squared distance."""
     return (2 - 2 * (features * targets).sum(dim=-1)).mean()
 
 
-# `clip_loss_type` of the original's `run_umt_pretraining.py`, where the first one is "l2".
+# `clip_loss_type` of the original's `run_umt_pretraining.py`, which calls the first one "l2".
 ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "cosine": cosine_loss,
     "mse": F.mse_loss,
@@ -779,7 +793,7 @@ ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class VideoMambaAlignmentHead(nn.Module):
-    """Projects the tokens of one layer to features, of unit length unless the configuration leaves theirs open."""
+    """Projects the tokens of one layer to features. They have unit length if `config.normalize_features`."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
@@ -792,11 +806,24 @@ class VideoMambaAlignmentHead(nn.Module):
         return F.normalize(features, dim=-1) if self.normalize else features
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.sinusoidal_positions
+def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
+    """
+    Table of sines on even and cosines on odd channels, `(1, num_positions, hidden_size)`, computed in double precision
+    and rounded to float32 (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
+    """
+    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
+    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
+    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
+    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+    return table.float()[None]
+
+
 class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
     """
-    Masked feature alignment (https://arxiv.org/abs/2403.06977, after UMT, https://arxiv.org/abs/2303.16058): the
-    encoder sees few patches, and small heads map the tokens of its last layers to the features that a teacher has for
-    the same places. Targets are given as `labels`, or come from the teacher of `set_teacher`.
+    Masked feature alignment (https://arxiv.org/abs/2403.06977, after UMT, https://arxiv.org/abs/2303.16058).
+    The encoder sees few patches. Small heads map the tokens of its last layers to the features that a teacher has for
+    the same places. Targets are `labels`, or come from the teacher of `set_teacher`.
     """
 
     # For Trainer: the loss is the mean of a call.
@@ -808,46 +835,46 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         self.videomamba = VideoMambaModel(config)
         self.decoder = nn.ModuleList([VideoMambaAlignmentHead(config) for _ in range(config.num_aligned_layers)])
         self.register_buffer("position_embeddings", self.position_table(config.token_grid), persistent=False)
-        # In a tuple, because a teacher is no part of the model: it is neither trained nor saved.
-        self._teacher: tuple[VideoMambaTeacher, ...] = ()
+        # It is no module: the teacher is neither trained nor saved with this model.
+        self.teacher: VideoMambaTeacher | None = None
         self.post_init()
 
     def position_table(self, grid: TokenGrid) -> torch.Tensor:
-        """
-        Table that is added to all tokens before the heads, the class token's first, `(1, 1 + t * h * w, hidden_size)`:
-        sines on even and cosines on odd channels ("Attention Is All You Need", section 3.5), rounded from double
-        precision.
-        """
-        size = self.config.hidden_size
-        channels = torch.arange(size, dtype=torch.float64, device="cpu")
-        wavelengths = 10000 ** (2 * (channels // 2) / size)
-        places = torch.arange(1 + math.prod(grid), dtype=torch.float64, device="cpu")
-        angles = places[:, None] / wavelengths
-        return torch.where(channels % 2 == 0, angles.sin(), angles.cos()).float()[None]
+        """Table that is added to all tokens before the heads, the class token's row first."""
+        return sinusoidal_positions(1 + math.prod(grid), self.config.hidden_size)
+
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """As in [`VideoMambaPreTrainedModel`]. The heads get the table of the new size as well."""
+        super().set_input_size(image_size, num_frames)
+        table = self.position_table(self.config.token_grid)
+        self.position_embeddings = table.to(self.position_embeddings.device)
 
     def set_teacher(self, teacher: str | PreTrainedModel, **kwargs: Any) -> None:
         """
-        Take a frozen image model as the source of targets, which is not saved with this one.
+        Compute targets with a frozen image model. It is not saved with this model.
 
         Args:
-            teacher: a vision transformer of Transformers with a class token, or its id on the Hub, such as
-                `"openai/clip-vit-base-patch16"`, which the released models were aligned with.
-            kwargs: for its `from_pretrained`.
+            teacher: a vision transformer of Transformers with a class token, or its id on the Hub. The released models
+                were aligned with `"openai/clip-vit-base-patch16"`.
+            kwargs: options of the teacher's `from_pretrained`, if it is an id.
 
         Raises:
-            ValueError: if its features do not have `config.projection_dim` channels.
+            ValueError: if the teacher is no vision transformer, or if its features do not have
+                `config.projection_dim` channels.
         """
-        loaded = VideoMambaTeacher.from_pretrained(teacher, **kwargs) if isinstance(teacher, str) else None
-        loaded = loaded or VideoMambaTeacher(cast(PreTrainedModel, teacher))
+        if isinstance(teacher, str):
+            # The masks are drawn by the attention, which only the eager implementation returns.
+            teacher = AutoModel.from_pretrained(teacher, attn_implementation="eager", **kwargs)
+        loaded = VideoMambaTeacher(teacher)
         if loaded.num_features != self.config.projection_dim:
             raise ValueError(
                 f"The teacher's features have {loaded.num_features} channels, `config.projection_dim` is "
-                f"{self.config.projection_dim}: set it to the former."
+                f"{self.config.projection_dim}: set it to {loaded.num_features}."
             )
-        self._teacher = (loaded,)
+        self.teacher = loaded
 
     def aligned_features(self, hidden_states: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """The tokens of the layers to align, `(batch_size, num_visible_tokens, hidden_size)` each, in rising order."""
+        """Tokens `(batch_size, num_visible_tokens, hidden_size)` of each layer to align, layers in rising order."""
         features = []
         for layer in self.config.aligned_layers:
             is_last = layer == self.config.num_hidden_layers - 1
@@ -873,34 +900,37 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
-                True for patches that are hidden from the encoder, as many in every clip, without the class token. When
-                not given, `config.mask_ratio` of every frame is hidden at random, or in inverse proportion to the
-                teacher's attention where there is a teacher.
+                True for patches that are hidden from the encoder, as many in every clip, without the class token. By
+                default the share `config.mask_ratio` of every frame is hidden: at random or, if there is a teacher,
+                in inverse proportion to its attention.
             labels (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens,
                 projection_dim)`, *optional*):
-                Targets, of unit length if `config.normalize_features`. When not given, the teacher's, if there is one.
+                Targets, of unit length if `config.normalize_features`. By default they are the teacher's features, if
+                there is a teacher.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`VideoMambaForPreTrainingOutput`], with a loss where there are targets.
+            [`VideoMambaForPreTrainingOutput`], with a loss if there are targets.
 
         Raises:
-            ValueError: for masks of another shape or dtype, with unequal counts in a batch or that leave nothing to
-                encode, and for labels of another shape than the logits.
+            ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that hide every patch;
+                and for labels of another shape than the logits.
         """
         grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
         targets = attention = None
-        if self._teacher and (labels is None or bool_masked_pos is None):
-            targets, attention = self._teacher[0](pixel_values, self.config, self.config.num_aligned_layers)
+        if self.teacher is not None and (labels is None or bool_masked_pos is None):
+            targets, attention = self.teacher(pixel_values, self.config, self.config.num_aligned_layers)
         if bool_masked_pos is None:
             t, h, w = grid
             importance = pixel_values.new_ones(pixel_values.shape[0], t, h * w) if attention is None else attention
             bool_masked_pos = draw_mask(importance, self.config.mask_ratio)
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(
-            pixel_values, bool_masked_pos=bool_masked_pos, **kwargs
-        )
+        outputs: BaseModelOutput = self.videomamba(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
 
         visible = F.pad(~bool_masked_pos, (1, 0), value=True)
-        positions = self.position_embeddings if grid == self.config.token_grid else self.position_table(grid)
+        positions = self.position_embeddings
+        if positions.shape[1] != visible.shape[1]:
+            positions = self.position_table(grid)
         positions = select_tokens(positions.to(pixel_values.device, torch.float32), visible)
         features = self.aligned_features(outputs.hidden_states)
         logits = torch.stack(
@@ -937,18 +967,20 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
             hidden_size, t, h, w)`, after the final norm.
         """
-        grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(pixel_values, **kwargs)
+        t, h, _ = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        outputs: BaseModelOutput = self.videomamba(pixel_values, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:
                 tokens = self.videomamba.norm_f(hidden_states)
-                feature_maps.append(tokens[:, 1:].mT.unflatten(-1, grid))
+                feature_maps.append(rearrange(tokens[:, 1:], "b (t h w) c -> b c t h w", t=t, h=h))
         return BackboneOutput(feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states)
 
 
