@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.files import replace_text
     from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
+    from hf_video.training.evaluation import check_table_name
     from hf_video.training.loading import class_names_of
-    from hf_video.training.predictions import check_table_name
 
     if table is not None:
         check_table_name(table)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data import ClipDataset
-    from hf_video.training.features import Features
+    from hf_video.inference.features import Features
 
 # Those of hf_video.training.probes, spelled out because help must not wait for its imports.
 PROBE_KINDS = ("linear", "attentive", "knn")
@@ -170,7 +170,7 @@ def _load(
 
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
-    from hf_video.training.features import extract_features
+    from hf_video.inference.features import extract_features
     from hf_video.training.loading import check_views, load_classifier, load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)

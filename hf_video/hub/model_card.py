@@ -11,12 +11,10 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
-from hf_video.training.record import FACTS_FILE
 
-from .checks import CARD, PROCESSOR_FILES
+from .folder_checks import CARD, PROCESSOR_FILES
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
-REPORT = "report/metrics.json"
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
@@ -51,23 +49,13 @@ class Result(NamedTuple):
         return f"{self.value:.2%}" if self.metric_type == "accuracy" else f"{self.value:.4g}"
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What training recorded in a model folder, with the report of its last evaluation; empty without a record."""
-    facts: dict[str, Any] = {}
-    for name, key in ((FACTS_FILE, None), (REPORT, "report")):
-        if (path := folder / name).is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            facts |= content if key is None else {key: content}
-    return facts
-
-
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
     """Write the card of the model in a folder.
 
     Args:
         folder: the complete repository, whose configuration and weights the card describes.
         repo_id: `user/name`, which the example loads.
-        facts: from [`read_facts`]; what is not in it is left out of the card.
+        facts: from `read_facts`; what is not in it is left out of the card.
         needs_hf_video: whether the model only loads where hf_video is installed.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

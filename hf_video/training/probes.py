@@ -9,11 +9,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments
 
+from hf_video.metrics import compute_metrics
 from hf_video.models.videovit.views_videovit import average_views
 
 from .adaptation import NormalizedLinear
 from .losses import classification_loss, problem_type_of
-from .metrics import compute_metrics
 
 PROBE_KINDS = ("linear", "attentive", "knn")
 # Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
