@@ -113,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
+    from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model
     from hf_video.training.arguments import parse_arguments
     from hf_video.training.loading import class_names_of
@@ -151,10 +152,8 @@ def run(args: argparse.Namespace) -> int:
         class_names = class_names_of(model.config)
         metrics = _report(args, folder / "report", scores, history, splits, split, class_names, broken)
 
-    name, value = next(
-        (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics
-    )
-    print(f"{name.replace('_', ' ')} {value:.1%} on {metrics['num_videos']} {split} videos")
+    metric, value = measured_in(metrics)[0]
+    print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {split} videos")
     print(f"{'model ' if args.kind == 'linear' else 'probe '}   {output_dir}")
     print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken:

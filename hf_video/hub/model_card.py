@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
+from hf_video.metrics import Metric, measured_in
 
 from .folder_checks import CARD, PROCESSOR_FILES
 
@@ -23,30 +24,17 @@ PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoBackbone": "feature-extraction",
 }
-# Titles, and names on the Hub, whose `accuracy` is a share from 0 to 1.
-METRICS = {
-    "top1_accuracy": ("top-1 accuracy", "accuracy"),
-    "top5_accuracy": ("top-5 accuracy", "accuracy"),
-    "mse": ("mean squared error", "mse"),
-    "mae": ("mean absolute error", "mae"),
-    "r2": ("coefficient of determination", "r_squared"),
-}
 
 
 class Result(NamedTuple):
-    """One figure with what it was measured on and how; `metric` is its title, `metric_type` its name on the Hub."""
+    """The value of a metric, with the data, the split and the views that it was measured on."""
 
     data: str
     split: str
     num_videos: int
     views: str
-    metric: str
-    metric_type: str
+    metric: Metric
     value: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.value:.2%}" if self.metric_type == "accuracy" else f"{self.value:.4g}"
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
@@ -78,7 +66,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
     """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
     data = facts.get("data", {}).get("validation", {})
-    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"][0]]
+    found = [result for result in results(facts) if result.metric.name == "top1_accuracy"]
     if "hub_id" not in data or not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
@@ -104,7 +92,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
         datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in found)) or None,
+        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in found)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -113,8 +101,8 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 dataset_type=slug(result.data),
                 dataset_name=result.data,
                 dataset_split=result.split,
-                metric_type=result.metric_type,
-                metric_name=f"{result.metric} ({result.views})",
+                metric_type=result.metric.hub_type or result.metric.name,
+                metric_name=f"{result.metric.title} ({result.views})",
                 metric_value=round(result.value, 4),
             )
             for result in found
@@ -124,23 +112,21 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
 
 
 def results(facts: dict[str, Any]) -> list[Result]:
-    """The figures in the record of a training: of the report's split, and of the validation split."""
+    """The metrics that the facts of a training state: on the report's split, and on the validation split."""
     data = facts.get("data", {})
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
     report, validation = facts.get("report", {}), facts.get("validation", {})
     found = [
-        Result(name, report["split"], report["num_videos"], protocol, *metric, report[key])
-        for key, metric in METRICS.items()
-        if key in report
+        Result(name, report["split"], report["num_videos"], protocol, metric, value)
+        for metric, value in measured_in(report)
     ]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
         found += [
-            Result(name, "validation", num_videos, protocol, *metric, validation[f"eval_{key}"])
-            for key, metric in METRICS.items()
-            if f"eval_{key}" in validation
+            Result(name, "validation", num_videos, protocol, metric, value)
+            for metric, value in measured_in(validation, "eval_")
         ]
     return found
 

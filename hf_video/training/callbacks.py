@@ -11,6 +11,7 @@ import torch
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
+from hf_video.metrics import measured_in
 
 # The scalars that `VideoTrainer` logs beside each training loss.
 THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
@@ -53,13 +54,9 @@ class EpochLineCallback(ProgressCallback):
         if self.train_loss is not None:
             line += f"  loss {self.train_loss:.3f}"
         line += f"  validation loss {logs['eval_loss']:.3f}"
-        for name, title, form in (
-            ("top1_accuracy", "top-1", ".1%"),
-            ("mean_average_precision", "mAP", ".1%"),
-            ("mae", "MAE", ".3f"),
-        ):
-            if f"eval_{name}" in logs:
-                line += f"  {title} {logs[f'eval_{name}']:{form}}"
+        for metric, value in measured_in(logs, "eval_"):
+            if metric.short_title is not None:
+                line += f"  {metric.short_title} {metric.text(value, digits=1)}"
         if self.training_bar is not None:
             self.training_bar.write(line)
 

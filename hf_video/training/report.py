@@ -16,7 +16,7 @@ from transformers import EvalPrediction
 
 from hf_video.data import ClipDataset
 from hf_video.files import replace_file, replace_text
-from hf_video.metrics import average_precision, compute_metrics, confusion_matrix
+from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in
 
 from .callbacks import THROUGHPUT_SCALARS
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TITLES = {
-    "top1_accuracy": "top-1 accuracy",
-    "top5_accuracy": "top-5 accuracy",
     "clips_per_second": "clips per second in training",
     "data_wait_fraction": "of that time, waiting for data",
     "peak_memory_gib": "peak memory (GiB)",
@@ -199,10 +197,11 @@ def _summary(
 ) -> list[str]:
     lines = ["# Training report", "", f"Measured on {num_videos} videos of the {split} split.", ""]
     lines += ["| | |", "|---|---|"]
-    shown = {name: f"{value:.2%}" for name, value in metrics.items()}
+    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
     for name, value in details.items():
-        shown[name] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    lines += [f"| {_TITLES.get(name, name.replace('_', ' '))} | {value} |" for name, value in shown.items()]
+        title = _TITLES.get(name, name.replace("_", " "))
+        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
+    lines += [f"| {title} | {value} |" for title, value in shown.items()]
     return lines + [""] + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
 
 
@@ -271,17 +270,14 @@ def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
     loss_axes.set(ylabel="loss", title="Loss", ylim=(0, None))
     loss_axes.legend(frameon=False)
 
-    for name, label, options in (
-        ("eval_top5_accuracy", "top-5", validation | {"color": "tab:green"}),
-        ("eval_mean_average_precision", "mean average precision", validation),
-        ("eval_top1_accuracy", "top-1", validation),
-    ):
+    shown = [metric for metric, _ in measured_in(evaluations[-1], "eval_") if metric.is_share]
+    for number, metric in enumerate(shown, start=1):
+        name = f"eval_{metric.name}"
         measured = [entry for entry in evaluations if name in entry]
-        if measured:
-            best = max(measured, key=lambda entry: entry[name])
-            label += f", best {best[name]:.1%} in epoch {best['epoch']:g}"
-            _draw(accuracy_axes, measured, name, label=label, **options)
-            accuracy_axes.legend(frameon=False, loc="lower right")
+        best = (max if metric.greater_is_better else min)(measured, key=lambda entry: entry[name])
+        label = f"{metric.title}, best {metric.text(best[name], digits=1)} in epoch {best['epoch']:g}"
+        _draw(accuracy_axes, measured, name, label=label, **validation | {"color": f"C{number}"})
+        accuracy_axes.legend(frameon=False, loc="lower right")
     accuracy_axes.set(title="Validation accuracy", ylim=(0, 1.05))
     accuracy_axes.yaxis.set_major_formatter(PercentFormatter(1))
 
