@@ -20,9 +20,10 @@ demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on mo
 test: lint  ## lint, then run every test that needs no GPU
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
-lint: $(INSTALLED)  ## style, formatting and types
+lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(INSTALLED)  ## rewrite the code in the project's style

@@ -8,8 +8,8 @@ from huggingface_hub import HfApi, ModelCard
 
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.hub import publishing
+from hf_video.hub.training_facts import describe_data, describe_source
 from hf_video.training import VideoTrainer, VideoTrainingArguments
-from hf_video.training.record import describe_data, describe_source
 
 from .conftest import make_model
 

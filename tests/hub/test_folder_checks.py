@@ -12,7 +12,7 @@ import torch
 import hf_video
 from hf_video.cli.main import main
 from hf_video.hub import PublishError, publish, publishing
-from hf_video.hub.checks import check_card, find_problems, select_files
+from hf_video.hub.folder_checks import check_card, find_problems, select_files
 
 REPO = "alice/model"
 

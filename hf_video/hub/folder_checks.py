@@ -12,9 +12,8 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from hf_video.training.record import FACTS_FILE
-
-from .scanning import TEXT, scan
+from .secret_scanning import TEXT, scan
+from .training_facts import FACTS_FILE
 
 CARD = "README.md"
 PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
@@ -32,10 +31,6 @@ PUBLISHED = (
 )
 ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
 CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
-
-
-class PublishError(ValueError):
-    """A folder that cannot be published, or a Hub that does not take it; the message says why and the way out."""
 
 
 def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ import torch
 
 from hf_video.training import VideoTrainer
 from hf_video.training.arguments import VideoTrainingArguments
-from hf_video.training.throughput import THROUGHPUT_SCALARS, ThroughputCallback
+from hf_video.training.callbacks import THROUGHPUT_SCALARS, ThroughputCallback
 
 from .tiny import RandomClips, make_arguments, make_model
 

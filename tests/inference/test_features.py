@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.inference import features as features_module
+from hf_video.inference.features import extract_features, watch_features, weights_digest
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import features as features_module
-from hf_video.training.features import extract_features, watch_features, weights_digest
-
-from .tiny import make_model
+from tests.training.tiny import make_model
 
 
 @pytest.fixture(scope="module")

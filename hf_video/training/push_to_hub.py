@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
 
-from .publishing import publish
+from hf_video.hub.publishing import publish
 
 
 class PublishingMixin:

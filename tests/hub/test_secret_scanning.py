@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_video.cli.main import main
 from hf_video.hub import PublishError, publishing, stage
-from hf_video.hub.scanning import SECRETS, scan
+from hf_video.hub.secret_scanning import SECRETS, scan
 
 LETTERS = string.ascii_letters + string.digits
 TOKEN = "hf_" + "".join(random.Random(0).choices(LETTERS, k=34))
