@@ -1,8 +1,8 @@
 """
-InstructBLIP, InstructBlipVideo and BLIP-2 of Transformers, given a memory: MA-LMM starts from these weights.
+InstructBLIP and BLIP-2 of Transformers, as MemoryBankQFormer.
 
-The Q-Former reads videos frame by frame instead of one image. On a video of one frame the model does what the original
-does on an image.
+MA-LMM starts from these weights, and from those of InstructBlipVideo. The Q-Former reads a video frame by frame into a
+memory, where the original reads one image. For a video of one frame the output is that of the original for an image.
 """
 
 import argparse
@@ -16,17 +16,17 @@ from transformers.video_processing_utils import BaseVideoProcessor
 
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
-from .checkpoint import ConversionError
-from .command import Converted, make_parser, positive_int, run
-from .language_model import (
+from .helpers.checkpoint import ConversionError
+from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
     load_tokenizer,
     make_processor,
+    make_video_processor,
     read_config,
     with_language_model,
 )
-from .malmm import make_video_processor
 
 MODEL_TYPES = ("instructblip", "instructblipvideo", "blip-2")
 
@@ -135,7 +135,7 @@ def read_image_settings(source: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("instructblip", "Turn InstructBLIP or BLIP-2 into a model of long videos.", from_hub=True)
+    parser = make_parser(__spec__, __doc__, from_hub=True)
     parser.add_argument(
         "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
     )

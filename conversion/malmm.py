@@ -1,9 +1,9 @@
 """
-MA-LMM: the Q-Former with memory banks, its frame positions and projection.
+The Q-Former of MA-LMM and its language model, as MemoryBankQFormer.
 
-Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. Its trainer saves what it trained; the frozen vision tower comes
-from `--frozen-weights` or `--vision`, and without either the model takes precomputed `vision_embeds`. The frozen
-language model comes from `--llm`, and without it the model ends with the projection to it.
+Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. The original's trainer saves only the weights that it trained. The
+frozen vision tower comes from `--frozen-weights` or `--vision`; without either, the model takes precomputed
+`vision_embeds`. The frozen language model comes from `--llm`; without it, the model ends with the projection to it.
 """
 
 import argparse
@@ -22,15 +22,20 @@ from transformers import (
     InstructBlipVisionModel,
     LlamaConfig,
 )
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
-from .command import Converted, make_parser, run
-from .language_model import load_language_model, load_tokenizer, make_processor, with_language_model
-from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
+from .helpers.command import Converted, make_parser, run
+from .helpers.memory_bank_qformer import (
+    load_language_model,
+    load_tokenizer,
+    make_processor,
+    make_video_processor,
+    with_language_model,
+)
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
 RULES = (
@@ -288,27 +293,6 @@ def load_tower(source: str) -> Tower:
     return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
 
 
-def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
-    """
-    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
-
-    Args:
-        image_size: of the frames, one number or height and width.
-        num_frames: to take of a video.
-        settings: what is different.
-    """
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    recipe = {
-        "sampling_strategy": "linspace",
-        "size": {"height": height, "width": width},
-        "resample": PILImageResampling.BICUBIC,
-        "do_center_crop": False,
-        "image_mean": list(OPENAI_CLIP_MEAN),
-        "image_std": list(OPENAI_CLIP_STD),
-    }
-    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
-
-
 def add_language_model(
     base: MemoryBankQFormerModel, processor: VideoClipProcessor, arguments: argparse.Namespace, original: Original
 ) -> Converted:
@@ -341,7 +325,7 @@ def add_language_model(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("malmm", "Convert the Q-Former of MA-LMM to MemoryBankQFormer.")
+    parser = make_parser(__spec__, __doc__)
     parser.add_argument(
         "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
     )

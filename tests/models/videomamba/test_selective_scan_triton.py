@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conversion.weight_rules import apply_rules
+from conversion.helpers.weight_rules import apply_rules
 from hf_video import VideoMambaForVideoClassification, selective_scan
 from hf_video.models.videomamba import causal_conv1d_triton, selective_scan_triton
 from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, Situation

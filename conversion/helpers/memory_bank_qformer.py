@@ -1,4 +1,4 @@
-"""The language model behind a converted Q-Former: where it comes from, and how the two become one model."""
+"""What the sources of MemoryBankQFormer share: its language model, and the processors of videos and texts."""
 
 import copy
 import warnings
@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 from transformers.utils import cached_file, logging
 
 from hf_video.models.memory_bank_qformer import (
@@ -114,6 +115,27 @@ def load_tokenizer(source: str, subfolder: str = "") -> Any:
         source, "tokenizer_config.json", subfolder=subfolder, _raise_exceptions_for_missing_entries=False
     )
     return None if found is None else AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+
+
+def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
+    """
+    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
+
+    Args:
+        image_size: of the frames, one number or height and width.
+        num_frames: to take of a video.
+        settings: what is different.
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    recipe = {
+        "sampling_strategy": "linspace",
+        "size": {"height": height, "width": width},
+        "resample": PILImageResampling.BICUBIC,
+        "do_center_crop": False,
+        "image_mean": list(OPENAI_CLIP_MEAN),
+        "image_std": list(OPENAI_CLIP_STD),
+    }
+    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
 
 
 def make_processor(
