@@ -14,7 +14,7 @@ from transformers import ProcessorMixin
 
 from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
-from .clips import ClipDataset
+from .clip_dataset import ClipDataset
 from .collation import collate_clips
 from .row_values import cell_text, segment
 
