@@ -19,7 +19,7 @@ from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, renam
 
 
 def repeat_positions(positions: torch.Tensor, num_token_frames: int) -> torch.Tensor:
-    """The positions of an image, `(1, 1 + h * w, hidden_size)`, once more for every token frame."""
+    """The positions of an image, `(1, 1 + h * w, hidden_size)`, with the patches' repeated for each token frame."""
     class_token, patches = positions.split([1, positions.shape[1] - 1], dim=1)
     return torch.cat([class_token, patches.repeat(1, num_token_frames, 1)], dim=1)
 

@@ -30,7 +30,7 @@ from .helpers.memory_bank_qformer import (
 
 MODEL_TYPES = ("instructblip", "instructblipvideo", "blip-2")
 
-# Applied one after the other. `vision_layernorm` is the norm behind the tower, which BLIP has inside.
+# Applied one after the other. `vision_layernorm` is the norm after the vision tower, in BLIP a part of the tower.
 KEY_MAPPING = {
     r"^vision_model\.post_layernorm\.": "vision_layernorm.",
     r"^qformer\.layernorm\.": "qformer.embeddings.layernorm.",
@@ -108,13 +108,13 @@ def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> Memory
 
 
 def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
-    """What a configuration of another class says about the fields that a class defines itself."""
+    """What a configuration has in the fields that `config_class` itself defines; inherited fields are left out."""
     inherited = {field.name for field in fields(config_class.__base__)}
     return {field.name: getattr(config, field.name) for field in fields(config_class) if field.name not in inherited}
 
 
 def read_image_settings(source: str) -> dict[str, Any]:
-    """How the original prepares an image, as far as that applies to frames; nothing where it does not say."""
+    """The options of the original's processor that also apply to frames; none if there is no processor."""
     shared = (
         "do_resize",
         "size",
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
         "--num-frames", type=positive_int, default=20, help="frames that the processor takes of a video (default: 20)"
     )
     parser.add_argument(
-        "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it begins anew"
+        "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it is initialised again"
     )
     run(parser, argv, convert)
 

@@ -52,7 +52,7 @@ RULES = (
     rename(LAYER + r"((?:intermediate|output)(?:_query)?\..*)", r"qformer.layers.\1.\2"),
     drop(r"Qformer\.bert\.embeddings\.position_ids", "counts from 0; the model makes it itself"),
     drop(r"Qformer\.cls\..*", "predicts masked words, which no stage of MA-LMM does"),
-    drop(r"llm_model\..*", "the language model, which this model ends before"),
+    drop(r"llm_model\..*", "the frozen language model, which `--llm` brings"),
 )
 
 BLOCK = r"blocks\.(\d+)\."
@@ -71,11 +71,11 @@ VISION_RULES = (
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
 
-# Attention heads of the published sizes, by width; tensors do not tell.
+# Attention heads of the published sizes, by width. They cannot be read from tensors.
 QFORMER_HEADS = {768: 12}
 VISION_HEADS = {1408: 16}
 
-# Fields of the original `BertConfig` beside those that tensors tell, with its defaults.
+# Fields of the original `BertConfig` that tensors do not show, with their defaults.
 QFORMER_FIELDS = {
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
@@ -119,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         # The original keeps this one too, and adds it only without relative positions.
         converted.pop("qformer.embeddings.position_embeddings.weight", None)
     if tower is None:
-        # What `vision_embeds` are comes after this norm.
+        # `vision_embeds` are taken after this norm.
         converted = {name: tensor for name, tensor in converted.items() if not name.startswith("vision_layernorm.")}
     load_converted(model, converted)
     image_size = getattr(config.vision_config, "image_size", original.model.get("img_size", 224))
@@ -191,7 +191,7 @@ def memory_bank_qformer_config(
 
 
 def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Fields of the original `BertConfig` that the tensors tell."""
+    """The fields of the original `BertConfig` that tensors show."""
     layers, crossed = set(), set()
     for name in weights:
         if match := re.match(LAYER + r"(crossattention)?", name):
@@ -217,7 +217,7 @@ def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def language_model_settings(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The width that `llm_proj` ends in and, where the original configuration has it, the language model's own."""
+    """The width of the projection's output, and the language model's configuration if the original has one."""
     if "llm_proj.weight" not in weights:
         return {}
     width = weights["llm_proj.weight"].shape[0]
@@ -227,7 +227,7 @@ def language_model_settings(original: dict[str, Any], weights: dict[str, torch.T
 
 
 def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | None:
-    """The vision tower that the command line names, if it names one."""
+    """The vision tower that the command line names; `None` if there is none."""
     if arguments.frozen_weights and arguments.vision:
         raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
     if arguments.vision:
@@ -275,7 +275,7 @@ def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> In
 
 
 def load_tower(source: str) -> Tower:
-    """An image encoder from a folder or the Hub; of InstructBLIP its EVA-ViT, without reading its other parts."""
+    """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
     try:
         if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
             tower, report = InstructBlipVisionModel.from_pretrained(
@@ -287,7 +287,7 @@ def load_tower(source: str) -> Tower:
         raise ConversionError(f"{source} is no vision tower: {error}") from error
     if report["missing_keys"]:
         raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
-    # The norm behind EVA-ViT was trained with the Q-Former, and is in the checkpoint.
+    # The norm after EVA-ViT was trained with the Q-Former, and is in the checkpoint.
     state = {name: tensor for name, tensor in tower.state_dict().items() if not name.startswith("post_layernorm.")}
     weights = state if isinstance(tower, InstructBlipVisionModel) else tower.state_dict()
     return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
@@ -296,7 +296,7 @@ def load_tower(source: str) -> Tower:
 def add_language_model(
     base: MemoryBankQFormerModel, processor: VideoClipProcessor, arguments: argparse.Namespace, original: Original
 ) -> Converted:
-    """The whole of the original: the language model that the command line names goes behind the Q-Former."""
+    """The whole of the original: the Q-Former, followed by the language model that the command line names."""
     language_model = load_language_model(arguments.llm)
     llama, sizes = language_model.config, ("num_hidden_layers", "num_attention_heads", "intermediate_size")
     is_original = (
@@ -307,11 +307,11 @@ def add_language_model(
     model = with_language_model(base, language_model, is_original)
     tokenizer = load_tokenizer(arguments.llm)
     if tokenizer is not None and is_original:
-        # The original begins and ends texts with one and the same token, and adds one for padding.
+        # The original begins and ends texts with the same token, and adds a token for padding.
         end = tokenizer.eos_token
         tokenizer.add_special_tokens({"bos_token": end, "unk_token": end, "pad_token": "[PAD]"})
         tokenizer.add_bos_token = True
-    # The settings of the original's `generate`, whatever those of the language model alone are.
+    # These are the settings of the original's `generate`. Those of the language model are not used.
     model.generation_config = GenerationConfig(
         bos_token_id=llama.bos_token_id if tokenizer is None else tokenizer.bos_token_id,
         eos_token_id=llama.eos_token_id if tokenizer is None else tokenizer.eos_token_id,

@@ -86,7 +86,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     learned = config["use_learnable_pos_emb"]
     model = VideoViTBackbone(
         VideoViTConfig(
-            # The original's table is always laid out for 16 frames.
+            # The original's table of positions is always for 16 frames.
             **encoder_config(dict(ARGUMENTS.values()) | config | {"all_frames": 16}),
             position_embedding_type="learned" if learned else "sinusoidal",
             position_embedding_resize="token_count",
@@ -95,7 +95,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
             require_even_token_frames=True,
         )
     )
-    # A classifier with mean pooling has no norm on tokens: the original's stays at its initial 1 and 0.
+    # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
     initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
     load_converted(model, apply_rules(weights, BACKBONE_RULES), keep_initial=initial)
     return model, make_processor(model.config)

@@ -37,7 +37,7 @@ from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, renam
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
 
-# What the sizes are read from.
+# The tensors that sizes are read from.
 TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
     f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
 )
@@ -121,7 +121,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 
 def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """The encoder's tensors with their heads, whatever they are wrapped in."""
+    """The tensors of the encoder and its heads, without wrappers and prefixes."""
     content = read_checkpoint(arguments.checkpoint)
     if arguments.ema and not isinstance(content.get("model_ema"), dict):
         raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
@@ -143,7 +143,7 @@ def task_of(weights: dict[str, torch.Tensor]) -> str:
 
 
 def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
-    """The task that was asked for, or the one the checkpoint was saved for; `ConversionError` if it cannot be had."""
+    """The task of `--task`, or else that of the checkpoint; raises `ConversionError` if it is impossible."""
     inflates = saved_for == IMAGE and arguments.inflate_frames is not None
     task = arguments.task or (VIDEO if inflates else saved_for)
     if task != saved_for and (task != VIDEO or saved_for == VIDEO):
@@ -166,9 +166,9 @@ def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
 ) -> VideoClipProcessor | CenterCropImageProcessor:
     """
-    The original's evaluation: of a video one clip and its centre crop, of an image the centre. For frames that are not
-    square, which the original's scripts do not know, the shorter edge is resized to their longer one, so that the crop
-    fits into videos of any aspect.
+    The processor of the original's evaluation: one clip and its centre crop for a video, the centre crop for an image.
+    The original's scripts know only square frames. For others, the shorter edge of a video is resized to the longer
+    side of the crop, so that the crop fits into videos of any aspect.
     """
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}

@@ -60,11 +60,11 @@ def run(
 
     Args:
         parser: from [`make_parser`].
-        argv: arguments without the program's name; those of the process when not given.
-        convert: makes the model and its processor from the arguments, raising `ConversionError` for bad input.
+        argv: arguments without the program's name; by default those of the process.
+        convert: makes the model and its processor from the arguments; raises `ConversionError` for bad input.
 
     Raises:
-        SystemExit: if it did not work, with the code of `hf-video`, behind one line on stderr.
+        SystemExit: if something failed, with the exit code of `hf-video`, after one line on stderr.
     """
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -74,7 +74,7 @@ def run(
         check_output_dir(output_dir)
         try:
             model, processor = convert(arguments)
-        except StrictDataclassError as error:  # what an original says, no configuration of ours can be
+        except StrictDataclassError as error:  # the original has settings that our configurations refuse
             raise ConversionError(" ".join(str(error).split())) from error
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
@@ -90,7 +90,7 @@ def run(
 
 
 def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> CommitInfo:
-    """Publish with a card that names the original: a file with its SHA-256, or the repository it came from."""
+    """Publish with a card that names the original: a file and its SHA-256, or a repository."""
     source: dict[str, Any] = {"how": "converted from", "name": checkpoint}
     if Path(checkpoint).is_file():
         with open(checkpoint, "rb") as file:
