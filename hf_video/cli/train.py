@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from hf_video.data import ClipAugmentation, ClipMixing
     from hf_video.training import VideoTrainer, VideoTrainingArguments
 
-# Those of hf_video.processing.clip_sampling and hf_video.data.clips, spelled out because help must not wait for their
-# imports.
+# Those of hf_video.processing.clip_sampling and hf_video.data.clip_dataset, spelled out because help must not wait for
+# their imports.
 SAMPLING_STRATEGIES = ("dense", "strided", "uniform", "sparse", "linspace")
 ON_ERROR = ("error", "skip", "replace")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conversion.weight_rules import apply_rules
+from conversion.helpers.weight_rules import apply_rules
 from hf_video import VideoMambaForVideoClassification, selective_scan
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
 from hf_video.ops.selective_scan import triton as selective_scan_triton

@@ -19,7 +19,7 @@ class Rule(NamedTuple):
     Attributes:
         sources: regular expressions for whole names. Several of them are joined into one target.
         target: name in our model, with the groups of the match filled in; `None` drops the tensor.
-        transform: called with the tensors of all sources in their order; the only one is taken as it is by default.
+        transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
         reason: why a tensor is dropped.
     """
 
@@ -30,10 +30,12 @@ class Rule(NamedTuple):
 
 
 def rename(source: str, target: str, transform: Callable[..., torch.Tensor] | None = None) -> Rule:
+    """The rule that one tensor gets another name and, with `transform`, another form."""
     return Rule((source,), target, transform)
 
 
 def drop(source: str, reason: str) -> Rule:
+    """The rule that tensors are left out, for a reason."""
     return Rule((source,), None, reason=reason)
 
 
@@ -42,8 +44,8 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     Rename, transform, join and drop tensors; the first rule with a matching source decides.
 
     Raises:
-        ConversionError: for tensors that no rule knows, those that are no finite floating-point numbers though a model
-            would take them, joined ones of which a part is missing, and two of them for one place.
+        ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
+            tensors for one place, and a joined tensor that lacks a part.
     """
     parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
     rule_of_target: dict[str, Rule] = {}
@@ -86,9 +88,10 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
     Load converted weights into a model, in the model's own dtype.
 
     Args:
-        model: takes the weights.
-        weights: by name in the model.
-        keep_initial: regular expressions for whole names that may be absent and then stay as initialised.
+        model: the model that takes the weights.
+        weights: tensors by their names in the model.
+        keep_initial: regular expressions for whole names. Weights with such names may be absent, and then stay as
+            initialised.
 
     Raises:
         ConversionError: with the lists of tensors that are missing, superfluous, or of another shape.

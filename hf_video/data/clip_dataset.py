@@ -29,18 +29,18 @@ class ClipDataset(Dataset):
 
     An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` where the data set has
     them: an int, or float32 (num_classes,) of zeros and ones where a clip may have several classes. With
-    `training=False` the views are those of the processor, num_clips * num_crops of them, clips first. With
-    `training=True` there is one view, or `augmentation.num_augmentations`, drawn anew every epoch: a random clip,
-    resized as the processor does and cropped at a random place, the same for all its frames; and a `sample_key`,
-    (seed, epoch, index), for a collator that draws as well.
+    `training=False` the views are those of the processor, num_clips * num_crops of them, the crops of a clip next to
+    each other. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn again every epoch: a
+    random clip that is resized as by the processor and cropped at a random place, the same for all its frames. Then
+    an item also has a `sample_key`, (seed, epoch, index), which a collator can seed its own draws by.
 
-    Every draw depends on (seed, epoch, index) alone, so it does not matter which worker or machine makes it, nor
-    whether the run was interrupted.
+    Every draw depends on (seed, epoch, index) alone. So it does not matter which worker or machine draws, nor whether
+    the run was interrupted.
 
     Args:
         dataset: Rows of `load_video_dataset`: `video` (a path, or a name where there are `bytes`) and, optionally,
             `label` or `labels`, `start` and `end` (seconds, or None).
-        processor: A `VideoClipProcessor`; its options decide everything that is not random.
+        processor: A `VideoClipProcessor`. Its options decide everything that is not random.
         training: Whether to draw clips and crops at random.
         seed: Seed of all draws.
         augmentation: Further random changes of training clips; none by default.
@@ -48,13 +48,15 @@ class ClipDataset(Dataset):
             and a NumPy generator to draw from; returns frames of the same dtype and layout.
         on_error: What becomes of a video that cannot be read: "error" raises, "skip" makes the item None, which
             `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
-            A training batch of which nothing would be left has one video replaced all the same. `broken_videos` lists
-            them. Evaluation never replaces, as a score must belong to its video: call `drop_broken` before it.
+            In training, a batch that would be empty gets one replacement also with "skip". `broken_videos` lists the
+            unreadable videos. An evaluation never replaces a video, because a score must belong to its video: call
+            `drop_broken` before it.
 
     Raises:
-        ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or a random
-            resized crop is asked of a processor that does not crop.
-        VideoReadError: On access to an item, if its video cannot be read and `on_error` does not provide for it.
+        ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
+            has a random resized crop and the processor does not crop.
+        VideoReadError: On access to an item, if its video cannot be read and `on_error` is "error", or no other video
+            can be read.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class ClipDataset(Dataset):
         self.augmentation = augmentation
         self.transform = transform
         self.on_error = on_error
-        # Shared memory, because persistent DataLoader workers keep the copy of the data set they started with.
+        # Shared memory, because persistent DataLoader workers keep the copy of the data set that they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
         self._dropped: set[str] = set()
@@ -99,15 +101,15 @@ class ClipDataset(Dataset):
         self._epoch.fill_(epoch)
 
     def broken_videos(self) -> list[str]:
-        """Paths of the videos that this process and its DataLoader workers could not read so far, or that were left
-        out by `drop_broken`."""
+        """Paths of the videos that this process and its DataLoader workers could not read so far, and of those that
+        `drop_broken` left out."""
         return sorted(self._dropped.union(self.dataset.select(self._is_broken.nonzero().flatten())["video"]))
 
     def drop_broken(self, num_workers: int = 1) -> "ClipDataset":
-        """Leave out the rows of every video that cannot be read to its end, or lacks one of their segments. Then no
-        batch of an evaluation is empty, and those of several processes are equally large.
+        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
+        no batch of an evaluation is empty, and the batches of several processes have the same size.
 
-        Every video is decoded once in full. With `on_error="error"` nothing happens.
+        Every video is decoded once in full. With `on_error="error"` this does nothing.
 
         Args:
             num_workers: Videos read at a time, in threads.
@@ -144,7 +146,7 @@ class ClipDataset(Dataset):
         return self._replacement(key) if self.on_error == "replace" else None
 
     def __getitems__(self, indices: list[int]) -> list[BatchFeature | None]:
-        """The items of a batch, as a DataLoader asks for them; in training at least one of them is not None."""
+        """The items of a batch, for a DataLoader. In training at least one of them is not None."""
         items = [self[index] for index in indices]
         if self.training and all(item is None for item in items):
             items[0] = self._replacement(self._key(indices[0]))
@@ -162,7 +164,7 @@ class ClipDataset(Dataset):
                 self._draw_view(clips[0], generator, self._class_name(row))
                 for _ in range(self.augmentation.num_augmentations)
             ]
-            # No dict: `Trainer` would take the key from it, as no argument of the model has its name.
+            # Not a dict, of which `Trainer` removes the key: no argument of the model has its name.
             item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
         else:
             clips = self._read_clips(row, self.processor.sample_frames)
@@ -177,7 +179,7 @@ class ClipDataset(Dataset):
     def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
-            # Tried again even where it is known to be broken: what was met before must not change the draw.
+            # A video that is known to be broken is tried again: the draw must not depend on what was read before.
             try:
                 return self._item(index, key)
             except VideoReadError:

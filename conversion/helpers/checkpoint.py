@@ -35,7 +35,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     nothing, and the only one allowed besides tensors and Python's own containers.
 
     Raises:
-        ConversionError: if the file is missing, cut off, not a checkpoint, or holds anything else.
+        ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
     """
     if not path.is_file():
         raise ConversionError(f"There is no file {path}.")
@@ -79,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _find_not_finite(value: Any) -> str | None:
-    """Where in a JSON value there is a number that is not finite, such as `vision_config.sizes.0`."""
+    """The place of a number that is not finite, such as `vision_config.sizes.0`; `None` if there is none."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         if isinstance(item, float) and not math.isfinite(item):
@@ -91,7 +91,7 @@ def _find_not_finite(value: Any) -> str | None:
 
 def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
     """
-    The state dict of a checkpoint: under the first of `wrappers` that is there, or the whole dictionary.
+    The state dict of a checkpoint: what is under the first of `wrappers` that exists, or else the whole dictionary.
 
     Raises:
         ConversionError: if there are no tensors, or one cannot be read as it is, see [`check_storage`].
@@ -112,10 +112,10 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
 
 def check_storage(name: str, tensor: torch.Tensor) -> None:
     """
-    Whether a tensor has values that can be read as they are.
+    Check that the values of a tensor can be read as they are.
 
     Raises:
-        ConversionError: if it is sparse, quantised, on the meta device, or has no elements.
+        ConversionError: if the tensor is sparse, quantised, on the meta device, or has no elements.
     """
     problem = None
     if tensor.is_meta:
@@ -132,10 +132,10 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
 
 def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
     """
-    The weights with these prefixes taken off their names, in whatever order and as often as they are there.
+    The weights without these prefixes, which may stand before a name in any order and several times.
 
     Raises:
-        ConversionError: if two of them then have one name.
+        ConversionError: if two weights then have the same name.
     """
     pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
     stripped: dict[str, str] = {}
@@ -157,12 +157,12 @@ def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]
     Read the keyword arguments of an original constructor from a JSON file with one bare object.
 
     Args:
-        path: of the file.
-        known: the arguments with their defaults, whose kinds those in the file must have.
+        path: the JSON file.
+        known: the arguments with their defaults. A value in the file must be of the same kind as the default.
 
     Raises:
-        ConversionError: if the file cannot be read, is no object, or has a key that is not in `known` or a value of
-            another kind.
+        ConversionError: if the file cannot be read or holds no object, or for a key that is not in `known` or a value
+            of another kind.
     """
     config = read_json(path)
     if unknown := sorted(set(config) - set(known)):
@@ -174,11 +174,11 @@ def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]
 
 def check_kind(name: str, value: Any, default: Any) -> None:
     """
-    Whether a value of a JSON file is of the kind of a default: a switch, a number (a size may be a list of them,
-    height and width), a text, or an object. Of null, which stands for no value, nothing is asked.
+    Check that a value of a JSON file is of the same kind as a default: a switch, a number, a text or an object. A size
+    may also be a list of numbers, height and width. Null stands for no value and is always accepted.
 
     Raises:
-        ConversionError: if not.
+        ConversionError: if the kinds differ.
     """
     if value is None or default is None:
         return
@@ -203,10 +203,10 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
 
     Returns:
         The content of `config.json`, the tensors of the model's safetensors files, and the content of the processor's
-        file (empty when there is none).
+        file (empty if there is none).
 
     Raises:
-        ConversionError: if the files are not there or cannot be read, or a tensor cannot be read as it is.
+        ConversionError: if a file is missing or cannot be read, or a tensor has no values that can be read.
     """
     folder = Path(source)
     if not folder.is_dir():

@@ -5,6 +5,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,19 @@ from .labels import add_labels_option, name_classes
 Converted = tuple[PreTrainedModel, Any]
 
 
-def make_parser(source: str, description: str, from_hub: bool = False) -> argparse.ArgumentParser:
+def make_parser(spec: ModuleSpec | None, description: str | None, from_hub: bool = False) -> argparse.ArgumentParser:
     """
     A parser with the arguments that every source takes.
 
     Args:
-        source: name of the module.
-        description: one sentence for `--help`.
+        spec: the `__spec__` of the source's module, which has the name that `python -m` takes.
+        description: the docstring of the module, for `--help`; its first line is what `hf-video convert` lists.
         from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
             along, not an original file (CHECKPOINT and `--original-config`).
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.{source}", description=description)
+    if spec is None:
+        raise ConversionError("A source is started by its name: python -m conversion.SOURCE CHECKPOINT OUTPUT_DIR.")
+    parser = argparse.ArgumentParser(prog=f"python -m {spec.name}", description=description)
     if from_hub:
         parser.add_argument("checkpoint", metavar="HUB_ID_OR_DIR", help="a Transformers model")
     else:
@@ -57,11 +60,11 @@ def run(
 
     Args:
         parser: from [`make_parser`].
-        argv: arguments without the program's name; those of the process when not given.
-        convert: makes the model and its processor from the arguments, raising `ConversionError` for bad input.
+        argv: arguments without the program's name; by default those of the process.
+        convert: makes the model and its processor from the arguments; raises `ConversionError` for bad input.
 
     Raises:
-        SystemExit: if it did not work, with the code of `hf-video`, behind one line on stderr.
+        SystemExit: if something failed, with the exit code of `hf-video`, after one line on stderr.
     """
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -71,7 +74,7 @@ def run(
         check_output_dir(output_dir)
         try:
             model, processor = convert(arguments)
-        except StrictDataclassError as error:  # what an original says, no configuration of ours can be
+        except StrictDataclassError as error:  # the original has settings that our configurations refuse
             raise ConversionError(" ".join(str(error).split())) from error
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
@@ -87,7 +90,7 @@ def run(
 
 
 def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> CommitInfo:
-    """Publish with a card that names the original: a file with its SHA-256, or the repository it came from."""
+    """Publish with a card that names the original: a file and its SHA-256, or a repository."""
     source: dict[str, Any] = {"how": "converted from", "name": checkpoint}
     if Path(checkpoint).is_file():
         with open(checkpoint, "rb") as file:

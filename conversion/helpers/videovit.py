@@ -1,4 +1,4 @@
-"""What the checkpoints of VideoMAE, VideoMAE V2 and STMixer have in common: names, and sizes read from tensors."""
+"""What the sources of VideoViT share: rules for the names of tensors, sizes read from tensors, and settings."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from hf_video.models.videovit import VideoViTConfig
 from .checkpoint import ConversionError, preview
 from .weight_rules import Rule, rename
 
-# Attention heads of the published sizes, by width; tensors do not tell.
+# Attention heads of the published sizes, by width. They cannot be read from tensors.
 ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
 DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
 
@@ -58,8 +58,8 @@ def block_rules(source: str, target: str) -> list[Rule]:
 
 def transformers_block_rules(source: str, target: str) -> list[Rule]:
     """
-    The transformer blocks of Transformers' VideoMAE and ViT, in the names of all its versions, with separate queries,
-    keys and values joined.
+    The transformer blocks of Transformers' VideoMAE and ViT. The names are those of all versions of Transformers;
+    separate queries, keys and values are joined.
     """
     block = rf"{source}\.(\d+)\."
     attention = block + r"attention\.(?:attention\.)?"
@@ -86,16 +86,17 @@ def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
 
 
 def join(*parts: torch.Tensor) -> torch.Tensor:
-    """Rows of a fused projection, or its biases, from those of its parts."""
+    """The rows of a fused projection, or its biases, from those of its parts."""
     return torch.cat(parts)
 
 
 def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
     """
-    The arguments that the patch embedding under a prefix tells: `embed_dim`, `in_chans`, `tubelet_size`, `patch_size`.
+    The original's arguments that the patch embedding under a prefix shows: `embed_dim`, `in_chans`, `tubelet_size` and
+    `patch_size`.
 
     Raises:
-        ConversionError: if these are not the weights of such a model.
+        ConversionError: if there is no such patch embedding.
     """
     kernel = weights.get(f"{prefix}patch_embed.proj.weight")
     if kernel is None or kernel.ndim != 5:
@@ -114,8 +115,8 @@ def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
 
 def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
     """
-    What the transformer blocks under a prefix tell: the arguments `depth`, `qkv_bias`, `cos_attn` (and then
-    `num_heads`), and beside them `mlp_hidden` (width) and `layer_scale` (bool).
+    What the transformer blocks under a prefix show: the original's arguments `depth`, `qkv_bias`, `cos_attn` and, with
+    cosine attention, `num_heads`; and beside them `mlp_hidden`, a width, and `layer_scale`, a switch.
 
     Raises:
         ConversionError: if there are no blocks.
@@ -137,10 +138,10 @@ def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
 
 def num_heads_of(config: dict[str, Any], name: str, width: int, published: dict[int, int] = ENCODER_HEADS) -> int:
     """
-    Attention heads from the configuration's argument `name`, or of the published model of this width.
+    The number of attention heads: the configuration's argument `name`, or that of the published model of this width.
 
     Raises:
-        ConversionError: if neither tells.
+        ConversionError: if there is neither.
     """
     heads = config.get(name, published.get(width))
     if heads is None:
@@ -166,7 +167,7 @@ def check_blocks(config: dict[str, Any], width: int, blocks: dict[str, Any]) -> 
 
 
 def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of [`VideoViTConfig`] for the encoder; `prefix` leads its own arguments in the original's names."""
+    """Fields of [`VideoViTConfig`] for the encoder, whose arguments in `original` begin with `prefix`."""
     return {
         "image_size": original["img_size"],
         "patch_size": original["patch_size"],
@@ -184,17 +185,17 @@ def encoder_config(original: dict[str, Any], prefix: str = "") -> dict[str, Any]
         # The originals take 0 for "not given": `qk_scale or head_dim ** -0.5`.
         "qk_scale": original["qk_scale"] or None,
         "use_cosine_attention": original["cos_attn"],
-        # `use_checkpoint` and `with_cp` recompute all layers; here training switches that on.
+        # `use_checkpoint` and `with_cp` recompute all layers. Here training decides whether layers are recomputed.
         "gradient_checkpointing_layers": None,
-        # The tensors hold the trained values; a checkpoint with layer scale needs any start value above 0.
+        # Any value above 0 makes layer scale a part of the model; its weights come from the checkpoint.
         "layer_scale_init_value": (original["init_values"] or 0.1) if original["layer_scale"] else 0.0,
     }
 
 
 def processor_settings(config: VideoViTConfig, original: dict[str, Any]) -> dict[str, Any]:
     """
-    Options of [`VideoClipProcessor`]: sizes, mean and deviation as an image processor's file has them, where it has,
-    and otherwise one centre crop of the model's size.
+    Options of [`VideoClipProcessor`]: those in `original`, the content of an image processor's file, and by default
+    resizing and one centre crop to the model's size.
     """
     height, width = config.image_shape
     settings = {"size": {"shortest_edge": min(height, width)}, "crop_size": {"height": height, "width": width}}

@@ -1,4 +1,4 @@
-"""The language model behind a converted Q-Former: where it comes from, and how the two become one model."""
+"""What the sources of MemoryBankQFormer share: its language model, and the processors of videos and texts."""
 
 import copy
 import warnings
@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 from transformers.utils import cached_file, logging
 
 from hf_video.models.memory_bank_qformer import (
@@ -26,7 +27,7 @@ def read_config(source: str) -> Any:
     The configuration of a Transformers folder or Hub repository.
 
     Raises:
-        ConversionError: if there is none.
+        ConversionError: if there is no configuration, or Transformers does not know its model.
     """
     try:
         return AutoConfig.from_pretrained(source)
@@ -38,20 +39,20 @@ def load_pretrained(
     model_class: Any, source: str, may_be_missing: tuple[str, ...] = (), **options: Any
 ) -> PreTrainedModel:
     """
-    A model of the weights that it needs of a folder or Hub repository. Tensors go from the file into the model one
-    after the other.
+    Load a model from a folder or Hub repository, which may hold more than this model. Tensors are read one after the
+    other, so that memory holds the weights once.
 
     Args:
         model_class: a class of models, or an Auto class.
         source: folder or Hub id.
-        may_be_missing: names of weights that then stay as initialised.
+        may_be_missing: names of weights that may be missing, and then stay as initialised.
         options: for `from_pretrained`.
 
     Raises:
         ConversionError: if weights are missing, of another shape, or not finite.
     """
     verbosity = logging.get_verbosity()
-    # What is left over belongs to other parts, and what is missing is looked at here.
+    # Weights that are left over belong to other parts. Weights that are missing are an error below.
     logging.set_verbosity_error()
     try:
         model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
@@ -76,18 +77,18 @@ def with_language_model(
     base: MemoryBankQFormerModel, language_model: PreTrainedModel, is_original: bool
 ) -> MemoryBankQFormerForConditionalGeneration:
     """
-    Both in one model, of which no weight is copied.
+    Join a Q-Former and a language model into one model, without copying weights.
 
     Args:
-        base: has the projection to its original language model.
-        language_model: goes behind it.
-        is_original: whether it is the one that the projection was trained for. If not the projection begins anew, with
-            a warning.
+        base: the Q-Former, with the projection to its original language model.
+        language_model: reads the projected queries.
+        is_original: whether the projection was trained for this language model. If not, the projection is initialised
+            again, with a warning.
     """
     width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
     config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
     config.text_config, config.projection_dim = language_model.config, width
-    # Configurations remember the folder that they were read from, which is nobody's business once they are saved.
+    # Configurations remember the folder that they were read from. A saved model must not tell it to others.
     config.name_or_path = config.text_config.name_or_path = ""
     if not is_original:
         warnings.warn(
@@ -109,11 +110,32 @@ def with_language_model(
 
 
 def load_tokenizer(source: str, subfolder: str = "") -> Any:
-    """The tokenizer of a folder or Hub repository, or `None` where it has none."""
+    """The tokenizer of a folder or Hub repository, or `None` if there is none."""
     found = cached_file(
         source, "tokenizer_config.json", subfolder=subfolder, _raise_exceptions_for_missing_entries=False
     )
     return None if found is None else AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+
+
+def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
+    """
+    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
+
+    Args:
+        image_size: size of the frames in pixels, one number or height and width.
+        num_frames: number of frames to take of a video.
+        settings: options that differ from the recipe.
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    recipe = {
+        "sampling_strategy": "linspace",
+        "size": {"height": height, "width": width},
+        "resample": PILImageResampling.BICUBIC,
+        "do_center_crop": False,
+        "image_mean": list(OPENAI_CLIP_MEAN),
+        "image_std": list(OPENAI_CLIP_STD),
+    }
+    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
 
 
 def make_processor(
@@ -123,8 +145,8 @@ def make_processor(
     qformer_tokenizer: Any,
 ) -> VideoClipProcessor | MemoryBankQFormerProcessor:
     """
-    What prepares videos and texts; videos alone without a tokenizer. Tokens that the tokenizer has beyond the
-    language model's embeddings get some.
+    The processor of videos and texts, or of videos alone if there is no tokenizer. If the tokenizer has more tokens
+    than the language model has embeddings, the model gets embeddings for the others.
 
     Raises:
         ConversionError: if the tokenizer does not know the token that holds the place of a video.

@@ -10,7 +10,7 @@ from .checkpoint import ConversionError
 SIZES = {"t": "tiny", "s": "small", "m": "middle", "b": "base"}
 NUM_CLASSES = {"in1k": 1000, "k400": 400, "ssv2": 174, "breakfast": 10, "coin": 180}
 
-# Size, then data set and training, then frames and resolution.
+# In each name: size, data set and training, frames, resolution.
 RELEASED = """
 t16_in1k_res224  t16_in1k_res224to448  t16_in1k_res224to448to576
 s16_in1k_res224  s16_in1k_res224to448  s16_in1k_res224to448to576
@@ -39,13 +39,13 @@ m16_5M_f8_res224  m16_17M_f8_res224  m16_25M_f8_res224
 """
 VARIANTS = tuple(f"videomamba_{name}" for name in RELEASED.split())
 
-# Users found a table of 32 frames in this file, whatever its name says, so that its tensors have to tell.
+# Users found a table of 32 frames in this file, although its name says 64. So its tensors decide.
 MISNAMED = "videomamba_m16_breakfast_mask_ft_f64_res224"
 
 
 def read_variant(name: str) -> dict[str, Any]:
     """
-    The original constructor's arguments that the name of a released file (without `.pth`) tells.
+    The original constructor's arguments that the name of a released file, without `.pth`, states.
 
     Raises:
         ConversionError: if no released file has this name.
@@ -70,5 +70,5 @@ def read_variant(name: str) -> dict[str, Any]:
 
 
 def sampling_strategy_of(name: str | None) -> str:
-    """How the original's evaluation lays clips out for a released file: by segments on Something-Something V2."""
+    """The sampling strategy of the original's evaluation: "uniform" for Something-Something V2, otherwise "sparse"."""
     return "uniform" if name is not None and "_ssv2_" in name else "sparse"

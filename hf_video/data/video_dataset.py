@@ -1,7 +1,7 @@
 """Labelled videos as a `datasets.DatasetDict`: class folders, annotation files, data sets with a column of videos.
 
-A row holds the path of a video, never its frames, and lives in memory: nothing is copied and no cache is written, so
-a folder is always read as it is at the moment of the call. Only files stored inside a data set stay there.
+A row holds the path of a video, never its frames. Rows live in memory: nothing is copied and no cache is written, so a
+folder is always read as it is at the moment of the call. Only videos that are stored inside a data set stay inside it.
 """
 
 import logging
@@ -38,11 +38,11 @@ def load_video_dataset(
 ) -> DatasetDict:
     """List the labelled videos of a folder, of an annotation file, or of a data set with a column of videos.
 
-    Splits are recognised by the names `datasets` knows (train, training; validation, valid, dev, val; test, testing,
-    eval, evaluation). A video is a file with the extension of one, or a folder of JPEG or PNG frames. Hidden files and
-    files of other kinds are ignored, videos beside the class folders with a warning. What stands in the place of a
-    video but is none is listed all the same, for `inspect_videos` to say so: a FIFO, socket or folder without frames
-    that is named like one, a link to nowhere.
+    Splits have the names that `datasets` knows (train, training; validation, valid, dev, val; test, testing, eval,
+    evaluation). A video is a file with the extension of a video, or a folder of JPEG or PNG frames. Hidden files and
+    files of other kinds are ignored; videos beside the class folders are ignored with a warning. Entries that look
+    like a video but cannot be read are listed too, so that `inspect_videos` reports them: a link to nowhere, and a
+    FIFO, socket or folder without frames that has the name of a video.
 
     Args:
         data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
@@ -55,21 +55,21 @@ def load_video_dataset(
             by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
             the only column of `ClassLabel`.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
-            that the data set declares, or the classes found, sorted, by value where all of them are whole numbers.
+            that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
             the working directory.
 
     Returns:
-        The splits found among "train", "validation" and "test"; data without splits are all "train". Columns: `video`
+        The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
-        seconds, or None). Where videos are stored inside a data set there is also `bytes`, and `video` is a name.
+        seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
             leads nowhere.
-        ValueError: If the layout is none of these, a class has no video, there are fewer than two classes or "train"
-            lacks one of another split while `labels` is not given, a class is not among `labels`, the name of a file
-            is not UTF-8, or an annotation file lacks columns or rows or has a row that cannot be right.
+        ValueError: If the layout is none of these, a class has no video, the name of a file is not UTF-8, or an
+            annotation file lacks columns or rows or has a wrong value. If a class is not among `labels`; without
+            `labels`, if there are fewer than two classes or "train" lacks a class of another split.
     """
     root = None if video_root is None else Path(video_root).expanduser().absolute()
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
@@ -106,7 +106,7 @@ def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None)
 
 
 def _check_file_names(splits: Mapping[str, Sequence[Clip]]) -> None:
-    """Refuses names that no column of text can hold."""
+    """Raises `ValueError` for a path that is not UTF-8, which no column of text can hold."""
     for clips in splits.values():
         for clip in clips:
             try:
@@ -120,8 +120,8 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     """Split a data set of `load_video_dataset` in two, stratified by class, rare classes first
     (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10).
 
-    Whole videos are held out, so that segments of one file never stand on both sides. Every class keeps at least one
-    video for training; a class with two or more also gives at least one, as long as videos with several classes allow.
+    Whole videos are held out, so that the segments of a file stay together. Every class keeps at least one video for
+    training. A class with two or more videos gives at least one, unless videos with several classes prevent it.
 
     Args:
         dataset: The rows to split, with the columns `video` and `label` or `labels`.
@@ -139,7 +139,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     generator = np.random.default_rng(seed)
     videos, video_of_row = np.unique(dataset["video"], return_inverse=True)
     ids = label_ids(dataset)
-    # The last column is for videos of no class, which are held out like those of any other.
+    # The last column is for videos without a class, which are held out as if they had one of their own.
     has_class = np.zeros((len(videos), max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)
     for video, of_row in zip(video_of_row, ids, strict=True):
         has_class[video, of_row] = True
@@ -172,7 +172,7 @@ def _find_splits(path: Path) -> dict[str, Path]:
             raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
         return {"train": path}
     entries = _visible(path)
-    # Reading says what is wrong with those that are no files.
+    # A FIFO or broken link with such a name is kept: reading it raises the error that explains it.
     files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and not entry.is_dir())
     if file_splits := _by_split(files):
         return file_splits
@@ -273,7 +273,7 @@ def _is_named_video(path: Path) -> bool:
 
 
 def _stands_for_video(path: Path) -> bool:
-    """Whether a path is named like a video and is none, or is a link that may have led to a folder of frames."""
+    """Whether a path has the name of a video but is none, or is a broken link that may have led to a video."""
     if _leads_nowhere(path):
         return _is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
     return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, _visible(path))))

@@ -10,7 +10,7 @@ import torch
 from .checkpoint import ConversionError, agree, check_kind, read_original_config, select_prefix
 from .videomamba_released import read_variant
 
-# The original constructors' arguments with their defaults, all three together.
+# The arguments of all three original constructors, with their defaults.
 ARGUMENTS = {
     "img_size": 224,
     "patch_size": 16,
@@ -44,14 +44,14 @@ ARGUMENTS = {
     "dtype": None,
 }
 PRE_TRAINING_ARGUMENTS = ARGUMENTS | {"drop_path_rate": 0.0}
-# The arguments of `ssm_cfg` that shape tensors, each with a value of its kind, and those that only matter before
-# training.
+# The arguments of `ssm_cfg` that decide the shapes of tensors, each with a value of its kind; and those that only
+# the initialisation reads.
 SSM_ARGUMENTS = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 1, "bias": False, "conv_bias": True}
 SSM_INITIALISATION = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"}
 
 
 def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The original constructor's arguments, from the tensors, the original configuration and the variant's name."""
+    """The original constructor's arguments: from the tensors, the original configuration and the variant's name."""
     config = {} if arguments.original_config is None else read_original_config(arguments.original_config, ARGUMENTS)
     if arguments.variant is not None:
         config = agree(config, read_variant(arguments.variant))
@@ -75,11 +75,11 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     given_ssm = {name: value for name, value in ssm.items() if name in SSM_ARGUMENTS and value != "auto"}
     inner, width = weights["layers.0.mixer.A_log"].shape[0], found["embed_dim"]
     if int(given_ssm.get("expand", 0) * width) == inner:
-        # The original cuts the width off to a whole number: other factors give the same.
+        # The original rounds the width down, so that several factors give the same width.
         found["ssm_cfg"]["expand"] = given_ssm["expand"]
     found["ssm_cfg"] = agree(given_ssm, found["ssm_cfg"])
     grid, is_image = found.pop("grid"), found.pop("is_image")
-    # The constructor for images takes this default whatever the size of a patch; that for videos knows no stride.
+    # The constructor for images has a stride of 16 by default, for every size of a patch. That for videos has none.
     default = 16 if is_image and arguments.original_config is not None else found["patch_size"]
     config = agree(config, found)
     config["stride"] = config.get("stride") or default
@@ -90,15 +90,15 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
 
 def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
     """
-    Give `config` its `img_size` and `num_frames` where it has none.
+    Set `img_size` and `num_frames` in `config` if it has none.
 
     Args:
-        config: with the sizes of a patch and the steps between patches.
-        grid: token frames, and patches of a frame.
+        config: the arguments, with the sizes of a patch and the steps between patches.
+        grid: number of token frames, and of patches in a frame.
 
     Raises:
-        ConversionError: if the configuration's size has other patches, or if there is none and the frames are not
-            square.
+        ConversionError: if the configuration's size has another number of patches, or if there is no size and the
+            number of patches is not a square.
     """
     num_token_frames, num_places = grid
     patch, step = both_sides(config["patch_size"]), both_sides(config["stride"])
@@ -110,7 +110,7 @@ def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
                 "width) with `--original-config`."
             )
         config["img_size"] = [(side - 1) * s + p for s, p in zip(step, patch, strict=True)]
-    # Frames and pixels that fill no patch leave no trace in the tensors: the configuration's count holds if it fits.
+    # The tensors do not show frames and pixels that fill no patch: the configuration decides, if it fits.
     num_frames = config.setdefault("num_frames", num_token_frames * config["kernel_size"])
     image_size = config["img_size"] = simplest(both_sides(config["img_size"]))
     sizes = zip(both_sides(image_size), patch, step, strict=True)
@@ -125,7 +125,7 @@ def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
 
 
 def both_sides(size: int | list[int]) -> list[int]:
-    """Height and width of what may be given as one number; `ConversionError` if it is neither."""
+    """Height and width of a size that may be one number; raises `ConversionError` for anything else."""
     sides = size if isinstance(size, list) else [size, size]
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ConversionError(f"Sizes are above 0: one number or height and width, got {size!r}.")
@@ -133,14 +133,14 @@ def both_sides(size: int | list[int]) -> list[int]:
 
 
 def simplest(size: list[int]) -> int | list[int]:
-    """One number for a square."""
+    """A size as one number if it is square."""
     return size[0] if size[0] == size[1] else size
 
 
 def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """
-    The arguments that tensors tell, `ssm_cfg` among them, and beside them `grid` (token frames, patches of a frame)
-    and `is_image`, whether the patches are those of images.
+    The original's arguments that tensors show, also `ssm_cfg`; and beside them `grid`, the numbers of token frames and
+    of patches in a frame, and `is_image`, whether the patches are those of images.
     """
     width, channels, *kernel = weights["patch_embed.proj.weight"].shape
     num_token_frames = weights["temporal_pos_embedding"].shape[1] if "temporal_pos_embedding" in weights else 1
@@ -174,7 +174,7 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def find_factor(inner: int, width: int) -> int | float:
-    """`expand`, with which `int(expand * width)` is `inner`: a quotient may be rounded down to less than that."""
+    """A number `expand` for which `int(expand * width)` is `inner`, although the quotient may be rounded down."""
     if inner % width == 0:
         return inner // width
     factor = inner / width

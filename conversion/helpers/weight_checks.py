@@ -1,20 +1,21 @@
-"""Whether the values of tensors can be those of weights; a tensor of others is refused by its name."""
+"""Checks that tensors can be weights. An error names the tensor."""
 
 import torch
 from torch import nn
 
 from .checkpoint import ConversionError
 
-# Eight-bit floats are none: they mean nothing without scales that are stored elsewhere.
+# Without eight-bit floats: they mean nothing without their scales, which are stored elsewhere.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_values(name: str, tensor: torch.Tensor) -> None:
     """
-    Whether a tensor holds floating-point numbers that are finite, also as float32; on the meta device it holds none.
+    Check that a tensor holds floating-point numbers that are finite, also as float32. A tensor on the meta device has
+    no values to check.
 
     Raises:
-        ConversionError: if not.
+        ConversionError: for another dtype, or values that are NaN or infinite.
     """
     if tensor.dtype not in FLOAT_DTYPES:
         raise ConversionError(
@@ -34,10 +35,10 @@ def check_values(name: str, tensor: torch.Tensor) -> None:
 
 def check_model(model: nn.Module, source: str) -> None:
     """
-    Whether all parameters that were loaded into a model are finite; those of a quantised one are left alone.
+    Check that all floating-point parameters of a model are finite. Quantised ones are not checked.
 
     Raises:
-        ConversionError: if not, with the name of the parameter and the `source` it is from.
+        ConversionError: if one is not, with its name and the `source` that it comes from.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():

@@ -1,10 +1,10 @@
 """
 `--labels`: the names of the classes of a converted classifier.
 
-Of the original files only those of Transformers hold names. Rows of the others follow the class ids of the annotation
-files in training, and nothing here proves that these ids are in torchvision's order. Of VideoMAE V2 it is known that
-its Kinetics-400 head is a permutation of the first 400 rows of its Kinetics-710 head, so that the two orders differ.
-Hence no list is taken unasked.
+Only the files of Transformers hold names of classes. In the other files the rows of a head follow the class ids of the
+annotation files in training, and nothing proves that these ids are in torchvision's order. In VideoMAE V2 the
+Kinetics-400 head is a permutation of the first 400 rows of the Kinetics-710 head, so the two orders differ. So names
+are written only if the user gives them.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def _class_names(word: str) -> list[str]:
 
 
 def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
-    """Rows of a head that begins from scratch: as `--num-labels` says, or as many as there are `--labels`, or 2."""
+    """Number of classes of a head that is not in the checkpoint: `--num-labels`, else that of `--labels`, else 2."""
     given = getattr(arguments, "num_labels", None)
     if given is not None:
         return given
@@ -46,10 +46,10 @@ def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
 
 def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
     """
-    `id2label` and `label2id` of a Transformers `config.json`; nothing where it has no names.
+    `id2label` and `label2id` of a Transformers `config.json`; an empty dictionary if the file has no names.
 
     Raises:
-        ConversionError: if it does not name the classes 0, 1, 2, ...
+        ConversionError: if the names are not those of the classes 0, 1, 2, ...
     """
     given = original.get("id2label") or {}
     if not isinstance(given, dict) or set(given) != set(map(str, range(len(given)))):
@@ -67,7 +67,7 @@ def name_classes(model: PreTrainedModel, names: list[str]) -> None:
     Write names into the configuration, as `id2label` and `label2id`.
 
     Raises:
-        ConversionError: if the model is no classifier, or has another number of classes.
+        ConversionError: if the model has no classifier, or another number of classes.
     """
     head = getattr(model, "classifier", None)
     if not isinstance(head, nn.Linear):
