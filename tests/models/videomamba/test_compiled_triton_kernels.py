@@ -55,7 +55,7 @@ class Emulated:
         return run
 
 
-@pytest.fixture(params=[80, 90])
+@pytest.fixture(params=[pytest.param(80, marks=pytest.mark.slow), 90])
 def emulated(request, monkeypatch):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     from hf_video.models.videomamba import causal_conv1d_triton_kernels, selective_scan_triton_kernels
