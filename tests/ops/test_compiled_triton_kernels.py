@@ -57,7 +57,7 @@ class Emulated:
         return run
 
 
-@pytest.fixture(params=[80, 90])
+@pytest.fixture(params=[pytest.param(80, marks=pytest.mark.slow), 90])
 def emulated(request, monkeypatch):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     from hf_video.ops.causal_conv1d import triton_kernels as causal_conv1d_triton_kernels
