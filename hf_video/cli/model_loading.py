@@ -100,3 +100,60 @@ def load_trained_model(
     processor = load_processor(model, network.config, **processor_options)
     check_views(network, processor.num_clips, processor.num_crops)
     return network.to(target).eval(), processor
+
+
+def load_model(
+    options: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """The classifier to train and its processor: of a checkpoint, of `options["model"]`, or from scratch.
+
+    Raises:
+        ValueError, OSError: there is no such model, or an option does not go with it.
+    """
+    from hf_video.processing import VideoClipProcessor
+    from hf_video.training.loading import (
+        check_views,
+        input_size,
+        load_classifier,
+        load_config,
+        load_processor,
+        set_input_size,
+    )
+
+    from .run_settings import MODEL_OPTIONS, SCRATCH_ONLY
+
+    if checkpoint is not None:
+        model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
+        return model, load_processor(checkpoint, model.config)
+
+    sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
+    # Views of the final evaluation; on the way a single one has to do.
+    sampling |= {name: 1 for name in ("num_clips", "num_crops") if options[name] is not None}
+    rates = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
+    if options["model"] is not None:
+        if unknown := [name for name in rates if not hasattr(load_config(options["model"]), name)]:
+            raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
+        model = load_classifier(options["model"], class_names, problem_type, dtype="float32", **rates)
+        set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
+        size = {} if options["image_size"] is None else input_size(options["image_size"])
+        processor = load_processor(options["model"], model.config, **sampling, **size)
+        check_views(model, *(options[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
+        return model, processor
+
+    from huggingface_hub.errors import StrictDataclassError
+
+    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+
+    try:
+        config = VideoViTConfig(
+            **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
+            **rates,
+            intermediate_size=4 * options["hidden_size"],
+            problem_type=problem_type,
+            id2label=dict(enumerate(class_names)),
+            label2id={name: index for index, name in enumerate(class_names)},
+        )
+    except StrictDataclassError as error:
+        raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
+    processor = VideoClipProcessor(**sampling, **input_size(options["image_size"]))
+    return VideoViTForVideoClassification(config), processor

@@ -1,6 +1,6 @@
 """What the demo compares between the process that trained a model and one that loads it back.
 
-`python -m hf_video.cli.demo_check MODEL DIGITS` prints it as JSON for a saved model.
+`python -m hf_video.cli.demo_reload MODEL DIGITS` prints it as JSON for a saved model.
 """
 
 from __future__ import annotations

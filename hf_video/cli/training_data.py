@@ -1,21 +1,18 @@
-"""The data and the model of a training run, checked before anything is written."""
+"""The data of a training run: checked before anything is written, and recognised when the run is resumed."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .train_options import MODEL_OPTIONS, SCRATCH_ONLY
-
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import PreTrainedModel
-
-    from hf_video.processing import VideoClipProcessor
-
 
 logger = logging.getLogger(__name__)
 
@@ -66,61 +63,6 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
         logger.warning(sentence)
 
 
-def load_model(
-    options: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """The classifier to train and its processor: of a checkpoint, of `options["model"]`, or from scratch.
-
-    Raises:
-        ValueError, OSError: there is no such model, or an option does not go with it.
-    """
-    from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import (
-        check_views,
-        input_size,
-        load_classifier,
-        load_config,
-        load_processor,
-        set_input_size,
-    )
-
-    if checkpoint is not None:
-        model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
-        return model, load_processor(checkpoint, model.config)
-
-    sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
-    # Views of the final evaluation; on the way a single one has to do.
-    sampling |= {name: 1 for name in ("num_clips", "num_crops") if options[name] is not None}
-    rates = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
-    if options["model"] is not None:
-        if unknown := [name for name in rates if not hasattr(load_config(options["model"]), name)]:
-            raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
-        model = load_classifier(options["model"], class_names, problem_type, dtype="float32", **rates)
-        set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
-        size = {} if options["image_size"] is None else input_size(options["image_size"])
-        processor = load_processor(options["model"], model.config, **sampling, **size)
-        check_views(model, *(options[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
-        return model, processor
-
-    from huggingface_hub.errors import StrictDataclassError
-
-    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-
-    try:
-        config = VideoViTConfig(
-            **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
-            **rates,
-            intermediate_size=4 * options["hidden_size"],
-            problem_type=problem_type,
-            id2label=dict(enumerate(class_names)),
-            label2id={name: index for index, name in enumerate(class_names)},
-        )
-    except StrictDataclassError as error:
-        raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    processor = VideoClipProcessor(**sampling, **input_size(options["image_size"]))
-    return VideoViTForVideoClassification(config), processor
-
-
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
     """The data without the videos that cannot be opened, and why each of those cannot.
 
@@ -150,3 +92,69 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
         if not len(data[name]):
             raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
     return data, reasons
+
+
+def describe_data(source: str, splits: DatasetDict, class_names: list[str]) -> dict[str, Any]:
+    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie."""
+    paths = [video for split in splits.values() for video in split["video"]]
+    root = len(os.path.commonprefix(paths))
+    columns = ("label", "labels", "start", "end")
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        rows = split.select_columns([column for column in columns if column in split.column_names])[:]
+        digest.update(json.dumps([name, [path[root:] for path in split["video"]], rows], sort_keys=True).encode())
+    return {
+        "source": source,
+        "class_names": class_names,
+        "num_videos": {name: len(split) for name, split in splits.items()},
+        "digest": digest.hexdigest(),
+        "content": _digest_content(splits),
+    }
+
+
+def _digest_content(splits: DatasetDict) -> str:
+    """Of the size and a sample of the bytes of each video; of one that is not there, and of videos inside a table of
+    the `datasets` library, of nothing."""
+    from hf_video.data.content_digest import content_digest
+
+    @functools.cache
+    def digest_of(path: str) -> bytes:
+        try:
+            return content_digest(path).encode()
+        except OSError:
+            return b"none"
+
+    digest = hashlib.sha256()
+    for _, split in sorted(splits.items()):
+        for path in split["video"] if "bytes" not in split.column_names else ():
+            digest.update(digest_of(path))
+    return digest.hexdigest()
+
+
+def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
+    """Refuses other data than those of the run being resumed, if there is one, both from `describe_data`.
+
+    Raises:
+        ValueError: videos or classes differ.
+    """
+    if saved is None:
+        return
+    if all(given[name] == saved[name] for name in ("class_names", "digest")):
+        # Runs of earlier versions did not record the content.
+        if saved.get("content") not in (None, given["content"]):
+            raise ValueError(
+                f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
+                "content. Resume with the same videos, or train into another folder."
+            )
+        return
+    from hf_video.data.annotation_files import listed
+
+    found, known = (
+        f"{data['source']} ({sum(data['num_videos'].values())} videos of the classes {listed(data['class_names'])}; "
+        f"digest {data['digest'][:8]})"
+        for data in (given, saved)
+    )
+    raise ValueError(
+        f"The data {found} differ from those of the run being resumed, {known}. Resume with the same videos and "
+        "classes, or train into another folder."
+    )

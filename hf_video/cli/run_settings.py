@@ -5,18 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import functools
-import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .trained_model import locate_model
-
-if TYPE_CHECKING:
-    from datasets import DatasetDict
+from .model_loading import locate_model
 
 DEFAULTS: dict[str, Any] = {
     "model": None,
@@ -151,72 +145,6 @@ def merge_options(given: dict[str, Any], saved_file: Path | None) -> tuple[dict[
             raise ValueError(f"--{wrong[0].replace('_', '-')} is for a model from scratch, not for --model.")
         return DEFAULTS | {"learning_rate": 1e-4} | options, words
     return DEFAULTS | SCRATCH_DEFAULTS | {"learning_rate": 1e-3} | options, words
-
-
-def describe_data(source: str, splits: DatasetDict, class_names: list[str]) -> dict[str, Any]:
-    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie."""
-    paths = [video for split in splits.values() for video in split["video"]]
-    root = len(os.path.commonprefix(paths))
-    columns = ("label", "labels", "start", "end")
-    digest = hashlib.sha256()
-    for name, split in sorted(splits.items()):
-        rows = split.select_columns([column for column in columns if column in split.column_names])[:]
-        digest.update(json.dumps([name, [path[root:] for path in split["video"]], rows], sort_keys=True).encode())
-    return {
-        "source": source,
-        "class_names": class_names,
-        "num_videos": {name: len(split) for name, split in splits.items()},
-        "digest": digest.hexdigest(),
-        "content": _digest_content(splits),
-    }
-
-
-def _digest_content(splits: DatasetDict) -> str:
-    """Of the size and a sample of the bytes of each video; of one that is not there, and of videos inside a table of
-    the `datasets` library, of nothing."""
-    from hf_video.data.content_digest import content_digest
-
-    @functools.cache
-    def digest_of(path: str) -> bytes:
-        try:
-            return content_digest(path).encode()
-        except OSError:
-            return b"none"
-
-    digest = hashlib.sha256()
-    for _, split in sorted(splits.items()):
-        for path in split["video"] if "bytes" not in split.column_names else ():
-            digest.update(digest_of(path))
-    return digest.hexdigest()
-
-
-def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
-    """Refuses other data than those of the run being resumed, if there is one, both from `describe_data`.
-
-    Raises:
-        ValueError: videos or classes differ.
-    """
-    if saved is None:
-        return
-    if all(given[name] == saved[name] for name in ("class_names", "digest")):
-        # Runs of earlier versions did not record the content.
-        if saved.get("content") not in (None, given["content"]):
-            raise ValueError(
-                f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
-                "content. Resume with the same videos, or train into another folder."
-            )
-        return
-    from hf_video.data.annotation_files import listed
-
-    found, known = (
-        f"{data['source']} ({sum(data['num_videos'].values())} videos of the classes {listed(data['class_names'])}; "
-        f"digest {data['digest'][:8]})"
-        for data in (given, saved)
-    )
-    raise ValueError(
-        f"The data {found} differ from those of the run being resumed, {known}. Resume with the same videos and "
-        "classes, or train into another folder."
-    )
 
 
 def _why_two_data(source: str) -> str:
