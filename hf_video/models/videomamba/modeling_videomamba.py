@@ -35,7 +35,7 @@ try:
 
     HAS_OPS = True
 except ImportError:
-    from .plain_scan_videomamba import selective_scan
+    from .selective_scan_videomamba import selective_scan  # type: ignore[assignment]
 
     HAS_OPS = False
 
@@ -307,15 +307,18 @@ class VideoMambaScan(nn.Module):
             gate: if given, its SiLU multiplies the output.
             addend: if given, it is added before the gate: the output of the other direction.
         """
-        conv1d, options = self.conv1d, {"reverse": self.reverse, "addend": addend}
-        weights = self.rates(), self.D, gate, self.dt_proj.bias
-        # A module around the convolution, such as an adapter, has to be called.
-        if HAS_OPS and self.fuses_silu and type(conv1d) is VideoMambaConv1d:
-            return convolve_and_scan(hidden_states, conv1d.weight, conv1d.bias, self.project, *weights, **options)
-        convolved = self.activation_fn(conv1d(hidden_states))
-        time_steps, B, C = self.project(convolved)
-        A, D, *others = weights
-        return selective_scan(convolved, time_steps, A, B, C, D, *others, delta_softplus=True, **options)
+        A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
+        # What is not plain, such as an adapter around the convolution, has to be called.
+        if HAS_OPS and self.fuses_silu and type(self.conv1d) is VideoMambaConv1d:
+            return convolve_and_scan(
+                *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
+                reverse=self.reverse,
+                addend=addend,
+            )
+        u = self.activation_fn(self.conv1d(hidden_states))
+        delta, B, C = self.project(u)
+        scanned = selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, reverse=self.reverse, addend=addend)
+        return cast(torch.Tensor, scanned)
 
 
 class VideoMambaMixer(nn.Module):
