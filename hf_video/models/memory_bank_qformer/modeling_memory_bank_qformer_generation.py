@@ -307,33 +307,24 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 f"Each video needs a frame, but `frame_attention_mask` leaves none to number {without}: pass the "
                 "`video_embeds` of an earlier call instead of frames."
             )
-        base = self.without_visual_memory() if all_frames else self.memory_bank_qformer
-        outputs = base.get_video_features(
+        outputs = self.memory_bank_qformer.get_video_features(
             pixel_values,
             vision_embeds=vision_embeds,
             frame_attention_mask=frame_attention_mask,
+            use_visual_memory=not all_frames,
             output_frame_hidden_states=all_frames,
             return_dict=True,
             **kwargs,
         )
         embeds = cast(torch.Tensor, outputs.pooler_output)
         if all_frames:
-            embeds = cast(nn.Module, base.language_projection)(outputs.frame_hidden_states.flatten(1, 2))
+            projection = cast(nn.Module, self.memory_bank_qformer.language_projection)
+            embeds = projection(outputs.frame_hidden_states.flatten(1, 2))
         mask = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
         if (all_frames or outputs.memory is None) and frame_attention_mask is not None:
             of_frames = frame_attention_mask.to(mask)
             mask = of_frames.repeat_interleave(self.config.num_query_tokens, dim=1)
         return VideoInputs(embeds, mask, outputs)
-
-    def without_visual_memory(self) -> MemoryBankQFormerModel:
-        """The part before the language model, its weights shared, as with `visual_memory=False`."""
-        base = copy.copy(self.memory_bank_qformer)
-        base.config = copy.copy(base.config)
-        base.config.visual_memory = False
-        base.has_memory = base.has_memory and base.config.query_memory
-        # Of a copied module the table of submodules is shared.
-        base._modules = {**base._modules, "frame_position_embeddings": None}
-        return base
 
     def embed(
         self,
