@@ -6,7 +6,7 @@ from transformers import AutoModelForPreTraining, AutoModelForVideoClassificatio
 
 from conversion.videomamba import ENCODER_RULES, PRE_TRAINING_RULES, main, patch_rule
 from conversion.weight_rules import apply_rules
-from hf_video.models.videomamba.embeddings_videomamba import select_tokens
+from hf_video.models.videomamba.pretraining_videomamba import select_tokens
 from tests.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 from tests.models.videomamba.videomamba_testing import record_blocks
 
