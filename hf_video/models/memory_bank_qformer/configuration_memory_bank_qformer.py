@@ -142,7 +142,8 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             ("qformer_config.", self.qformer_config),
             ("vision_config.", self.vision_config),
         ):
-            _check_finite(prefix, {} if part is None else vars(part))
+            values = {} if part is None else vars(part)
+            _check_finite({prefix + name: value for name, value in values.items()})
         for name, eps in (
             ("vision_layer_norm_eps", self.vision_layer_norm_eps),
             ("qformer_config.layer_norm_eps", self.qformer_config.layer_norm_eps),
@@ -187,12 +188,13 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             )
 
 
-def _check_finite(prefix: str, values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+# Copied from hf_video.models.videovit.configuration_videovit._check_finite
+def _check_finite(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"`{prefix}{name}` must be finite, got {value}.")
+            raise ValueError(f"`{name}` must be finite, got {value}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]
