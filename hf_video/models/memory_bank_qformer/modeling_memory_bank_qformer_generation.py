@@ -291,9 +291,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             )
         if video_embeds is not None:
             if kwargs.get("memory") is not None:
-                raise ValueError(
-                    "A `memory` was passed with `video_embeds`, which need none: leave it out."
-                )
+                raise ValueError("A `memory` was passed with `video_embeds`, which need none: leave it out.")
             width = self.config.projection_dim
             if video_embeds.ndim != 3 or video_embeds.shape[-1] != width:
                 raise ValueError(
