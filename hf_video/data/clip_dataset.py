@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import numpy as np
@@ -16,10 +16,8 @@ from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
 from .inspection import inspect_videos
 from .labels import label_names
+from .settings import OnError
 from .video_column import open_video
-
-# What becomes of a video that cannot be read.
-ON_ERROR = ("error", "skip", "replace")
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 
@@ -79,8 +77,8 @@ class ClipDataset(Dataset):
             raise ValueError(
                 'augmentation, transform and on_error="replace" are for training; leave them out where training=False.'
             )
-        if on_error not in ON_ERROR:
-            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(ON_ERROR)}.")
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
         augmentation = augmentation or ClipAugmentation()
         if augmentation.crop_min_area is not None and not processor.do_center_crop:
             raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")

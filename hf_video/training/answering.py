@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +10,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, SchedulerType, Trainer, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.utils import is_peft_available
 
 from hf_video.data.video_texts import VideoTextCollator
 
-from .bounds import check_bounds
+from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
@@ -26,76 +24,6 @@ from .push_to_hub import PublishingMixin
 # The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-
-@dataclass
-class AnswerTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` with the defaults of MA-LMM, and what [`AnswerTrainer`] adds: what is trained,
-    the texts, and how the trained model generates.
-    """
-
-    learning_rate: float = field(default=1e-4, metadata={"help": "The peak learning rate of AdamW."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay of AdamW."})
-    lr_scheduler_type: SchedulerType | str = field(
-        default="cosine", metadata={"help": "The learning rate schedule after the warm-up."}
-    )
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "Steps of linear warm-up; below 1, a share of all steps."}
-    )
-    eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to evaluate."})
-    save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "Checkpoints kept; with 2 they are the best one and the last one."}
-    )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "Return to the best checkpoint at the end."})
-    metric_for_best_model: str | None = field(
-        default="loss", metadata={"help": "The metric that makes a checkpoint the best."}
-    )
-    prediction_loss_only: bool = field(default=True, metadata={"help": "Evaluate the loss alone, and keep no logits."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Take texts from items; the collator does."})
-    report_to: None | str | list[str] = field(default="none", metadata={"help": "Experiment trackers to log to."})
-    label_names: list[str] | None = field(
-        default_factory=lambda: ["labels"], metadata={"help": "The inputs that are labels."}
-    )
-
-    no_weight_decay: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Parts of parameter names without weight decay, besides biases and norms."},
-    )
-    train_vision_tower: bool = field(default=False, metadata={"help": "Train the vision tower, too."})
-    train_language_model: bool = field(default=False, metadata={"help": "Train the language model, too."})
-    lora_rank: int = field(default=0, metadata={"help": "Adapters of this rank on the language model; 0: none."})
-    lora_alpha: float | None = field(default=None, metadata={"help": "Their weight; default twice the rank."})
-
-    prompt: str = field(default="{}", metadata={"help": "The prompt, with {} for the question."})
-    max_length: int = field(default=128, metadata={"help": "Tokens of a prompt."})
-    max_target_length: int = field(default=256, metadata={"help": "Tokens of an answer to learn."})
-    max_new_tokens: int = field(default=30, metadata={"help": "Tokens of a generated answer."})
-    min_new_tokens: int = field(default=0, metadata={"help": "Least tokens of a generated answer."})
-    num_beams: int = field(default=5, metadata={"help": "Beams to generate with."})
-    length_penalty: float = field(default=1.0, metadata={"help": "Of beams; above 0 favours long answers."})
-    repetition_penalty: float = field(default=1.5, metadata={"help": "Of tokens that are there already."})
-    num_return_sequences: int = field(default=1, metadata={"help": "Answers to evaluate; the best beams."})
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        super().__post_init__()
-        if self.lora_rank and self.train_language_model:
-            raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
-        if self.num_return_sequences > self.num_beams:
-            raise ValueError(
-                f"num_return_sequences is {self.num_return_sequences}; from 1 to num_beams ({self.num_beams}) is "
-                "expected."
-            )
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_new_tokens is {self.min_new_tokens}; at most max_new_tokens ({self.max_new_tokens}) is expected."
-            )
-
-    def generation_settings(self) -> dict[str, Any]:
-        """What the trained model's `generation_config` says."""
-        names = ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty")
-        return {name: getattr(self, name) for name in names} | {"do_sample": False}
 
 
 class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):

@@ -5,18 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import nn
 
-# Parameters with a place or a scale of their own, which nothing should pull towards zero.
-NO_WEIGHT_DECAY = (
-    "cls_token",
-    "mask_token",
-    "query_tokens",
-    "position_embedding",
-    "position_embeddings",
-    "temporal_position_embeddings",
-    "frame_position_embeddings",
-    "logit_scale",
-    "A_log",
-)
+from .settings import NO_WEIGHT_DECAY
 
 
 class ParameterSetting(NamedTuple):

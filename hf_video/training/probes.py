@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,28 +15,6 @@ from hf_video.metrics import compute_metrics
 from .adaptation import NormalizedLinear
 from .losses import classification_loss, problem_type_of
 
-PROBE_KINDS = ("linear", "attentive", "knn")
-# Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
-PROBE_DEFAULTS: dict[str, Any] = {
-    "num_train_epochs": 50,
-    "per_device_train_batch_size": 64,
-    "per_device_eval_batch_size": 256,
-    "learning_rate": 3e-3,
-    "weight_decay": 0.01,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 0.1,
-    "dataloader_pin_memory": False,
-    "eval_strategy": "epoch",
-    "logging_strategy": "epoch",
-    "save_strategy": "best",
-    "save_total_limit": 1,
-    "save_only_model": True,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "loss",
-    "remove_unused_columns": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
 # Features that are compared with all others at a time.
 _QUERIES = 1024
 
