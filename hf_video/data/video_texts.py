@@ -73,8 +73,8 @@ def clean_answer(text: str) -> str:
 class VideoTextDataset(ClipDataset):
     """The clips of a data set of `load_video_texts` with their texts.
 
-    An item is that of a [`ClipDataset`] without labels, with one view of the video. It also has the prompt, `text`, and
-    the answer, `text_target`, both cleaned.
+    An item is that of a [`ClipDataset`] without labels, with one view of the video. Besides it has `text`, the prompt,
+    and `text_target`, the answer; both are cleaned.
 
     Args:
         dataset: Rows with `video`, `question`, `answer` and, optionally, `start` and `end`.
