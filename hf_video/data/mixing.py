@@ -30,7 +30,7 @@ class ClipMixing:
         default=0.0, metadata={"help": "CutMix: both parameters of the Beta distribution of the area; 0 for none."}
     )
     mixing_prob: float = field(default=1.0, metadata={"help": "Share of batches that are mixed."})
-    cutmix_prob: float = field(default=0.5, metadata={"help": "Share of CutMix where both are on."})
+    cutmix_prob: float = field(default=0.5, metadata={"help": "Share of CutMix if both are on."})
 
     def __post_init__(self) -> None:
         for name in ("mixup_alpha", "cutmix_alpha"):

@@ -190,7 +190,7 @@ def _strided(starts: np.ndarray, total_num_frames: int, num_frames: int, frame_s
 
 
 def _random_in_segments(borders: np.ndarray, num_clips: int, generator: np.random.Generator) -> np.ndarray:
-    """A random frame in [border, next border) for each segment, the border itself where that is empty."""
+    """A random frame in [border, next border) for each segment, the border itself if there is none."""
     low = np.floor(borders[:-1]).astype(np.int64)
     high = np.maximum(np.floor(borders[1:]).astype(np.int64), low + 1)
     return generator.integers(low, high, size=(num_clips, len(low)))

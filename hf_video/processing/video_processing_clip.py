@@ -39,7 +39,7 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
         frame_sampling_rate (`float`, *optional*, defaults to 4):
             Distance between the frames of a "dense" or "strided" clip, in frames of the video. Excludes `fps`.
         fps (`float`, *optional*):
-            Frames per second of a "dense" or "strided" clip, whatever the rate of the video.
+            Frames per second of a "dense" or "strided" clip, for videos of any rate.
         sampling_strategy (`str`, *optional*, defaults to `"dense"`):
             How clips are laid out in the video: "dense", "strided", "uniform", "sparse" or "linspace"; see
             `sample_clip_indices`.
