@@ -14,6 +14,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from einops import rearrange
 from torchvision.utils import make_grid
 from transformers import Trainer, TrainingArguments, set_seed
 
@@ -39,13 +40,13 @@ class CollateWithMasks:
 def unpatchify(patches: torch.Tensor, config: VideoViTConfig) -> torch.Tensor:
     """Videos `(batch_size, frames, channels, height, width)` from the pixels of their patches in raster order."""
     (t, h, w), (dt, dh, dw) = config.token_grid, config.patch_shape
-    patches = patches.reshape(len(patches), t, h, w, dt, dh, dw, config.num_channels)
-    return patches.permute(0, 1, 4, 7, 2, 5, 3, 6).reshape(len(patches), t * dt, config.num_channels, h * dh, w * dw)
+    sizes = {"t": t, "h": h, "w": w, "dt": dt, "dh": dh, "dw": dw}
+    return rearrange(patches, "b (t h w) (dt dh dw c) -> b (t dt) c (h dh) (w dw)", **sizes)
 
 
 @torch.no_grad()
 def draw_reconstruction(model: VideoViTForPreTraining, pixel_values: torch.Tensor, path: Path) -> None:
-    """One clip: the frames of the input, what the encoder sees of them, and what the model makes of it."""
+    """Draw one clip in three rows: the frames of the input, the patches that the encoder sees, and the output."""
     config = model.config
     mask = tube_mask(1, config.token_grid, config.mask_ratio, torch.Generator().manual_seed(0))
     model.eval()
@@ -117,7 +118,7 @@ def main() -> None:
             report_to="none",
             remove_unused_columns=False,
         ),
-        # Small enough to be decoded once and kept; of larger data, give the ClipDataset itself.
+        # These data are small enough to be decoded once and kept. For larger ones, pass the ClipDataset itself.
         train_dataset=list(ClipDataset(data["train"], processor, training=False)),
         data_collator=CollateWithMasks(config),
         processing_class=processor,

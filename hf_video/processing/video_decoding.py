@@ -439,8 +439,8 @@ def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) ->
     times = [packet.time for packet in packets]
     if None in times or len(set(times)) < len(times):
         return False
-    # Packets are in the order of decoding. A frame is shown after it is decoded, but not later than the decoder can hold
-    # it back.
+    # Packets are in the order of decoding. A frame is shown after it is decoded, and the decoder can hold back only a
+    # limited number of frames.
     stamped = [packet for packet in packets if packet.decode_time is not None]
     decode_times = np.array([packet.decode_time for packet in stamped])
     if (np.diff(decode_times) <= 0).any() or (decode_times > [packet.time for packet in stamped]).any():
