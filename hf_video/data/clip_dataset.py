@@ -25,8 +25,8 @@ Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 class ClipDataset(Dataset):
     """Reads and prepares the clips of a data set of `load_video_dataset`.
 
-    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` where the data set has
-    them: an int, or float32 (num_classes,) of zeros and ones where a clip may have several classes. With
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` if the data set has
+    them: an int, or float32 (num_classes,) of zeros and ones if a clip may have several classes. With
     `training=False` the views are those of the processor, num_clips * num_crops of them, the crops of a clip next to
     each other. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn again every epoch: a
     random clip that is resized as by the processor and cropped at a random place, the same for all its frames. Then
@@ -36,7 +36,7 @@ class ClipDataset(Dataset):
     the run was interrupted.
 
     Args:
-        dataset: Rows of `load_video_dataset`: `video` (a path, or a name where there are `bytes`) and, optionally,
+        dataset: Rows of `load_video_dataset`: `video` (a path, or a name if there are `bytes`) and, optionally,
             `label` or `labels`, `start` and `end` (seconds, or None).
         processor: A `VideoClipProcessor`. Its options decide everything that is not random.
         training: Whether to draw clips and crops at random.

@@ -55,8 +55,8 @@ class MixingCollator:
         self.label_smoothing = label_smoothing
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. The views of a video are
-        B rows apart, so that neighbours show different videos.
+        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
+        rows apart, so that neighbours show different videos.
 
         Raises:
             ValueError: as `collate_clips`; if training clips have no labels; or if they may have several labels and
