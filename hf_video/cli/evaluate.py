@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .model_loading import add_model_options, load_trained_model
 from .option_types import VIDEO_ROOT_HELP, non_negative_int
-from .trained_model import add_model_options, load_trained_model
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .model_loading import add_model_options, choose_device, locate_model
 from .option_types import VIDEO_ROOT_HELP, non_negative_int, open_fraction, positive_int
 from .output_folder import require_fresh
-from .train_inputs import load_data, readable_videos, training_splits
-from .trained_model import add_model_options, choose_device, locate_model
+from .training_data import load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
     import numpy as np
