@@ -245,9 +245,10 @@ def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
     """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
+    tensor: Any
     for tensor in part.parameters():
-        # With this mark Transformers skips a tensor, because it was loaded.
-        vars(tensor).pop("_is_hf_initialized", None)
+        # Transformers marks loaded tensors, and does not initialise them.
+        tensor._is_hf_initialized = False
     part.apply(model._init_weights)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import nn
 
-# Positions, tokens and scales: weight decay must not pull them towards zero.
+# Parameters with a place or a scale of their own, which nothing should pull towards zero.
 NO_WEIGHT_DECAY = (
     "cls_token",
     "mask_token",

@@ -16,7 +16,7 @@ from .adaptation import NormalizedLinear
 from .losses import classification_loss, problem_type_of
 
 PROBE_KINDS = ("linear", "attentive", "knn")
-# `TrainingArguments` for a probe: seconds on a laptop for some thousand videos.
+# Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
 PROBE_DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 50,
     "per_device_train_batch_size": 64,
@@ -37,7 +37,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# How many videos are compared with all known videos at once.
+# Features that are compared with all others at a time.
 _QUERIES = 1024
 
 
