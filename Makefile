@@ -26,9 +26,10 @@ test: lint  ## lint, then run every test that needs no GPU and is not slow
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
 	$(PYTEST) -m "slow and not gpu" $(ARGS)
 
-lint: $(INSTALLED)  ## style, formatting and types
+lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(INSTALLED)  ## rewrite the code in the project's style

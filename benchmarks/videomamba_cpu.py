@@ -29,7 +29,7 @@ from hf_video import (
     VideoViTForVideoClassification,
     selective_scan,
 )
-from hf_video.models.videomamba.selective_scan import BACKEND_VARIABLE, BACKENDS, Backend
+from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from pretrain_videovit import CollateWithMasks
+from pretrain_videovit import collate_pixels
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
@@ -93,7 +93,7 @@ def pretrain(config: VideoViTConfig, clips: Dataset, folder: Path, seed: int, ep
         remove_unused_columns=False,
         **QUIET | {"logging_strategy": "epoch"},
     )
-    trainer = Trainer(VideoViTForPreTraining(config), arguments, CollateWithMasks(config), clips)
+    trainer = Trainer(VideoViTForPreTraining(config), arguments, collate_pixels, clips)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.save_model()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .demo_check import describe
+from .demo_reload import describe
 from .train import train
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
 
 
 def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hf_video.cli.demo_check", str(model_dir), str(digits)]
+    command = [sys.executable, "-m", "hf_video.cli.demo_reload", str(model_dir), str(digits)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise OSError(f"A new process could not load the model:\n{result.stderr}")

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .model_loading import add_model_options, load_trained_model
 from .option_types import positive_int
-from .trained_model import add_model_options, load_trained_model
 
 if TYPE_CHECKING:
     import torch

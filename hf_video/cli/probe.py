@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .model_loading import add_model_options, choose_device, locate_model
 from .option_types import VIDEO_ROOT_HELP, non_negative_int, open_fraction, positive_int
 from .output_folder import require_fresh
-from .train_inputs import load_data, readable_videos, training_splits
-from .trained_model import add_model_options, choose_device, locate_model
+from .training_data import load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data import ClipDataset
-    from hf_video.training.features import Features
+    from hf_video.inference.features import Features
 
 # Those of hf_video.training.probes, spelled out because help must not wait for its imports.
 PROBE_KINDS = ("linear", "attentive", "knn")
@@ -113,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
+    from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model
     from hf_video.training.arguments import parse_arguments
     from hf_video.training.loading import class_names_of
@@ -151,10 +152,8 @@ def run(args: argparse.Namespace) -> int:
         class_names = class_names_of(model.config)
         metrics = _report(args, folder / "report", scores, history, splits, split, class_names, broken)
 
-    name, value = next(
-        (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics
-    )
-    print(f"{name.replace('_', ' ')} {value:.1%} on {metrics['num_videos']} {split} videos")
+    metric, value = measured_in(metrics)[0]
+    print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {split} videos")
     print(f"{'model ' if args.kind == 'linear' else 'probe '}   {output_dir}")
     print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken:
@@ -170,7 +169,7 @@ def _load(
 
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
-    from hf_video.training.features import extract_features
+    from hf_video.inference.features import extract_features
     from hf_video.training.loading import check_views, load_classifier, load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.files import replace_file, replace_text, replacing_files
 
+from .model_loading import choose_device, load_model
 from .option_types import VIDEO_ROOT_HELP, fraction, non_negative_int, open_fraction, positive_float, positive_int
 from .output_folder import (
     LOCK_FILE,
@@ -25,16 +26,13 @@ from .output_folder import (
     saying_what_was_kept,
 )
 from .processes import check_processes
-from .train_inputs import load_data, load_model, readable_videos, training_splits
-from .train_options import (
+from .run_settings import (
     DEFAULTS,
     SCRATCH_DEFAULTS,
-    check_same_data,
-    describe_data,
     merge_options,
     read_settings,
 )
-from .trained_model import choose_device
+from .training_data import check_same_data, describe_data, load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
     from hf_video.data import ClipAugmentation, ClipMixing
     from hf_video.training import VideoTrainer, VideoTrainingArguments
 
-# Those of hf_video.processing.clip_sampling and hf_video.data.clips, spelled out because help must not wait for their
-# imports.
+# Those of hf_video.processing.clip_sampling and hf_video.data.clip_dataset, spelled out because help must not wait for
+# their imports.
 SAMPLING_STRATEGIES = ("dense", "strided", "uniform", "sparse", "linspace")
 ON_ERROR = ("error", "skip", "replace")
 
@@ -163,12 +161,13 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, and says where the model and its report are."""
+    from hf_video.metrics import measured_in
+
     trainer, metrics = train(args)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
-        titles = {"top1_accuracy": "top-1 accuracy", "mean_average_precision": "mean average precision"}
-        (score,) = (f"{title} {metrics[name]:.1%}" for name, title in titles.items() if name in metrics)
-        print(f"{score} on {metrics['num_videos']} {metrics['split']} videos")
+        metric, value = measured_in(metrics)[0]
+        print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {metrics['split']} videos")
         print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'report.md')}")
         if broken := metrics.get("broken_videos"):
             print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.files import replace_text
 
+from .model_loading import choose_device, locate_model
 from .output_folder import (
     ANSWERS_FILE,
     LOCK_FILE,
@@ -22,8 +23,7 @@ from .output_folder import (
     saying_what_was_kept,
 )
 from .processes import check_processes
-from .train_inputs import warn_of_repetitions
-from .trained_model import choose_device, locate_model
+from .training_data import warn_of_repetitions
 
 if TYPE_CHECKING:
     from hf_video.training.answering import AnswerTrainer

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .boundary import Terminated
+from .model_loading import DTYPES, choose_device, locate_model
 from .option_types import positive_float, positive_int
-from .trained_model import DTYPES, choose_device, locate_model
 
 DESCRIPTION = """\
 Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of

@@ -5,7 +5,7 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "Publication": ".publishing",
-    "PublishError": ".checks",
+    "PublishError": ".connection",
     "publish": ".publishing",
     "push": ".publishing",
     "register_custom_code": ".custom_code",

@@ -7,11 +7,13 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx
 
-from .checks import PublishError
-
 # A Hub at work on a large commit is silent for longer than one that sends a file.
 SHORTEST_LIMIT = 60.0
 AGAIN = "run the same command again: what has been sent is not sent twice."
+
+
+class PublishError(ValueError):
+    """A folder that cannot be published, or a Hub that does not take it; the message says why and the way out."""
 
 
 def time_limit() -> float:

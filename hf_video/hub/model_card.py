@@ -11,12 +11,11 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
-from hf_video.training.record import FACTS_FILE
+from hf_video.metrics import Metric, measured_in
 
-from .checks import CARD, PROCESSOR_FILES
+from .folder_checks import CARD, PROCESSOR_FILES
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
-REPORT = "report/metrics.json"
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
@@ -25,40 +24,17 @@ PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoBackbone": "feature-extraction",
 }
-# Titles, and names on the Hub, whose `accuracy` is a share from 0 to 1.
-METRICS = {
-    "top1_accuracy": ("top-1 accuracy", "accuracy"),
-    "top5_accuracy": ("top-5 accuracy", "accuracy"),
-    "mse": ("mean squared error", "mse"),
-    "mae": ("mean absolute error", "mae"),
-    "r2": ("coefficient of determination", "r_squared"),
-}
 
 
 class Result(NamedTuple):
-    """One figure with what it was measured on and how; `metric` is its title, `metric_type` its name on the Hub."""
+    """The value of a metric, with the data, the split and the views that it was measured on."""
 
     data: str
     split: str
     num_videos: int
     views: str
-    metric: str
-    metric_type: str
+    metric: Metric
     value: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.value:.2%}" if self.metric_type == "accuracy" else f"{self.value:.4g}"
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What training recorded in a model folder, with the report of its last evaluation; empty without a record."""
-    facts: dict[str, Any] = {}
-    for name, key in ((FACTS_FILE, None), (REPORT, "report")):
-        if (path := folder / name).is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            facts |= content if key is None else {key: content}
-    return facts
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
@@ -67,7 +43,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
     Args:
         folder: the complete repository, whose configuration and weights the card describes.
         repo_id: `user/name`, which the example loads.
-        facts: from [`read_facts`]; what is not in it is left out of the card.
+        facts: from `read_facts`; what is not in it is left out of the card.
         needs_hf_video: whether the model only loads where hf_video is installed.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -90,7 +66,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
     """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
     data = facts.get("data", {}).get("validation", {})
-    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"][0]]
+    found = [result for result in results(facts) if result.metric.name == "top1_accuracy"]
     if "hub_id" not in data or not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
@@ -116,7 +92,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
         datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in found)) or None,
+        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in found)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -125,8 +101,8 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 dataset_type=slug(result.data),
                 dataset_name=result.data,
                 dataset_split=result.split,
-                metric_type=result.metric_type,
-                metric_name=f"{result.metric} ({result.views})",
+                metric_type=result.metric.hub_type or result.metric.name,
+                metric_name=f"{result.metric.title} ({result.views})",
                 metric_value=round(result.value, 4),
             )
             for result in found
@@ -136,23 +112,21 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
 
 
 def results(facts: dict[str, Any]) -> list[Result]:
-    """The figures in the record of a training: of the report's split, and of the validation split."""
+    """The metrics that the facts of a training state: on the report's split, and on the validation split."""
     data = facts.get("data", {})
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
     report, validation = facts.get("report", {}), facts.get("validation", {})
     found = [
-        Result(name, report["split"], report["num_videos"], protocol, *metric, report[key])
-        for key, metric in METRICS.items()
-        if key in report
+        Result(name, report["split"], report["num_videos"], protocol, metric, value)
+        for metric, value in measured_in(report)
     ]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
         found += [
-            Result(name, "validation", num_videos, protocol, *metric, validation[f"eval_{key}"])
-            for key, metric in METRICS.items()
-            if f"eval_{key}" in validation
+            Result(name, "validation", num_videos, protocol, metric, value)
+            for metric, value in measured_in(validation, "eval_")
         ]
     return found
 

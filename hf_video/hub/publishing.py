@@ -18,21 +18,21 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.auto import PUBLIC_NAMES
 
-from .checks import (
+from .connection import PublishError, explained, time_limit
+from .custom_code import classes_of, collect, needs_hf_video
+from .folder_checks import (
     CARD,
     PROCESSOR_FILES,
     TRAINER_STATE_NAME,
-    PublishError,
     find_odd_files,
     find_problems,
     read_config,
     select_files,
 )
-from .connection import explained, time_limit
-from .custom_code import classes_of, collect, needs_hf_video
-from .model_card import REPORT, is_repository, read_facts, write_card, write_evaluation_results
-from .scanning import TEXT
-from .verification import verify
+from .loading_check import verify
+from .model_card import is_repository, write_card, write_evaluation_results
+from .secret_scanning import TEXT
+from .training_facts import REPORT, read_facts
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import is_peft_available
 
 from hf_video.data.video_texts import VideoTextCollator
-from hf_video.hub.trainer import PublishingMixin
 
 from .bounds import check_bounds
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
+from .push_to_hub import PublishingMixin
 
 # The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
 ADAPTER_FOLDER = "adapter"

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 
-from .features import watch_features
+from hf_video.inference.features import watch_features
+
 from .loading import class_names_of, load_processor, load_trained_classifier, set_input_size
 from .losses import problem_type_of
 

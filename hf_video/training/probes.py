@@ -1,5 +1,6 @@
 """Classifiers on the features of a frozen model: a linear layer, attention over its tokens, nearest neighbours."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,11 +10,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments
 
-from hf_video.models.videovit.views_videovit import average_views
+from hf_video.metrics import compute_metrics
 
 from .adaptation import NormalizedLinear
 from .losses import classification_loss, problem_type_of
-from .metrics import compute_metrics
 
 PROBE_KINDS = ("linear", "attentive", "knn")
 # Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
@@ -82,13 +82,13 @@ class ProbeModel(nn.Module):
 
     def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """`loss` and `logits` (batch_size, num_classes) of features (batch_size, num_views, ...)."""
+        problem_type, num_views = problem_type_of(self.model_config), features.shape[1]
         logits = self.probe(features.flatten(0, 1).float())
         if self.training:
-            labels = labels.repeat_interleave(features.shape[1], dim=0)
+            labels = labels.repeat_interleave(num_views, dim=0)
         else:
-            # It reads the number of views from pixels, (batch_size, num_views, T, C, H, W).
-            logits = average_views(logits, features[(..., *[None] * (6 - features.ndim))], self.model_config)
-        return {"loss": classification_loss(logits, labels, problem_type_of(self.model_config)), "logits": logits}
+            logits = _mean_logits(logits.unflatten(0, (-1, num_views)), problem_type)
+        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
 
 
 def train_probe(
@@ -164,6 +164,14 @@ def knn_scores(
         weights = (similarities / temperature).softmax(1)
         scores.append((weights[:, :, None] * targets.float()[nearest]).sum(1))
     return torch.cat(scores)
+
+
+def _mean_logits(views: torch.Tensor, problem_type: str) -> torch.Tensor:
+    """Logits of the mean probabilities of the views of each video: (batch_size, num_views, num_classes) to
+    (batch_size, num_classes). Computed from logarithms, because probabilities near one have no digits left."""
+    if problem_type == "multi_label_classification":
+        return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
+    return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
 
 
 def _collate(items: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:

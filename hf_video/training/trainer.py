@@ -13,21 +13,19 @@ from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
 from hf_video.data.collation import SAMPLE_KEY
-from hf_video.hub.trainer import PublishingMixin
+from hf_video.inference.features import watch_features
+from hf_video.metrics import compute_metrics as video_metrics
+from hf_video.metrics import regression_metrics
 
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
-from .callbacks import SetEpochCallback
+from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallback
 from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
-from .features import watch_features
 from .losses import classification_loss, problem_type_of
-from .metrics import compute_metrics as video_metrics
-from .metrics import regression_metrics
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
-from .record import RecordFactsCallback
-from .throughput import ThroughputCallback
+from .push_to_hub import PublishingMixin
 
 
 class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
@@ -87,7 +85,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
             # A last batch of one video has no variance to normalise by.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(RecordFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
+        self.add_callback(TrainingFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:

@@ -11,8 +11,8 @@ import yaml
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main, parse
+from hf_video.cli.run_settings import DEFAULTS, known_settings, read_settings
 from hf_video.cli.train import train
-from hf_video.cli.train_options import DEFAULTS, known_settings, read_settings
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification

@@ -7,7 +7,7 @@ import typing
 import pytest
 from transformers.utils import ExplicitEnum
 
-from hf_video.cli import train_answers, train_options
+from hf_video.cli import run_settings, train_answers
 from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing
 from hf_video.data.video_texts import VideoTextDataset
@@ -53,7 +53,7 @@ def rows_of(kinds, reserved):
 
 
 TRAIN_ROWS = [
-    *rows_of([VideoTrainingArguments, ClipAugmentation, ClipMixing], train_options.FIELDS_WITH_OPTIONS),
+    *rows_of([VideoTrainingArguments, ClipAugmentation, ClipMixing], run_settings.FIELDS_WITH_OPTIONS),
     *("epochs=0", "batch_size=0", "num_workers=-1", "validation_fraction=1", "num_frames=0", "image_size=0"),
     *("frame_sampling_rate=0", "sampling_strategy=random", "drop_path_rate=1", "classifier_dropout=nan"),
     *("patch_size=0", "tubelet_size=0", "hidden_size=-8", "num_hidden_layers=0", "num_attention_heads=0"),

@@ -121,7 +121,10 @@ def test_the_sampling_strategies_are_those_of_the_processor():
         (["warmup_steps=-1"], "warmup_steps is -1.0; a number of at least 0 is expected"),
         (["mixup_alpha=nan"], "mixup_alpha is nan; a number of at least 0 is expected"),
         (["no_weight_decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
-        (["metric_for_best_model=nope"], "'nope', which is not measured: use top1_accuracy, top5_accuracy or loss"),
+        (
+            ["metric_for_best_model=nope"],
+            "'nope', which is not measured: use top1_accuracy, top5_accuracy, mean_class_accuracy or loss",
+        ),
         (["base_learning_rate=1", "learning_rate=1"], "learning_rate and base_learning_rate are both given"),
         (["output_dir=elsewhere"], "output_dir is given twice, as an option and as output_dir=..."),
         (["--model", "/no/such/model"], "--model /no/such/model: there is no such folder"),

@@ -19,7 +19,7 @@ from hf_video import (
     VideoMambaModel,
 )
 from hf_video.models.videomamba import modeling_videomamba
-from hf_video.models.videomamba.embeddings_videomamba import temporal_first_order
+from hf_video.models.videomamba.modeling_videomamba import temporal_first_order
 
 from .videomamba_testing import make, random_clips, record_blocks, tiny_config
 
