@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Program(NamedTuple):
-    """What follows `python` on a command line, `-c PROGRAM` or `SCRIPT WORD...`; and the whole environment."""
+    """What follows `python` on a command line, `-c PROGRAM` or `[-P] SCRIPT WORD...`; and the whole environment."""
 
     words: Sequence[str]
     env: Mapping[str, str]
@@ -81,9 +81,10 @@ def _execute(words: list[str], env: dict[str, str], cwd: str) -> None:
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         exec(compile(words[1], "<string>", "exec"), vars(main))
     else:
-        sys.argv = words
-        sys.path.insert(0, str(Path(words[0]).parent))
-        runpy.run_path(words[0], run_name="__main__")
+        sys.argv = words[words[0] == "-P" :]
+        if words[0] != "-P":
+            sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _fork(program: dict[str, Any], outputs: str) -> int:
