@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_api
 
+from ..fork_server import Program, run_forked
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
@@ -60,11 +60,5 @@ def run_in_fresh_process(
             environment.pop(name, None)
         if with_hf_video:
             environment["PYTHONPATH"] = str(REPOSITORY_ROOT)
-        return subprocess.run(
-            [sys.executable, "-c", program if with_hf_video else WITHOUT_HF_VIDEO + program],
-            env=environment,
-            cwd=cwd or home,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        words = ["-c", program if with_hf_video else WITHOUT_HF_VIDEO + program]
+        return run_forked(Program(words, environment, str(cwd or home)), timeout=240)[0]

@@ -21,6 +21,7 @@ from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, Situation
 from tests.conversion.test_videomamba import RULES, converted
+from tests.fork_server import Program, run_forked
 from tests.goldens import assert_float32_close, assert_gradients_close
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
@@ -110,7 +111,7 @@ def test_importing_the_package_and_a_model_does_not_import_the_kernels():
         "import sys, hf_video; hf_video.VideoMambaForVideoClassification, hf_video.selective_scan; "
         "print(*(name for name in sys.modules if name.endswith('triton_kernels')))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
 
 
@@ -122,7 +123,7 @@ def test_model_and_operators_import_without_what_reads_videos():
         "import hf_video\n"
         "hf_video.selective_scan, hf_video.VideoMambaForVideoClassification, hf_video.VideoViTForVideoClassification\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert result.returncode == 0, result.stderr
 
 
