@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import layer_videomamba
+from hf_video.models.videomamba import modeling_videomamba
 from hf_video.ops.mamba_mixer import cpu as mamba_mixer_cpu
 from hf_video.ops.selective_scan import dispatch
 from tests.models.videomamba.videomamba_testing import make, random_clips, tiny_config
@@ -25,13 +25,13 @@ def calls(monkeypatch):
         calls.append(arguments)
         return mamba_mixer_cpu.mamba_mixer(*arguments)
 
-    monkeypatch.setattr(layer_videomamba, "mamba_mixer", count)
+    monkeypatch.setattr(modeling_videomamba, "mamba_mixer", count)
     return calls
 
 
 def make_layer(**settings):
     torch.manual_seed(0)
-    layer = layer_videomamba.VideoMambaLayer(tiny_config(use_mean_pooling=True, **settings), drop_path_rate=0.0)
+    layer = modeling_videomamba.VideoMambaLayer(tiny_config(use_mean_pooling=True, **settings), drop_path_rate=0.0)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return layer

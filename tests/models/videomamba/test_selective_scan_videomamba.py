@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.models.videomamba import layer_videomamba, selective_scan_videomamba
+from hf_video.models.videomamba import modeling_videomamba, selective_scan_videomamba
 from hf_video.models.videomamba.selective_scan_videomamba import CHUNK_LENGTH, selective_scan
 from hf_video.ops.selective_scan.reference import selective_scan_reference
 
@@ -83,8 +83,8 @@ def test_a_model_without_hf_video_gives_the_same_logits_and_gradients(settings, 
     clips, results = random_clips(model.config), []
     for has_ops in (True, False):
         if not has_ops:
-            monkeypatch.setattr(layer_videomamba, "HAS_OPS", False)
-            monkeypatch.setattr(layer_videomamba, "selective_scan", selective_scan)
+            monkeypatch.setattr(modeling_videomamba, "HAS_OPS", False)
+            monkeypatch.setattr(modeling_videomamba, "selective_scan", selective_scan)
         logits = model(clips).logits
         results.append([logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))])
     for found, wanted in zip(*results, strict=True):
@@ -119,8 +119,8 @@ def test_the_operations_are_found_if_they_are_imported_first():
     """They import Transformers, which imports the model: it must not find them half-loaded."""
     program = (
         "import hf_video.ops.mamba_mixer\n"
-        "from hf_video.models.videomamba import layer_videomamba\n"
-        "print(layer_videomamba.HAS_OPS)"
+        "from hf_video.models.videomamba import modeling_videomamba\n"
+        "print(modeling_videomamba.HAS_OPS)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert result.stdout.strip() == "True", result.stderr
