@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -106,7 +107,7 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
     Raises:
         ValueError: a setting that changes the result differs from the run to resume.
     """
-    values = {name: each.default for name, each in settings.by_name.items()}
+    values = {name: copy(each.default) for name, each in settings.by_name.items()}
     if (name := given.words.get("model")) is not None:
         given.words["model"] = locate_model(name)
     if saved is None:
