@@ -149,14 +149,14 @@ class Setting:
 
 
 @functools.cache
-def settings_of(kind: type) -> dict[str, Setting]:
+def settings_of(kind: Any) -> dict[str, Setting]:
     """The settings that a dataclass declares, by name."""
     hints = typing.get_type_hints(kind, include_extras=True)
     found = {}
     for each in dataclasses.fields(kind):
         if each.init:
-            has_factory = each.default_factory is not dataclasses.MISSING
-            default = each.default_factory() if has_factory else each.default  # type: ignore[misc]
+            factory: Any = each.default_factory
+            default = each.default if factory is dataclasses.MISSING else factory()
             help, metavar = (each.metadata.get(name) for name in ("help", "metavar"))
             found[each.name] = Setting(each.name, hints[each.name], default, help or "", metavar)
     return found
@@ -195,7 +195,8 @@ def check_values(settings: Any) -> None:
     Raises:
         ValueError: names the first number out of its bounds and what is expected, or what a setting needs.
     """
-    for name, each in settings_of(type(settings)).items():
+    kind: Any = type(settings)
+    for name, each in settings_of(kind).items():
         value = getattr(settings, name)
         # What is no number is checked where it is used; a configuration of DeepSpeed leaves some to it, as "auto".
         if isinstance(value, int | float) and _members(each.type) & {int, float}:

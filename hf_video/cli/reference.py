@@ -12,11 +12,11 @@ INTRODUCTION = """\
 
 This page is written by `make docs` from the declarations of the settings.
 
-`hf-video train`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`) or as a word
-(`weight_decay=0.1`), and the first two also from a recipe, a YAML file with one line `weight_decay: 0.1` each. A flag
-or word goes before the recipe. Every other field of
+`hf-video train`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
+(`weight_decay=0.1`), or from a recipe, a YAML file with one line `weight_decay: 0.1` each. Flags and words go before
+the recipe. Every other field of
 [`transformers.TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) is a setting of these
-three commands, too. The other commands have flags alone; a switch of theirs has no value.
+three commands, too: as a word or in a recipe. The other commands have flags alone.
 
 `--resume` goes on with the settings that a run had. Those marked with ↻ may have another value then; every other one
 changes the result and is fixed.

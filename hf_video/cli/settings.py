@@ -217,9 +217,7 @@ class WatchSettings(TrainedModelSettings):
     """Watching"""
 
     video: str = setting(help="Video file.", metavar="FILE")
-    prompt: str = setting(
-        "{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:"; by default none.'
-    )
+    prompt: str = setting("{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:".')
     every: str | None = setting(
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"
     )
