@@ -22,10 +22,11 @@ from typing import Any
 import triton
 
 from hf_video import VideoMambaConfig
-from hf_video.models.videomamba import selective_scan_triton, selective_scan_triton_kernels
+from hf_video.ops.selective_scan import triton as selective_scan_triton
+from hf_video.ops.selective_scan import triton_kernels as selective_scan_triton_kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.models.videomamba.compiling import compile_kernel
+from tests.ops.compiling import compile_kernel
 
 SEQUENCES = ("u", "delta", "z", "addend", "y", "dy", "du", "ddelta", "dz", "dmixed")
 OPTIONS = {"use_softplus": True, "reverse": True, "has_gate": True, "has_addend": True, "keeps_borders": True}

@@ -26,7 +26,7 @@ import torch
 from transformers import AutoModelForVideoClassification, VideoMAEConfig
 
 from hf_video import VideoMambaConfig, VideoMambaForVideoClassification, VideoViTConfig, selective_scan
-from hf_video.models.videomamba.layer_videomamba import VideoMambaMixer
+from hf_video.models.videomamba.modeling_videomamba import VideoMambaMixer
 
 DTYPE = torch.bfloat16
 TOLERANCE = 0.03

@@ -14,47 +14,39 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from einops import rearrange
 from torchvision.utils import make_grid
 from transformers import Trainer, TrainingArguments, set_seed
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForPreTraining
 from hf_video.data import ClipDataset, collate_clips, load_video_dataset
-from hf_video.models.videovit.masking_videovit import tube_mask
 
 NUM_FRAMES, IMAGE_SIZE = 8, 48
 
 
-class CollateWithMasks:
-    """Joins clips as `collate_clips` does, without labels, and draws a tube mask for each."""
-
-    def __init__(self, config: VideoViTConfig):
-        self.config = config
-
-    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        pixel_values = collate_clips(items)["pixel_values"]
-        mask = tube_mask(len(pixel_values), self.config.token_grid, self.config.mask_ratio)
-        return {"pixel_values": pixel_values, "bool_masked_pos": mask}
+def collate_pixels(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Join clips as `collate_clips` does, without their labels. The model draws the masks."""
+    return {"pixel_values": collate_clips(items)["pixel_values"]}
 
 
 def unpatchify(patches: torch.Tensor, config: VideoViTConfig) -> torch.Tensor:
     """Videos `(batch_size, frames, channels, height, width)` from the pixels of their patches in raster order."""
     (t, h, w), (dt, dh, dw) = config.token_grid, config.patch_shape
-    patches = patches.reshape(len(patches), t, h, w, dt, dh, dw, config.num_channels)
-    return patches.permute(0, 1, 4, 7, 2, 5, 3, 6).reshape(len(patches), t * dt, config.num_channels, h * dh, w * dw)
+    sizes = {"t": t, "h": h, "w": w, "dt": dt, "dh": dh, "dw": dw}
+    return rearrange(patches, "b (t h w) (dt dh dw c) -> b (t dt) c (h dh) (w dw)", **sizes)
 
 
 @torch.no_grad()
 def draw_reconstruction(model: VideoViTForPreTraining, pixel_values: torch.Tensor, path: Path) -> None:
-    """One clip: the frames of the input, what the encoder sees of them, and what the model makes of it."""
+    """Draw one clip in three rows: the frames of the input, the patches that the encoder sees, and the output."""
     config = model.config
-    mask = tube_mask(1, config.token_grid, config.mask_ratio, torch.Generator().manual_seed(0))
-    model.eval()
     pixel_values = pixel_values.to(model.device)
-    predicted = model(pixel_values, bool_masked_pos=mask.to(model.device)).logits.cpu()
+    outputs = model.eval()(pixel_values)
+    mask = outputs.mask.bool().cpu()
     patches = model.reconstruction_targets(pixel_values).cpu()
     seen, filled = patches.clone(), patches.clone()
     seen[mask] = 0.5
-    filled[mask] = predicted.flatten(0, 1)
+    filled[mask] = outputs.logits.flatten(0, 1).cpu()
     rows = [unpatchify(each, config)[0] for each in (patches, seen, filled)]
     grid = make_grid(torch.cat(rows).clamp(0, 1), nrow=len(rows[0]), padding=2, pad_value=1.0)
     figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
@@ -117,9 +109,9 @@ def main() -> None:
             report_to="none",
             remove_unused_columns=False,
         ),
-        # Small enough to be decoded once and kept; of larger data, give the ClipDataset itself.
+        # These data are small enough to be decoded once and kept. For larger ones, pass the ClipDataset itself.
         train_dataset=list(ClipDataset(data["train"], processor, training=False)),
-        data_collator=CollateWithMasks(config),
+        data_collator=collate_pixels,
         processing_class=processor,
     )
     trainer.train()

@@ -35,7 +35,7 @@ PARTS = {
     "VideoWatcher": ".models.memory_bank_qformer.video_watcher",
     "draw_memory": ".models.memory_bank_qformer.memory_picture",
     "replay_memory": ".models.memory_bank_qformer.memory_replay",
-    "selective_scan": ".models.videomamba.selective_scan",
+    "selective_scan": ".ops.selective_scan",
 }
 
 CLASSES = (

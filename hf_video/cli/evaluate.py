@@ -40,13 +40,12 @@ def run(args: argparse.Namespace) -> int:
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
-    from transformers import EvalPrediction
-
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.files import replace_text
-    from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
+    from hf_video.metrics import measure
+    from hf_video.training import evaluate_dataset, write_predictions
+    from hf_video.training.evaluation import check_table_name
     from hf_video.training.loading import class_names_of
-    from hf_video.training.predictions import check_table_name
 
     if table is not None:
         check_table_name(table)
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "split": split,
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
-        **compute_metrics(EvalPrediction(predictions=scores, label_ids=labels)),
+        **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
         **({"broken_videos": broken} if broken else {}),
     }
@@ -114,10 +113,8 @@ def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) ->
 
 
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Measures of single classes, and those of all together that are no metric of training."""
-    import numpy as np
-
-    from hf_video.training import average_precision, calibration_error, confusion_matrix, per_class_accuracy
+    """Figures of single classes."""
+    from hf_video.metrics import average_precision, confusion_matrix, per_class_accuracy
 
     if labels.ndim == 2:
         return {
@@ -128,8 +125,6 @@ def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[
     accuracies = per_class_accuracy(scores, labels)
     counts = confusion_matrix(scores, labels)
     return {
-        "mean_class_accuracy": float(np.nanmean(accuracies)),
-        "calibration_error": calibration_error(scores, labels),
         "class_names": names,
         "class_videos": counts.sum(axis=1).tolist(),
         "class_accuracy": [_number(value) for value in accuracies],
@@ -143,17 +138,11 @@ def _number(value: float) -> float | None:
 
 
 def _print_table(result: dict[str, Any]) -> None:
+    from hf_video.metrics import measured_in
+
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
-    titles = {
-        "top1_accuracy": "top-1 accuracy",
-        "top5_accuracy": "top-5 accuracy",
-        "mean_average_precision": "mean average precision",
-        "mean_class_accuracy": "mean of classes",
-        "calibration_error": "calibration error",
-    }
-    for key, title in titles.items():
-        if key in result:
-            print(f"{title}  {result[key]:.2%}")
+    for metric, value in measured_in(result):
+        print(f"{metric.title}  {metric.text(value)}")
     measure = "class_accuracy" if "class_accuracy" in result else "class_average_precision"
     title = {"class_accuracy": "recognised", "class_average_precision": "average precision"}[measure]
     width = max(map(len, result["class_names"]))

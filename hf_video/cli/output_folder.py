@@ -16,7 +16,7 @@ from hf_video.files import FULL_DISK, read_own_json, write_error_number
 from .processes import is_first_process
 
 OPTIONS_FILE = "train_options.json"
-# That of hf_video.training.record, spelled out because options must not wait for its imports.
+# That of hf_video.hub.training_facts, spelled out because options must not wait for its imports.
 FACTS_FILE = "training_facts.json"
 ANSWERS_FILE = "answers.json"
 LOCK_FILE = ".hf-video.lock"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data import ClipDataset
-    from hf_video.training.features import Features
+    from hf_video.inference.features import Features
 
 SPLITS = ("train", "validation", "test")
 
@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
+    from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model
     from hf_video.training.loading import class_names_of
     from hf_video.training.probes import train_probe
@@ -127,10 +128,8 @@ def run(args: argparse.Namespace) -> int:
         class_names = class_names_of(model.config)
         metrics = _report(args, folder / "report", scores, history, splits, split, class_names, broken)
 
-    name, value = next(
-        (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics
-    )
-    print(f"{name.replace('_', ' ')} {value:.1%} on {metrics['num_videos']} {split} videos")
+    metric, value = measured_in(metrics)[0]
+    print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {split} videos")
     print(f"{'model ' if args.kind == 'linear' else 'probe '}   {output_dir}")
     print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken:
@@ -146,7 +145,7 @@ def _load(
 
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
-    from hf_video.training.features import extract_features
+    from hf_video.inference.features import extract_features
     from hf_video.training.loading import check_views, load_classifier, load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)

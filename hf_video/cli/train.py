@@ -83,12 +83,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, and says where the model and its report are."""
+    from hf_video.metrics import measured_in
+
     trainer, metrics = train(args)
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
-        titles = {"top1_accuracy": "top-1 accuracy", "mean_average_precision": "mean average precision"}
-        (score,) = (f"{title} {metrics[name]:.1%}" for name, title in titles.items() if name in metrics)
-        print(f"{score} on {metrics['num_videos']} {metrics['split']} videos")
+        metric, value = measured_in(metrics)[0]
+        print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {metrics['split']} videos")
         print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'report.md')}")
         if broken := metrics.get("broken_videos"):
             print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")

@@ -13,17 +13,17 @@ from .settings import ClipAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
 
-# Finer than timm's ten levels, so that a magnitude with noise keeps a tenth of a level.
+# Steps in each of timm's ten levels, so that noise on a magnitude is not rounded away.
 _MAGNITUDE_STEPS = 10
 
 
 @dataclass(frozen=True)
 class ClipAugmentation(ClipAugmentationSettings):
-    """The augmentation of VideoMAE's and VideoMamba's fine-tuning, everything off by default.
+    """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
-    RandAugment follows timm's `rand-m7-n4-mstd0.5`: each of the operations is applied to half of the clips, with a
-    magnitude from 0 to 10 that varies normally. The operations are those of torchvision. Unlike the originals, which
-    augment whole frames, it sees the cropped ones: the same changes at a fraction of the cost.
+    RandAugment follows timm's `rand-m7-n4-mstd0.5`: each operation is applied to half of the clips, with a magnitude
+    from 0 to 10 that is drawn from a normal distribution. The operations are those of torchvision. The originals
+    augment whole frames; here the cropped ones are augmented, which changes them in the same way and costs less.
 
     Source: `rand_augment.py`, `random_erasing.py` and `video_transforms.py` of VideoMAE.
 
@@ -78,7 +78,7 @@ def has_direction(label: str) -> bool:
 
 @contextmanager
 def torch_seeded_by(generator: np.random.Generator) -> Iterator[None]:
-    """Makes the draws of torchvision, which come from PyTorch's global CPU generator, follow `generator`."""
+    """Seeds PyTorch's global CPU generator, which torchvision draws from, by `generator`; restores it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(int(generator.integers(2**63)))
         yield

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from torch.nn.functional import one_hot
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -32,16 +33,16 @@ class MixingCollator:
     """`collate_clips` with the training clips of a batch mixed (https://arxiv.org/abs/1710.09412,
     https://arxiv.org/abs/1905.04899).
 
-    One weight and one box serve a whole batch, as in timm's batch mode; the partner of a clip is its neighbour. The
-    draws follow the sample keys of the batch, hence its contents, never the worker or process that collates it.
-    Items without a sample key, those of evaluation, are collated as they are.
+    One weight and one box are drawn for a whole batch, as in timm's batch mode. Each clip is mixed with its neighbour.
+    The draws are seeded by the sample keys of the batch, so that they do not depend on the worker or process. Items
+    without a sample key, those of evaluation, are not mixed.
 
-    `VideoTrainer` has the loss for the soft targets that come of it. A plain `Trainer` needs
-    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers take such targets for several labels
-    a video, and pipelines would from then on use a sigmoid.
+    `VideoTrainer` has the loss for the soft targets that result. A plain `Trainer` needs
+    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers would take such targets for several
+    labels of a video, and pipelines would then use a sigmoid.
 
     Args:
-        mixing: what to do.
+        mixing: the settings.
         num_classes: width of the soft targets.
         label_smoothing: share of each target that is spread over all classes before mixing.
     """
@@ -54,11 +55,12 @@ class MixingCollator:
         self.label_smoothing = label_smoothing
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """As `collate_clips`, but for training clips `labels` are (B * V, num_classes) float32 and views of one video
-        are B rows apart, so that neighbours are different videos.
+        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
+        rows apart, so that neighbours show different videos.
 
         Raises:
-            ValueError: as `collate_clips`, or if training clips have no labels, or several while they are smoothed.
+            ValueError: as `collate_clips`; if training clips have no labels; or if they may have several labels and
+                `label_smoothing` is on.
         """
         items = [item for item in items if item is not None]
         batch = collate_clips(items)
@@ -68,7 +70,7 @@ class MixingCollator:
         if "labels" not in batch:
             raise ValueError("Mixing needs labels, but the clips have none.")
         clips, targets = (
-            rows.unflatten(0, (len(items), -1)).transpose(0, 1).flatten(0, 1)
+            rearrange(rows, "(videos views) ... -> (views videos) ...", videos=len(items))
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))
         )
         generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))

@@ -11,13 +11,14 @@ from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import integration_utils
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
 from .settings import AnswerTrainingSettings, VideoTrainingSettings
 
 DEFAULT_METRIC = "top1_accuracy"
 # Metrics, or ends of their names, of which less is better, besides losses.
-ERRORS = ("mse", "mae")
+ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
 
 @dataclass
@@ -75,12 +76,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         Raises:
             ValueError: it does not, for models of this problem type and so many classes; the message lists the others.
         """
-        if problem_type == "multi_label_classification":
-            known = ["mean_average_precision"]
-        elif problem_type == "regression":
-            known = ["mse", "mae", "r2"]
-        else:
-            known = ["top1_accuracy", "top5_accuracy"] if num_labels > 5 else ["top1_accuracy"]
+        known = [metric.name for metric in metrics_of(problem_type, num_labels)]
         known = [f"{name}_{metric}" for name in eval_sets for metric in (*known, "loss")] or [*known, "loss"]
         name = (self.metric_for_best_model or "").removeprefix("eval_")
         # The default stands for what is measured in place of it.
@@ -91,8 +87,8 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             )
 
     def choose_metric(self, problem_type: str | None, eval_sets: Sequence[str] = (), loss_alone: bool = False) -> None:
-        """Puts what is measured in place of a `metric_for_best_model` that was left at its default: mean average
-        precision, the mean squared error or the loss, on the first of several evaluation sets.
+        """Puts the first metric of the problem type, or the loss, in place of a `metric_for_best_model` that was left
+        at its default. If there are several evaluation sets, it is measured on the first.
 
         Args:
             problem_type: that of the model.
@@ -101,8 +97,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         """
         if (self.metric_for_best_model or "").removeprefix("eval_") != DEFAULT_METRIC:
             return
-        measured = {"multi_label_classification": "mean_average_precision", "regression": "mse"}
-        metric = "loss" if loss_alone else measured.get(problem_type or "", DEFAULT_METRIC)
+        metric = "loss" if loss_alone else metrics_of(problem_type)[0].name
         self.metric_for_best_model = "_".join([*eval_sets[:1], metric])
         if metric.endswith(("loss", *ERRORS)):
             self.greater_is_better = False

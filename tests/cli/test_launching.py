@@ -54,7 +54,10 @@ def losses_of_one(digits, tmp_path_factory):
     return train((), digits, tmp_path_factory.mktemp("one") / "model")
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate launch"])
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param(TORCHRUN, id="torchrun"), pytest.param(ACCELERATE, id="accelerate launch", marks=pytest.mark.slow)],
+)
 def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses_of_one, tmp_path):
     losses = train(launcher, digits, tmp_path / "model")
     assert len(set(losses)) == len(losses) == 6
@@ -85,7 +88,10 @@ def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path)
     assert "accelerate launch was asked for several processes and started one" in finished.stderr
 
 
-@pytest.mark.parametrize(("number", "port"), [(1, None), (1, "29501"), (2, None), (2, "29501")])
+@pytest.mark.parametrize(
+    ("number", "port"),
+    [(1, "29501"), (2, "29501"), *(pytest.param(number, None, marks=pytest.mark.slow) for number in (1, 2))],
+)
 def test_only_a_port_that_accelerate_chose_means_several_processes(number, port, tmp_path, monkeypatch):
     """A machine of a cluster may have one of its own, for other programs."""
     monkeypatch.delenv("MASTER_PORT", raising=False)

@@ -25,7 +25,7 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
     metrics = json.loads((out / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
     assert (out / "report" / "curves.png").exists() and (out / "report" / "worst_clips.png").exists()
-    assert f"top1 accuracy {metrics['top1_accuracy']:.1%} on 8 test videos" in capsys.readouterr().out
+    assert f"top-1 accuracy {metrics['top1_accuracy']:.1%} on 8 test videos" in capsys.readouterr().out
     assert main(["evaluate", str(digits), "--model", str(out), "--json", "--device", "cpu"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["confusion_matrix"] == metrics["confusion_matrix"]
@@ -49,7 +49,7 @@ def test_other_probes_write_a_report(digits, trained, features, tmp_path, kind):
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):
-    from hf_video.training import features as features_module
+    from hf_video.inference import features as features_module
 
     monkeypatch.setattr(features_module, "SHARD_SIZE", 4)
     read = []

@@ -1,15 +1,12 @@
 """Videos in several views: one row of logits, whose probabilities are the mean of those of the views."""
 
 from importlib import import_module
-from inspect import getsource
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import set_seed
 
 import hf_video
-from hf_video import VideoMambaConfig, VideoMambaModel, VideoViTConfig, VideoViTModel
 from tests.hub.conftest import TINY_CLASSIFIERS
 
 FAMILIES = {"VideoViT": "videovit", "VideoMamba": "videomamba", "MemoryBankQFormer": "memory_bank_qformer"}
@@ -40,19 +37,6 @@ def make_classifier(family, **options):
     set_seed(0)
     configuration = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family], **options)
     return getattr(hf_video, f"{family}ForVideoClassification")(configuration).eval()
-
-
-@pytest.mark.parametrize("file", ["views", "loss"])
-def test_families_have_the_same_rule(file):
-    folder = Path(hf_video.__file__).parent / "models"
-    texts = {(folder / name / f"{file}_{name}.py").read_text() for name in FAMILIES.values()}
-    assert len(texts) == 1
-
-
-def test_families_choose_recomputed_layers_by_the_same_rule():
-    configurations = {getsource(each.recomputed_layers.fget) for each in (VideoViTConfig, VideoMambaConfig)}
-    switches = {getsource(each._set_gradient_checkpointing) for each in (VideoViTModel, VideoMambaModel)}
-    assert len(configurations) == len(switches) == 1
 
 
 def test_the_softmax_is_the_mean_of_the_views(average_views, two_videos):

@@ -60,7 +60,9 @@ def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(tmp_path):
     check("eval_loss", "multi_label_classification", 2)
     check("top5_accuracy", None, 6)
     check("nope", None, 6, eval_strategy="no", load_best_model_at_end=False)
-    with pytest.raises(ValueError, match="'top5_accuracy', which is not measured: use top1_accuracy or loss"):
+    with pytest.raises(
+        ValueError, match="'top5_accuracy', which is not measured: use top1_accuracy, mean_class_accuracy or loss"
+    ):
         check("top5_accuracy", None, 5)
     with pytest.raises(ValueError, match="'nope', which is not measured: use mean_average_precision or loss"):
         check("nope", "multi_label_classification", 6)

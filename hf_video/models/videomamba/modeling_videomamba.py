@@ -1,19 +1,23 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
+from transformers import AutoModel, PreTrainedConfig
 from transformers import initialization as init
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
-    BaseModelOutputWithNoAttention,
-    ImageClassifierOutputWithNoAttention,
+    BaseModelOutput,
+    ImageClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
@@ -22,25 +26,23 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videomamba import VideoMambaConfig
-from .embeddings_videomamba import (
-    TokenGrid,
-    VideoMambaEmbeddings,
-    select_tokens,
-    temporal_first_order,
-)
-from .layer_videomamba import (
-    VideoMambaLayer,
-    VideoMambaNorm,
-    VideoMambaOutputProjection,
-    VideoMambaScan,
-    VideoMambaTimeStepProjection,
-)
-from .loss_videomamba import classification_loss
-from .masking_videomamba import check_mask, draw_mask
-from .teacher_videomamba import VideoMambaTeacher
+from .pretraining_videomamba import ALIGNMENT_LOSSES, VideoMambaTeacher, check_mask, draw_mask, select_tokens
 from .views_videomamba import average_views, flatten_views
 
+try:
+    from hf_video.ops.mamba_mixer import Direction, can_fuse_mixer, convolve_and_scan, mamba_mixer
+    from hf_video.ops.selective_scan import selective_scan
+
+    HAS_OPS = True
+except ImportError:
+    from .selective_scan_videomamba import selective_scan  # type: ignore[assignment]
+
+    HAS_OPS = False
+
 logger = logging.get_logger(__name__)
+
+TokenGrid = tuple[int, int, int]
+ScanOrder = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
@@ -50,10 +52,10 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor` of shape `(1,)`):
-            Of `config.alignment_loss` between `logits` and the targets, by default the mean of 2 - 2 * cosine.
+            The loss `config.alignment_loss` between `logits` and the targets, by default the mean of 2 - 2 * cosine.
         logits (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens, projection_dim)`):
-            Features of the visible tokens, the class token first, of unit length if `config.normalize_features`;
-            layers in rising order.
+            Features of the visible tokens, the class token first. They have unit length if
+            `config.normalize_features`. Layers are in rising order.
         mask (`torch.FloatTensor` of shape `(batch_size, num_patches)`):
             The mask that was used: 1 for hidden patches, 0 for visible ones.
         hidden_states (`tuple[torch.FloatTensor]`, *optional*):
@@ -64,6 +66,378 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
     logits: torch.Tensor | None = None
     mask: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+
+
+class VideoMambaPatchEmbeddings(nn.Module):
+    """Turns patches into tokens by one convolution over time, rows and columns."""
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.config = config
+        self.projection = nn.Conv3d(
+            config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
+        )
+
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPatchEmbeddings.grid_of
+    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
+        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape."""
+        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
+                f"width), got {tuple(pixel_values.shape)}."
+            )
+        num_frames, _, height, width = pixel_values.shape[1:]
+        grid = self.config.token_grid_of(num_frames, height, width)
+        if min(grid) < 1:
+            raise ValueError(
+                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
+                " height, width)."
+            )
+        return grid
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Tokens `(batch_size, t, h * w, hidden_size)`."""
+        patches = self.projection(rearrange(pixel_values, "b t c h w -> b c t h w"))
+        return rearrange(patches, "b c t h w -> b t (h w) c")
+
+
+class VideoMambaEmbeddings(nn.Module):
+    """
+    The class token, then the patches frame by frame. Positions are learned. One table has a row for the class token
+    and a row for each place of a frame. The other has a row for each token frame, and the class token gets none.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.config = config
+        t, h, w = config.token_grid
+        self.patch_embeddings = VideoMambaPatchEmbeddings(config)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size))
+        self.position_embeddings = nn.Parameter(torch.empty(1, 1 + h * w, config.hidden_size))
+        self.temporal_position_embeddings = None
+        if config.use_temporal_position_embeddings:
+            self.temporal_position_embeddings = nn.Parameter(torch.empty(1, t, config.hidden_size))
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def positions(
+        self, grid: TokenGrid, interpolate_pos_encoding: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        Both tables for a token grid: `(1, 1 + h * w, hidden_size)` over space, and `(1, t, hidden_size)` over time or
+        `None`. Where the grid is not the configured one, interpolation is bicubic over space and linear over time,
+        corners not aligned (`run_class_finetuning.py` of the original).
+
+        Raises:
+            ValueError: if the grid differs and `interpolate_pos_encoding` is false.
+        """
+        spatial: torch.Tensor = self.position_embeddings
+        temporal: torch.Tensor | None = self.temporal_position_embeddings
+        built_for = self.config.token_grid
+        # Without a table over time, any number of frames is right.
+        differs = grid != built_for if temporal is not None else grid[1:] != built_for[1:]
+        if differs and not interpolate_pos_encoding:
+            raise ValueError(
+                f"The input has a token grid (t, h, w) of {grid}, the configuration one of {built_for}: pass "
+                f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
+            )
+        dtype = torch.promote_types(spatial.dtype, torch.float32)
+        if grid[1:] != built_for[1:]:
+            class_position, table = spatial.split([1, spatial.shape[1] - 1], dim=1)
+            table = rearrange(table.to(dtype), "1 (h w) c -> 1 c h w", h=built_for[1])
+            table = F.interpolate(table, size=grid[1:], mode="bicubic", align_corners=False)
+            table = rearrange(table, "1 c h w -> 1 (h w) c").to(spatial.dtype)
+            spatial = torch.cat([class_position, table], dim=1)
+        if temporal is not None and grid[0] != built_for[0]:
+            resized = F.interpolate(temporal.to(dtype).mT, size=grid[0], mode="linear", align_corners=False)
+            temporal = resized.mT.to(temporal.dtype)
+        return spatial, temporal
+
+    @torch.no_grad()
+    def set_grid(self, grid: TokenGrid) -> None:
+        """Resize the tables from the configuration's token grid to another one."""
+        names = ("position_embeddings", "temporal_position_embeddings")
+        for name, table in zip(names, self.positions(grid), strict=True):
+            if table is not None:
+                requires_grad = getattr(self, name).requires_grad
+                setattr(self, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
+
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool = True,
+    ) -> torch.Tensor:
+        grid = self.patch_embeddings.grid_of(pixel_values)
+        spatial, temporal = self.positions(grid, interpolate_pos_encoding)
+        tokens = self.patch_embeddings(pixel_values) + spatial[:, None, 1:]
+        if temporal is not None:
+            tokens = tokens + temporal[:, :, None]
+        tokens = tokens.flatten(1, 2)
+        if bool_masked_pos is not None:
+            tokens = select_tokens(tokens, ~bool_masked_pos)
+        class_token = (self.cls_token + spatial[:, :1]).expand(tokens.shape[0], -1, -1)
+        return self.dropout(torch.cat([class_token.to(tokens.dtype), tokens], dim=1))
+
+
+def temporal_first_order(
+    grid: TokenGrid, bool_masked_pos: torch.Tensor | None, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The order that visits the class token first, then all frames of the first place, of the second place, and so on.
+
+    Args:
+        grid: token grid (t, h, w).
+        bool_masked_pos: `(batch_size, t * h * w)`, true for patches that are not in the sequence.
+        device: device of the result.
+
+    Returns:
+        The token that each step visits, and the step that visits each token: both `(batch_size or 1,
+        sequence_length)`, int64.
+    """
+    t = grid[0]
+    rank = rearrange(torch.arange(math.prod(grid), device=device), "(place t) -> 1 (t place) 1", t=t)
+    if bool_masked_pos is not None:
+        rank = select_tokens(rank, ~bool_masked_pos)
+    order = F.pad(rank[..., 0].argsort(dim=1) + 1, (1, 0))
+    return order, order.argsort(dim=1)
+
+
+class VideoMambaNorm(nn.Module):
+    """
+    RMS norm or layer norm. It computes in the dtype of its input, the residual stream, and returns the dtype of its
+    weight, with which the next layer computes.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.eps = config.layer_norm_eps
+        self.weight = nn.Parameter(torch.empty(config.hidden_size))
+        self.bias = nn.Parameter(torch.empty(config.hidden_size)) if config.norm_type == "layer_norm" else None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.to(hidden_states.dtype)
+        if self.bias is None:
+            normalized = F.rms_norm(hidden_states, weight.shape, weight, self.eps)
+        else:
+            bias = self.bias.to(hidden_states.dtype)
+            normalized = F.layer_norm(hidden_states, weight.shape, weight, bias, self.eps)
+        return normalized.to(self.weight.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+
+class VideoMambaConv1d(nn.Conv1d):
+    """
+    Depthwise convolution over a token and the tokens that the scan visits before it. With `reverse` these are the
+    tokens after it in the sequence.
+    """
+
+    def __init__(self, config: VideoMambaConfig, reverse: bool):
+        super().__init__(
+            config.intermediate_size,
+            config.intermediate_size,
+            config.conv_kernel,
+            groups=config.intermediate_size,
+            padding=config.conv_kernel - 1,
+            bias=config.use_conv_bias,
+        )
+        self.reverse = reverse
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.flip(-1) if self.reverse else self.weight
+        padding = cast(int, self.padding[0])
+        convolved = F.conv1d(hidden_states, weight, self.bias, padding=padding, groups=self.groups)
+        return convolved.narrow(-1, padding if self.reverse else 0, hidden_states.shape[-1])
+
+
+class VideoMambaTimeStepProjection(nn.Linear):
+    """Multiplies by its weight alone. The scan adds the bias, in float32."""
+
+    def forward(self, time_steps: torch.Tensor) -> torch.Tensor:
+        return F.linear(time_steps, self.weight)
+
+
+class VideoMambaOutputProjection(nn.Linear):
+    """The last layer of a residual branch. The deeper the model is, the smaller are its initial weights."""
+
+
+class VideoMambaScan(nn.Module):
+    """
+    One direction of a mixer: convolution, projections to time steps, B and C, and the selective scan (Mamba,
+    https://arxiv.org/abs/2312.00752, section 3).
+    """
+
+    def __init__(self, config: VideoMambaConfig, reverse: bool):
+        super().__init__()
+        self.reverse = reverse
+        rank = cast(int, config.time_step_rank)
+        self.sizes = [rank, config.state_size, config.state_size]
+        self.conv1d = VideoMambaConv1d(config, reverse)
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.fuses_silu = config.hidden_act in ("silu", "swish")
+        self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
+        self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
+        self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
+        self.D = nn.Parameter(torch.empty(config.intermediate_size))
+
+    def weights(self) -> "Direction":
+        """The weights of this direction, as `mamba_mixer` takes them."""
+        conv_bias = torch.zeros_like(self.D) if self.conv1d.bias is None else self.conv1d.bias
+        projections = self.x_proj.weight, self.dt_proj.weight, self.dt_proj.bias
+        return Direction(self.conv1d.weight[:, 0], conv_bias, *projections, self.rates(), self.D)
+
+    def rates(self) -> torch.Tensor:
+        """Decay rates A of the recurrence `(intermediate_size, state_size)`, in float32 at least."""
+        return -self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
+
+    def project(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Time steps, B and C of the recurrence, with time last."""
+        time_steps, B, C = self.x_proj(inputs.mT).split(self.sizes, dim=-1)
+        return self.dt_proj(time_steps).mT, B.mT, C.mT
+
+    def forward(
+        self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """
+        All tensors are `(batch_size, intermediate_size, sequence_length)`.
+
+        Args:
+            hidden_states: input of the convolution.
+            gate: if given, its SiLU multiplies the output.
+            addend: if given, it is added before the gate: the output of the other direction.
+        """
+        A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
+        # What is not plain, such as an adapter around the convolution, has to be called.
+        if HAS_OPS and self.fuses_silu and type(self.conv1d) is VideoMambaConv1d:
+            return convolve_and_scan(
+                *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
+                reverse=self.reverse,
+                addend=addend,
+            )
+        u = self.activation_fn(self.conv1d(hidden_states))
+        delta, B, C = self.project(u)
+        scanned = selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, reverse=self.reverse, addend=addend)
+        return cast(torch.Tensor, scanned)
+
+
+class VideoMambaMixer(nn.Module):
+    """
+    Gated state space layer. With two scans it is that of VideoMamba and Vision Mamba: both read one input projection
+    and share one gate. Their outputs are summed, not averaged.
+
+    mamba-ssm's `Mamba` can continue a sequence token by token with `inference_params`. This layer cannot, because the
+    backward scan starts at the last token. `selective_scan` can, with its `initial_state`.
+    """
+
+    def __init__(self, config: VideoMambaConfig):
+        super().__init__()
+        self.reorder_forward = config.scan_order == "temporal_first"
+        self.in_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
+        self.forward_scan = VideoMambaScan(config, reverse=False)
+        self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
+
+    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+        hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
+        if self.forward_scan.fuses_silu and temporal_first is None:
+            gated = self.scan_and_gate(hidden_states, gate)
+        else:
+            mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
+            if self.backward_scan is not None:
+                mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
+            gated = mixed * self.activation_fn(gate)
+        return self.out_proj(gated.mT)
+
+    def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Let the last scan add the other output and apply the gate. Some backends do this without a copy."""
+        if self.backward_scan is None:
+            return self.forward_scan(hidden_states, gate)
+        return self.backward_scan(hidden_states, gate, addend=self.forward_scan(hidden_states))
+
+
+def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: ScanOrder | None) -> torch.Tensor:
+    """Run a scan over the tokens in another order, and return its output in the order of the tokens."""
+    if order is None:
+        return scan(hidden_states)
+    token_of_step, step_of_token = (index[:, None] for index in order)
+    return scan(hidden_states.take_along_dim(token_of_step, dim=2)).take_along_dim(step_of_token, dim=2)
+
+
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
+class VideoMambaDropPath(nn.Module):
+    """Stochastic depth (https://arxiv.org/abs/1603.09382): in training, some clips skip a residual branch."""
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, branch: torch.Tensor) -> torch.Tensor:
+        if self.drop_prob == 0.0 or not self.training:
+            return branch
+        keep_prob = 1 - self.drop_prob
+        kept = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep_prob)
+        return branch * (kept / keep_prob)
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob}"
+
+
+PLAIN_MODULES = (
+    VideoMambaNorm,
+    VideoMambaMixer,
+    VideoMambaScan,
+    VideoMambaConv1d,
+    VideoMambaTimeStepProjection,
+    VideoMambaOutputProjection,
+    nn.Linear,
+    type(ACT2FN["silu"]),
+)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module computes with its float32 weights alone: without adapter, quantised weight or hook."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    weights = module.parameters(recurse=False)
+    return (
+        type(module) in PLAIN_MODULES
+        and not any(hooks)
+        # accelerate replaces the method of an instance by a function.
+        and "forward" not in vars(module)
+        and all(type(weight) is nn.Parameter and weight.dtype == torch.float32 for weight in weights)
+    )
+
+
+class VideoMambaLayer(GradientCheckpointingLayer):
+    """Pre-norm block with a mixer and without an MLP. Its input and its output are the residual stream."""
+
+    def __init__(self, config: VideoMambaConfig, drop_path_rate: float):
+        super().__init__()
+        self.norm = VideoMambaNorm(config)
+        self.mixer = VideoMambaMixer(config)
+        self.drop_path = VideoMambaDropPath(drop_path_rate)
+
+    def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
+        if temporal_first is None and self.can_fuse(hidden_states):
+            mixer = self.mixer
+            directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
+            weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
+            branch = mamba_mixer(hidden_states, *weights, directions)
+        else:
+            branch = self.mixer(self.norm(hidden_states), temporal_first)
+        return hidden_states + self.drop_path(branch)
+
+    def can_fuse(self, hidden_states: torch.Tensor) -> bool:
+        """Whether norm and mixer can run as one operator. It needs that operator, and plain modules."""
+        mixer = self.mixer
+        return (
+            HAS_OPS
+            and can_fuse_mixer(hidden_states, *mixer.forward_scan.A_log.shape)
+            and self.norm.bias is None
+            and mixer.in_proj.bias is None
+            and all(is_plain(module) for module in (self.norm, *mixer.modules()))
+        )
 
 
 class VideoMambaPreTrainedModel(PreTrainedModel):
@@ -87,7 +461,7 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
             self._init_time_steps(module)
         elif isinstance(module, nn.Linear):
             if isinstance(module, VideoMambaOutputProjection):
-                # PyTorch's default divided by sqrt(depth), so that the residual sum keeps its scale.
+                # PyTorch's default divided by sqrt(num_hidden_layers): the sum of all branches keeps its scale.
                 bound = (module.in_features * config.num_hidden_layers) ** -0.5
                 init.uniform_(module.weight, -bound, bound)
             else:
@@ -117,42 +491,38 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
-        Bake another input size into the model: the configuration takes it and positions are resized once, with the
-        results that `interpolate_pos_encoding` gives at run time.
+        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
+        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
 
         Args:
-            image_size: height and width in pixels; unchanged when not given.
-            num_frames: number of frames; unchanged when not given.
+            image_size: height and width in pixels; unchanged by default.
+            num_frames: number of frames; unchanged by default.
 
         Raises:
             ValueError: if the new size holds no patch.
         """
-        config, embeddings = self.config, self.base_model.embeddings
+        config = self.config
         new_size: dict[str, Any] = {
             "image_size": image_size or config.image_size,
             "num_frames": num_frames or config.num_frames,
         }
-        new_grid = type(config)(**{**config.to_dict(), **new_size}).token_grid
-        with torch.no_grad():
-            tables = embeddings.positions(new_grid)
-        names = ("position_embeddings", "temporal_position_embeddings")
-        for name, table in zip(names, tables, strict=True):
-            if table is not None:
-                requires_grad = getattr(embeddings, name).requires_grad
-                setattr(embeddings, name, nn.Parameter(table.clone(), requires_grad=requires_grad))
+        self.base_model.embeddings.set_grid(type(config)(**{**config.to_dict(), **new_size}).token_grid)
         config.image_size, config.num_frames = new_size["image_size"], new_size["num_frames"]
-        if isinstance(self, VideoMambaForPreTraining):
-            self.position_embeddings = self.position_table(new_grid).to(self.position_embeddings.device)
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel._set_gradient_checkpointing
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""
         super()._set_gradient_checkpointing(enable, **kwargs)
         if enable and kwargs.get("every_n_layers", 1) == 1:
             for number, layer in enumerate(self.base_model.layers):
                 layer.gradient_checkpointing = number in self.config.recomputed_layers
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel.layer_groups
     def layer_groups(self) -> list[nn.Module]:
-        """The modules with a depth, from the input on; all other parameters are as deep as the head."""
+        """
+        The embeddings and the layers in their order, for learning rates that decay with depth. All other parameters
+        count as part of the head.
+        """
         return [self.base_model.embeddings, *self.base_model.layers]
 
     def _init_time_steps(self, module: nn.Linear) -> None:
@@ -191,7 +561,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithNoAttention:
+    ) -> BaseModelOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
@@ -202,13 +572,13 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`BaseModelOutputWithNoAttention`] whose `last_hidden_state` is `(batch_size, 1 + num_patches,
-            hidden_size)`, tokens in the order time, row, column behind the class token whatever the order of the
-            scans; `hidden_states` are the residual stream before the final norm.
+            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
+            token, then the patches in the order time, row, column, whatever the order of the scans. `hidden_states`
+            are the residual stream before the final norm.
 
         Raises:
             ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
-                or with unequal counts, or another size where `interpolate_pos_encoding` forbids it.
+                or with unequal counts, or another size if `interpolate_pos_encoding` is false.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
@@ -225,7 +595,36 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             temporal_first = temporal_first_order(grid, bool_masked_pos, hidden_states.device)
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
-        return BaseModelOutputWithNoAttention(last_hidden_state=self.norm_f(hidden_states))
+        return BaseModelOutput(last_hidden_state=self.norm_f(hidden_states))
+
+
+# Copied from hf_video.models.videovit.modeling_videovit.classification_loss
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
+    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
+        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
+            `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):
@@ -235,8 +634,8 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         super().__init__(config)
         if not config.bidirectional and not config.use_mean_pooling:
             logger.warning_once(
-                "With `bidirectional=False` the class token comes before all patches and sees none of them, so that "
-                "the logits do not depend on the pixels: set `use_mean_pooling=True`."
+                "With `bidirectional=False` the class token comes before all patches and sees none of them, so the "
+                "logits do not depend on the pixels: set `use_mean_pooling=True`."
             )
         self.num_labels = config.num_labels
         self.videomamba = VideoMambaModel(config)
@@ -249,18 +648,22 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
         """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
         return tokens[:, 1:].mean(dim=1) if self.config.use_mean_pooling else tokens[:, 0]
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTClassifier.classify with VideoViT->VideoMamba
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> ImageClassifierOutputWithNoAttention:
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(flatten_views(pixel_values), **kwargs)
+    ) -> ImageClassifierOutput:
+        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
-        return ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForVideoClassification with VideoViT->VideoMamba
 class VideoMambaForVideoClassification(VideoMambaClassifier):
-    """VideoMamba with a linear classifier on the pooled feature; with `num_labels=0` that feature is the output."""
+    """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     @can_return_tuple
     def forward(
@@ -268,28 +671,30 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutputWithNoAttention:
+    ) -> ImageClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames; `(batch_size, num_views, ...)` for several clips and crops, see `average_views`.
+                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
+                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                decides, or the labels' dtype the first time.
+                says which; if it is not set, the first labels decide by their dtype.
             interpolate_pos_encoding (`bool`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`ImageClassifierOutputWithNoAttention`] with `logits` of shape `(batch_size, num_labels)`.
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         return self.classify(pixel_values, labels, **kwargs)
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.VideoViTForImageClassification with VideoViT->VideoMamba
 class VideoMambaForImageClassification(VideoMambaClassifier):
     """
-    VideoMamba on single images: a clip of one frame, for a configuration with `num_frames=1` and `tubelet_size=1`.
-    Patches overlap where `config.patch_stride` is below `config.patch_size`.
+    VideoMamba for single images, each a clip of one frame. The configuration needs `num_frames=1` and
+    `tubelet_size=1`.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -303,16 +708,18 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         pixel_values: torch.Tensor,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ImageClassifierOutputWithNoAttention:
+    ) -> ImageClassifierOutput:
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoMambaForVideoClassification`].
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an image of another size than configured.
 
         Returns:
-            [`ImageClassifierOutputWithNoAttention`] with `logits` of shape `(batch_size, num_labels)`.
+            [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
         if pixel_values.ndim != 4:
             raise ValueError(
@@ -321,21 +728,8 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         return self.classify(pixel_values[:, None], labels, **kwargs)
 
 
-def cosine_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - 2 * cosine, which is the squared distance, between features of unit length."""
-    return (2 - 2 * (features * targets).sum(dim=-1)).mean()
-
-
-# `clip_loss_type` of the original's `run_umt_pretraining.py`, where the first one is "l2".
-ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-    "cosine": cosine_loss,
-    "mse": F.mse_loss,
-    "smooth_l1": F.smooth_l1_loss,
-}
-
-
 class VideoMambaAlignmentHead(nn.Module):
-    """Projects the tokens of one layer to features, of unit length unless the configuration leaves theirs open."""
+    """Projects the tokens of one layer to features. They have unit length if `config.normalize_features`."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
@@ -348,11 +742,24 @@ class VideoMambaAlignmentHead(nn.Module):
         return F.normalize(features, dim=-1) if self.normalize else features
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.sinusoidal_positions
+def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
+    """
+    Table `(1, num_positions, hidden_size)` with sines on even and cosines on odd channels. It is float32, rounded from
+    double precision (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
+    """
+    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
+    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
+    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
+    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+    return table.float()[None]
+
+
 class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
     """
-    Masked feature alignment (https://arxiv.org/abs/2403.06977, after UMT, https://arxiv.org/abs/2303.16058): the
-    encoder sees few patches, and small heads map the tokens of its last layers to the features that a teacher has for
-    the same places. Targets are given as `labels`, or come from the teacher of `set_teacher`.
+    Masked feature alignment (https://arxiv.org/abs/2403.06977, after UMT, https://arxiv.org/abs/2303.16058).
+    The encoder sees few patches. Small heads map the tokens of its last layers to the features that a teacher has for
+    the same places. Targets are `labels`, or come from the teacher of `set_teacher`.
     """
 
     # For Trainer: the loss is the mean of a call.
@@ -364,46 +771,46 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         self.videomamba = VideoMambaModel(config)
         self.decoder = nn.ModuleList([VideoMambaAlignmentHead(config) for _ in range(config.num_aligned_layers)])
         self.register_buffer("position_embeddings", self.position_table(config.token_grid), persistent=False)
-        # In a tuple, because a teacher is no part of the model: it is neither trained nor saved.
-        self._teacher: tuple[VideoMambaTeacher, ...] = ()
+        # It is no `nn.Module`, so it is neither trained nor saved with this model.
+        self.teacher: VideoMambaTeacher | None = None
         self.post_init()
 
     def position_table(self, grid: TokenGrid) -> torch.Tensor:
-        """
-        Table that is added to all tokens before the heads, the class token's first, `(1, 1 + t * h * w, hidden_size)`:
-        sines on even and cosines on odd channels ("Attention Is All You Need", section 3.5), rounded from double
-        precision.
-        """
-        size = self.config.hidden_size
-        channels = torch.arange(size, dtype=torch.float64, device="cpu")
-        wavelengths = 10000 ** (2 * (channels // 2) / size)
-        places = torch.arange(1 + math.prod(grid), dtype=torch.float64, device="cpu")
-        angles = places[:, None] / wavelengths
-        return torch.where(channels % 2 == 0, angles.sin(), angles.cos()).float()[None]
+        """Table that is added to all tokens before the heads, the class token's row first."""
+        return sinusoidal_positions(1 + math.prod(grid), self.config.hidden_size)
+
+    def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
+        """As in [`VideoMambaPreTrainedModel`]. The heads get the table of the new size as well."""
+        super().set_input_size(image_size, num_frames)
+        table = self.position_table(self.config.token_grid)
+        self.position_embeddings = table.to(self.position_embeddings.device)
 
     def set_teacher(self, teacher: str | PreTrainedModel, **kwargs: Any) -> None:
         """
-        Take a frozen image model as the source of targets, which is not saved with this one.
+        Compute targets with a frozen image model. It is not saved with this model.
 
         Args:
-            teacher: a vision transformer of Transformers with a class token, or its id on the Hub, such as
-                `"openai/clip-vit-base-patch16"`, which the released models were aligned with.
-            kwargs: for its `from_pretrained`.
+            teacher: a vision transformer of Transformers with a class token, or its id on the Hub. The released models
+                were aligned with `"openai/clip-vit-base-patch16"`.
+            kwargs: options of the teacher's `from_pretrained`, if it is an id.
 
         Raises:
-            ValueError: if its features do not have `config.projection_dim` channels.
+            ValueError: if the teacher is no vision transformer, or if its features do not have
+                `config.projection_dim` channels.
         """
-        loaded = VideoMambaTeacher.from_pretrained(teacher, **kwargs) if isinstance(teacher, str) else None
-        loaded = loaded or VideoMambaTeacher(cast(PreTrainedModel, teacher))
+        if isinstance(teacher, str):
+            # The masks are drawn by the attention, which only the eager implementation returns.
+            teacher = AutoModel.from_pretrained(teacher, attn_implementation="eager", **kwargs)
+        loaded = VideoMambaTeacher(teacher)
         if loaded.num_features != self.config.projection_dim:
             raise ValueError(
                 f"The teacher's features have {loaded.num_features} channels, `config.projection_dim` is "
-                f"{self.config.projection_dim}: set it to the former."
+                f"{self.config.projection_dim}: set it to {loaded.num_features}."
             )
-        self._teacher = (loaded,)
+        self.teacher = loaded
 
     def aligned_features(self, hidden_states: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """The tokens of the layers to align, `(batch_size, num_visible_tokens, hidden_size)` each, in rising order."""
+        """Tokens `(batch_size, num_visible_tokens, hidden_size)` of each layer to align, layers in rising order."""
         features = []
         for layer in self.config.aligned_layers:
             is_last = layer == self.config.num_hidden_layers - 1
@@ -429,34 +836,37 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames.
             bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
-                True for patches that are hidden from the encoder, as many in every clip, without the class token. When
-                not given, `config.mask_ratio` of every frame is hidden at random, or in inverse proportion to the
-                teacher's attention where there is a teacher.
+                True for patches that are hidden from the encoder, as many in every clip, without the class token. By
+                default the share `config.mask_ratio` of every frame is hidden: at random or, if there is a teacher,
+                in inverse proportion to its attention.
             labels (`torch.FloatTensor` of shape `(batch_size, num_aligned_layers, num_visible_tokens,
                 projection_dim)`, *optional*):
-                Targets, of unit length if `config.normalize_features`. When not given, the teacher's, if there is one.
+                Targets, of unit length if `config.normalize_features`. By default they are the teacher's features, if
+                there is a teacher.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`VideoMambaForPreTrainingOutput`], with a loss where there are targets.
+            [`VideoMambaForPreTrainingOutput`], with a loss if there are targets.
 
         Raises:
-            ValueError: for masks of another shape or dtype, with unequal counts in a batch or that leave nothing to
-                encode, and for labels of another shape than the logits.
+            ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that hide every patch;
+                and for labels of another shape than the logits.
         """
         grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
         targets = attention = None
-        if self._teacher and (labels is None or bool_masked_pos is None):
-            targets, attention = self._teacher[0](pixel_values, self.config, self.config.num_aligned_layers)
+        if self.teacher is not None and (labels is None or bool_masked_pos is None):
+            targets, attention = self.teacher(pixel_values, self.config, self.config.num_aligned_layers)
         if bool_masked_pos is None:
             t, h, w = grid
             importance = pixel_values.new_ones(pixel_values.shape[0], t, h * w) if attention is None else attention
             bool_masked_pos = draw_mask(importance, self.config.mask_ratio)
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(
-            pixel_values, bool_masked_pos=bool_masked_pos, **kwargs
-        )
+        outputs: BaseModelOutput = self.videomamba(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
 
         visible = F.pad(~bool_masked_pos, (1, 0), value=True)
-        positions = self.position_embeddings if grid == self.config.token_grid else self.position_table(grid)
+        positions = self.position_embeddings
+        if positions.shape[1] != visible.shape[1]:
+            positions = self.position_table(grid)
         positions = select_tokens(positions.to(pixel_values.device, torch.float32), visible)
         features = self.aligned_features(outputs.hidden_states)
         logits = torch.stack(
@@ -493,18 +903,20 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
+            interpolate_pos_encoding (`bool`, defaults to `True`):
+                Whether to resize the positions for an input of another size than configured.
 
         Returns:
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
             hidden_size, t, h, w)`, after the final norm.
         """
-        grid = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
-        outputs: BaseModelOutputWithNoAttention = self.videomamba(pixel_values, **kwargs)
+        t, h, _ = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
+        outputs: BaseModelOutput = self.videomamba(pixel_values, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:
                 tokens = self.videomamba.norm_f(hidden_states)
-                feature_maps.append(tokens[:, 1:].mT.unflatten(-1, grid))
+                feature_maps.append(rearrange(tokens[:, 1:], "b (t h w) c -> b c t h w", t=t, h=h))
         return BackboneOutput(feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states)
 
 

@@ -21,15 +21,15 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     Args:
         image_size (`int` or `(int, int)`, defaults to 224):
-            Height and width in pixels that the positions are laid out for.
+            Height and width in pixels of the input that the positions are made for.
         patch_size (`int` or `(int, int)`, defaults to 16):
             Height and width of a patch in pixels.
         num_channels (`int`, defaults to 3):
             Colour channels of a frame.
         num_frames (`int`, defaults to 16):
-            Frames that the positions are laid out for.
+            Number of frames of the input that the positions are made for.
         tubelet_size (`int`, defaults to 2):
-            Frames in a patch.
+            Number of frames in a patch.
         hidden_size (`int`, defaults to 768):
             Width of a token.
         num_hidden_layers (`int`, defaults to 12):
@@ -37,7 +37,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         num_attention_heads (`int`, defaults to 12):
             Attention heads of a block.
         head_dim (`int`, *optional*):
-            Width of a head; `hidden_size // num_attention_heads` when not given.
+            Width of a head; by default `hidden_size // num_attention_heads`.
         intermediate_size (`int`, defaults to 3072):
             Width of the hidden layer of the MLP.
         hidden_act (`str`, defaults to `"gelu"`):
@@ -47,81 +47,80 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         attention_probs_dropout_prob (`float`, defaults to 0.0):
             Dropout of the attention weights.
         drop_path_rate (`float`, defaults to 0.0):
-            Stochastic depth of the last block; it grows linearly from 0 in the first one.
+            Probability that the last block skips a residual branch in training (stochastic depth). From the first
+            block on, where it is 0, it grows linearly.
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier.
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the truncated normal initialisation.
         weight_init (`"trunc_normal"` or `"xavier_uniform"`, defaults to `"trunc_normal"`):
-            How the weights of linear layers begin. VideoMAE fine-tunes from the former and pre-trains from the latter
-            (Glorot and Bengio, 2010). The classifier always begins with the former.
+            Distribution of the initial weights of linear layers. VideoMAE uses the former for fine-tuning and the
+            latter (Glorot and Bengio, 2010) for pre-training. The classifier always uses the former.
         classifier_init_scale (`float`, defaults to 1.0):
             Factor on the initial weights of the classifier; VideoMAE fine-tunes with 0.001.
         norm_type (`"layer_norm"` or `"rms_norm"`, defaults to `"layer_norm"`):
-            Normalisation used everywhere, over the channels of one token.
+            Type of all norms. Each normalises the channels of one token.
         layer_norm_eps (`float`, defaults to 1e-6):
             Epsilon of the norms.
         head_norm_eps (`float`, *optional*):
-            Epsilon of the norms next to a head (`fc_norm` and the decoder's); `layer_norm_eps` when not given.
+            Epsilon of the norms next to a head (`fc_norm` and the decoder's); by default `layer_norm_eps`.
         qkv_bias (`bool`, defaults to `True`):
             Whether queries and values have a bias.
         key_bias (`bool`, defaults to `False`):
-            Whether keys have a bias. In plain attention it changes nothing: it adds the same to all scores of a query,
-            which the softmax takes out again. It counts with `use_qk_norm`, `use_cosine_attention` or RoPE.
+            Whether keys have a bias. It matters only with `use_qk_norm`, `use_cosine_attention` or RoPE. In plain
+            attention it adds the same number to all scores of a query, which the softmax ignores.
         qk_scale (`float`, *optional*):
-            Factor on the attention scores; `head_dim ** -0.5` when not given.
+            Factor on the attention scores; by default `head_dim ** -0.5`.
         use_qk_norm (`bool`, defaults to `False`):
             Whether queries and keys are normalised per head, before RoPE, with the epsilon `layer_norm_eps`.
         use_cosine_attention (`bool`, defaults to `False`):
-            Whether attention scores are cosines times a learned scale per head, as VideoMAE V2 offers.
+            Whether attention scores are cosines times a learned scale per head, an option of VideoMAE V2.
         layer_scale_init_value (`float`, defaults to 0.0):
-            Initial factor on the two residual branches of a block, one per channel; 0 leaves layer scale out.
+            Initial value of layer scale, a learned factor per channel on each residual branch. 0 means no layer scale.
         position_embedding_type (`"sinusoidal"`, `"learned"`, `"rope"` or `"none"`, defaults to `"sinusoidal"`):
-            `"sinusoidal"` is one flat 1-D table over all tokens, `"rope"` rotates queries and keys along the axial
-            (time, row, column) coordinates of a token.
+            `"sinusoidal"` and `"learned"` add a table with a row per token; the sines are those of the token's number
+            in the sequence. `"rope"` rotates queries and keys by the token's coordinates (time, row, column).
         position_embedding_resize (`"interpolate"`, `"rebuild"` or `"token_count"`, defaults to `"interpolate"`):
-            What the table becomes for an input of another size. `"interpolate"`: every temporal slice bicubic, then
-            linear over time. `"rebuild"`: the sinusoidal table of the new number of tokens (VideoMAE).
-            `"token_count"`: spatially bicubic, only when the total number of tokens differs (STMixer).
+            How the table is resized for an input of another size. `"interpolate"` is bicubic in each token frame, then
+            linear over time. `"rebuild"` makes a sinusoidal table for the other number of tokens (VideoMAE).
+            `"token_count"` is bicubic over space, and only if the total number of tokens differs (STMixer).
         position_embedding_grid (`(int, int, int)`, *optional*):
-            Token grid (t, h, w) that the sinusoidal table is built for before it is resized to the configured input
-            size; that size's own grid when not given.
+            Token grid (t, h, w) that the sinusoidal table is built for, before it is resized to the configured input
+            size; by default the grid of that size.
         detach_position_embeddings (`bool`, defaults to `False`):
-            Whether learned positions are kept from training, as the originals do. From scratch they stay at their
-            random start.
+            Whether learned positions are not trained, as in the originals. In a model that is trained from scratch
+            they keep their random initial values.
         rope_theta (`float`, defaults to 100.0):
             Base of the RoPE frequencies.
         use_class_token (`bool`, defaults to `False`):
             Whether a class token leads the sequence.
         use_mean_pooling (`bool`, defaults to `True`):
-            Whether a clip is pooled as the mean over its patch tokens followed by `fc_norm`; otherwise it is the first
-            token of the normalised sequence.
+            Whether the feature of a clip is the mean over its patch tokens followed by `fc_norm`. Otherwise it is the
+            first token of the normalised sequence.
         use_final_norm (`bool`, *optional*):
-            Whether tokens are normalised after the last block; unless `use_mean_pooling` when not given.
-            [`VideoViTForPreTraining`] and [`VideoViTBackbone`] then set it to `True` in their configuration; a
-            classifier made from a pre-training checkpoint goes by `use_mean_pooling`, as VideoMAE fine-tunes.
+            Whether tokens are normalised after the last block. By default it is the opposite of `use_mean_pooling`,
+            and [`VideoViTForPreTraining`] and [`VideoViTBackbone`] set it to `True` in their configuration. In a
+            classifier that is made from a pre-training checkpoint, `use_mean_pooling` decides, as in VideoMAE.
         decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
         decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
             Sizes of the decoder of [`VideoViTForPreTraining`].
         mask_ratio (`float`, defaults to 0.9):
-            Share of patches hidden from the encoder in pre-training.
-        decoder_mask_ratio (`float`, defaults to 0.0):
-            Share of patches dropped by the decoder in pre-training (0, 0.25, 0.5 or 0.75; VideoMAE V2 uses 0.5).
+            Share of patches that [`VideoViTForPreTraining`] hides from the encoder if it draws the mask.
         norm_pix_loss (`bool`, defaults to `True`):
             Whether the reconstruction target is standardised per patch and channel.
         image_mean, image_std (`list[float]`, default to ImageNet's):
-            Normalisation of the input, undone to build the reconstruction target.
+            Normalisation of the input. Pre-training undoes it to make the reconstruction target.
         gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
             Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
-            the given indices, or all when not given. `every_n_layers` above 1 in the call that switches it on comes
-            first. The decoder of pre-training, which sees most tokens, is always recomputed.
+            the given indices, or by default all. If the call that switches it on has `every_n_layers` above 1, that
+            call chooses the layers. All layers of the pre-training decoder are recomputed: it has the most tokens.
         require_even_token_frames (`bool`, defaults to `False`):
             Whether [`VideoViTBackbone`] refuses an odd number of token frames, as STMixer does.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
-            Stages whose feature maps [`VideoViTBackbone`] returns, of `"stem"`, `"stage1"`, ...; the last by default.
+            Stages (`"stem"`, `"stage1"`, ...) whose feature maps [`VideoViTBackbone`] returns; by default the last.
 
     Raises:
-        ValueError: for values that contradict each other or do not exist, named in the message.
+        ValueError: for values that do not exist or contradict each other. The message names them.
     """
 
     model_type = "videovit"
@@ -166,7 +165,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     decoder_num_attention_heads: int = 6
     decoder_intermediate_size: int = 1536
     mask_ratio: float = 0.9
-    decoder_mask_ratio: float | int = 0.0
     norm_pix_loss: bool = True
     image_mean: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_MEAN)
     image_std: list[float] | tuple[float, ...] = tuple(IMAGENET_DEFAULT_STD)
@@ -182,13 +180,15 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         self.set_output_features_output_indices(
             out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
         )
+        # Saved configurations may hold this option, which no model reads.
+        kwargs.pop("decoder_mask_ratio", None)
         super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """
-        As in Transformers, which reads folders by it. Folders exist that leave the norm to the class they name. The
-        configuration of an encoder inside another model's goes to the constructor: that encoder is a bare one.
+        Read a saved configuration, as in Transformers. If it does not set `use_final_norm`, the class that it names
+        decides. The configuration of an encoder inside another model does not pass through here: it has no such class.
         """
         normalising = (["VideoViTForPreTraining"], ["VideoViTBackbone"])
         if config_dict.get("use_final_norm") is None and config_dict.get("architectures") in normalising:
@@ -197,7 +197,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     @property
     def patch_shape(self) -> tuple[int, int, int]:
-        """Frames, rows and columns of pixels in a patch."""
+        """Number of frames, rows and columns in a patch."""
         return (self.tubelet_size, *_pair(self.patch_size))
 
     @property
@@ -211,20 +211,20 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         return self.token_grid_of(self.num_frames, *self.image_shape)
 
     def token_grid_of(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels; what fills no patch is dropped."""
+        """Token grid (t, h, w) of `num_frames` frames of `height` x `width` pixels. It holds whole patches alone."""
         t, h, w = (size // patch for size, patch in zip((num_frames, height, width), self.patch_shape, strict=True))
         return t, h, w
 
     @property
     def recomputed_layers(self) -> list[int]:
-        """Indices of the layers that gradient checkpointing recomputes, where it is switched on."""
+        """Indices of the layers that gradient checkpointing recomputes."""
         layers = self.gradient_checkpointing_layers
         if isinstance(layers, list):
             return layers
         return list(range(self.num_hidden_layers if layers is None else layers))
 
     def with_final_norm(self) -> "VideoViTConfig":
-        """This configuration if it decides on the final norm, otherwise a copy that has one: others may share it."""
+        """This configuration if it sets `use_final_norm`; otherwise a copy that does, as models may share this one."""
         if self.use_final_norm is not None:
             return self
         config = copy.deepcopy(self)
@@ -232,7 +232,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         return config
 
     def check_decoder(self) -> None:
-        """Raise `ValueError` for sizes that no decoder of pre-training can have; other models do not read them."""
+        """Raise `ValueError` for sizes that a pre-training decoder cannot have. Other models do not read them."""
         for name in ("decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"):
             self._check_minimum(name, 1)
         self._check_minimum("decoder_num_hidden_layers", 0)
@@ -249,7 +249,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         return size // heads
 
     def validate_architecture(self):
-        """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
+        """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
         _check_finite(vars(self))
         positive = [
             "num_channels",
@@ -285,15 +285,13 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
-        if self.decoder_mask_ratio not in (0, 0.25, 0.5, 0.75):
-            raise ValueError(f"`decoder_mask_ratio` must be 0, 0.25, 0.5 or 0.75, got {self.decoder_mask_ratio}.")
         for name in ("num_hidden_layers", "num_labels"):
             self._check_minimum(name, 0)
         recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
         if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
             raise ValueError(
-                f"`gradient_checkpointing_layers` must be a number from 1 to {self.num_hidden_layers}, the layers "
-                f"there are, or a list of their indices from 0, got {chosen}; for none of them, leave gradient "
+                f"`gradient_checkpointing_layers` must be a number of layers from 1 to {self.num_hidden_layers}, or a "
+                f"list of their indices, which start at 0, got {chosen}. To recompute none of them, leave gradient "
                 "checkpointing off."
             )
         for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
@@ -310,7 +308,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
 
 def _check_finite(values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):

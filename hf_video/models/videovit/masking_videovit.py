@@ -1,4 +1,4 @@
-"""Masks of VideoViT's pre-training: drawing, checking and applying them."""
+"""Masks of VideoViT's pre-training: how to draw, check and apply them."""
 
 import torch
 
@@ -33,16 +33,22 @@ def check_mask(mask: torch.Tensor, name: str, batch_size: int, num_patches: int)
 
 
 def tube_mask(
-    batch_size: int, grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator | None = None
+    batch_size: int,
+    grid: tuple[int, int, int],
+    mask_ratio: float,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
 ) -> torch.Tensor:
     """
-    Masks that hide the same patches in every token frame (VideoMAE, `TubeMaskingGenerator`; arXiv 2203.12602, 3.3).
+    Draw masks that hide the same patches in every token frame (VideoMAE, `TubeMaskingGenerator`; arXiv 2203.12602,
+    section 3.3).
 
     Args:
-        batch_size: number of clips, each with a draw of its own.
+        batch_size: number of clips. Each has a mask of its own.
         grid: token grid (t, h, w).
-        mask_ratio: share of the patches of a frame to hide; their number is rounded down.
-        generator: source of the draws.
+        mask_ratio: share of the patches of a frame to hide. Their number is rounded down.
+        generator: source of random numbers, on `device`.
+        device: device of the masks.
 
     Returns:
         `(batch_size, t * h * w)`, bool, true = hidden, with `t * int(mask_ratio * h * w)` true entries in every row.
@@ -56,7 +62,7 @@ def tube_mask(
         raise ValueError(
             f"`mask_ratio`={mask_ratio} hides {num_masked} of {h * w} patches of a frame: hide some, and leave some."
         )
-    order = torch.rand(batch_size, h * w, generator=generator).argsort(dim=1)
+    order = torch.rand(batch_size, h * w, generator=generator, device=device).argsort(dim=1)
     return (order.argsort(dim=1) < num_masked).repeat(1, t)
 
 
@@ -64,14 +70,14 @@ def running_cell_mask(
     batch_size: int, grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """
-    Masks that drop the same cells of every 2 x 2 square, moved on by one cell in every token frame (VideoMAE V2,
-    `RunningCellMaskingGenerator`; arXiv 2303.16727, section 3.2).
+    Draw masks that drop the same cells of every 2 x 2 square of patches. From one token frame to the next they move on
+    by one cell (VideoMAE V2, `RunningCellMaskingGenerator`; arXiv 2303.16727, section 3.2).
 
     Args:
-        batch_size: number of clips, each with a starting cell of its own.
+        batch_size: number of clips. Each has a starting cell of its own.
         grid: token grid (t, h, w), h and w even.
         mask_ratio: share of the patches to drop: 0.25, 0.5 or 0.75.
-        generator: source of the draws.
+        generator: source of random numbers.
 
     Returns:
         `(batch_size, t * h * w)`, bool, true = dropped by the decoder.
@@ -81,7 +87,7 @@ def running_cell_mask(
     """
     t, h, w = grid
     if mask_ratio not in (0.25, 0.5, 0.75):
-        raise ValueError(f"`mask_ratio` must be 0.25, 0.5 or 0.75, the shares a square of four has, got {mask_ratio}.")
+        raise ValueError(f"`mask_ratio` must be 0.25, 0.5 or 0.75, a share of four cells, got {mask_ratio}.")
     if h % 2 or w % 2:
         raise ValueError(f"Squares of 2 x 2 patches need an even grid, got {h} x {w} patches.")
     phase = torch.randint(4, (batch_size, 1, 1), generator=generator)

@@ -8,10 +8,13 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -21,17 +24,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
-from .loss_videovit import classification_loss
-from .masking_videovit import check_mask, select_tokens
-from .patches_videovit import VideoViTPatchEmbeddings, patchify
-from .position_embeddings_videovit import (
-    RotaryEmbedding,
-    TokenGrid,
-    VideoViTPositionEmbeddings,
-    VideoViTRotaryEmbedding,
-    rotate,
-)
+from .masking_videovit import check_mask, select_tokens, tube_mask
 from .views_videovit import average_views, flatten_views
+
+TokenGrid = tuple[int, int, int]
+RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
@@ -44,20 +41,75 @@ class VideoViTForPreTrainingOutput(ModelOutput):
             Mean squared error over the patches to reconstruct.
         logits (`torch.FloatTensor` of shape `(batch_size, num_predicted, tubelet_size * patch_height * patch_width *
             num_channels)`):
-            Predicted patches, pixels in the order frame, row, column, channel. Predicted are the masked patches in
-            raster order or, with a decoder mask, all patches that the decoder keeps.
+            Predicted patches in raster order; the values of a patch are in the order frame, row, column, channel. The
+            decoder predicts the masked patches or, with a decoder mask, all patches that this mask keeps.
+        mask (`torch.FloatTensor` of shape `(batch_size, num_patches)`):
+            The mask that was used: 1 for patches hidden from the encoder, 0 for visible ones.
         hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
-            Of the encoder.
+            Hidden states and attention weights of the encoder.
     """
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
+def patchify(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int], axes: str) -> torch.Tensor:
+    """
+    Cut videos into patches. Frames and pixels that fill no patch are dropped.
+
+    Args:
+        pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+        patch_shape: frames, rows and columns of a patch.
+        axes: the axes of the result for `einops.rearrange`: batch `b`, token grid `t h w`, patch `dt dh dw` and
+            channels `c`.
+
+    Returns:
+        The same values with these axes.
+    """
+    for dim, size in zip((1, 3, 4), patch_shape, strict=True):
+        pixel_values = pixel_values.narrow(dim, 0, pixel_values.shape[dim] // size * size)
+    dt, dh, dw = patch_shape
+    return rearrange(pixel_values, f"b (t dt) c (h dh) (w dw) -> {axes}", dt=dt, dh=dh, dw=dw)
+
+
+class VideoViTPatchEmbeddings(nn.Module):
+    """
+    Turns patches into tokens by one linear layer. It computes what the original's `Conv3d` does, whose stride is its
+    kernel's size.
+    """
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__()
+        self.config = config
+        self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
+
+    def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
+        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape."""
+        if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
+            raise ValueError(
+                f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
+                f"width), got {tuple(pixel_values.shape)}."
+            )
+        num_frames, _, height, width = pixel_values.shape[1:]
+        grid = self.config.token_grid_of(num_frames, height, width)
+        if min(grid) < 1:
+            raise ValueError(
+                f"{num_frames} frames of {height} x {width} pixels hold no patch of {self.config.patch_shape} (frames,"
+                " height, width)."
+            )
+        return grid
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Tokens `(batch_size, t * h * w, hidden_size)`."""
+        self.grid_of(pixel_values)  # raises for a shape that does not fit
+        return self.projection(patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)"))
+
+
 class VideoViTEmbeddings(nn.Module):
-    """Patch tokens behind an optional class token, with positions added where they are a table."""
+    """Turns patches into tokens, adds the table of positions if there is one, and puts a class token in front."""
 
     def __init__(self, config: VideoViTConfig):
         super().__init__()
@@ -92,6 +144,134 @@ class VideoViTEmbeddings(nn.Module):
         return self.dropout(tokens)
 
 
+def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
+    """
+    Table `(1, num_positions, hidden_size)` with sines on even and cosines on odd channels. It is float32, rounded from
+    double precision (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
+    """
+    channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
+    wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
+    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] / wavelengths
+    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+    return table.float()[None]
+
+
+def resize_positions(positions: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
+    """
+    Resize a table of positions `(1, t * h * w, hidden_size)` from one token grid to another: every temporal slice by
+    bicubic interpolation (without antialiasing, corners not aligned), then linearly over time.
+    """
+    dtype = torch.promote_types(positions.dtype, torch.float32)
+    table = rearrange(positions.to(dtype), "1 (t h w) c -> t c h w", t=old_grid[0], h=old_grid[1])
+    if new_grid[1:] != old_grid[1:]:
+        table = F.interpolate(table, size=new_grid[1:], mode="bicubic", align_corners=False)
+    if new_grid[0] != old_grid[0]:
+        table = F.interpolate(rearrange(table, "t c h w -> (h w) c t"), size=new_grid[0], mode="linear")
+        table = rearrange(table, "(h w) c t -> t c h w", h=new_grid[1])
+    return rearrange(table, "t c h w -> 1 (t h w) c").to(positions.dtype)
+
+
+class VideoViTPositionEmbeddings(nn.Module):
+    """
+    A table with one row per token, which is added to the tokens. A learned table is a parameter; it also has a row for
+    the class token. A sinusoidal table is a float32 buffer that is not saved: the configuration tells how to build it.
+    """
+
+    def __init__(self, config: VideoViTConfig, hidden_size: int, learned: bool):
+        super().__init__()
+        self.config = config
+        self.hidden_size = hidden_size
+        self.num_prefix_tokens = int(learned and config.use_class_token)
+        self.grid = config.token_grid
+        if learned:
+            num_positions = self.num_prefix_tokens + math.prod(self.grid)
+            self.weight = nn.Parameter(torch.empty(1, num_positions, hidden_size))
+        else:
+            self.register_buffer("weight", self.sinusoidal_table(), persistent=False)
+
+    def sinusoidal_table(self) -> torch.Tensor:
+        """The table for the configured input size, resized from `position_embedding_grid` if it is set."""
+        t, h, w = self.config.position_embedding_grid or self.grid
+        table = sinusoidal_positions(t * h * w, self.hidden_size)
+        return self.resize(table, (t, h, w), self.grid)
+
+    def forward(self, grid: TokenGrid, interpolate_pos_encoding: bool = True) -> torch.Tensor:
+        """Positions `(1, num_prefix_tokens + t * h * w, hidden_size)` for a token grid; see `resize`."""
+        # A sinusoidal table is resized in float32 whatever the model's dtype, as the originals do.
+        table: torch.Tensor = self.weight
+        if not isinstance(table, nn.Parameter):
+            table = table.float()
+        elif self.config.detach_position_embeddings:
+            table = table.detach()
+        if grid != self.grid and not interpolate_pos_encoding:
+            raise ValueError(
+                f"The input has a token grid (t, h, w) of {grid}, the positions one of {self.grid}: pass "
+                f"`interpolate_pos_encoding=True`, resize the input, or call `set_input_size`."
+            )
+        return self.resize(table, self.grid, grid)
+
+    def resize(self, table: torch.Tensor, old_grid: TokenGrid, new_grid: TokenGrid) -> torch.Tensor:
+        """Turn a table for one token grid into one for another, as `position_embedding_resize` says."""
+        mode = self.config.position_embedding_resize
+        if new_grid == old_grid or (mode == "token_count" and math.prod(new_grid) == math.prod(old_grid)):
+            return table
+        if mode == "rebuild":
+            return sinusoidal_positions(math.prod(new_grid), self.hidden_size).to(table)
+        if mode == "token_count" and new_grid[0] != old_grid[0]:
+            raise ValueError(
+                f"This model resizes positions over space only (position_embedding_resize='token_count'): the input "
+                f"has {new_grid[0]} token frames, expected {old_grid[0]}."
+            )
+        prefix, positions = table.split([self.num_prefix_tokens, math.prod(old_grid)], dim=1)
+        return torch.cat([prefix, resize_positions(positions, old_grid, new_grid)], dim=1)
+
+    @torch.no_grad()
+    def set_grid(self, grid: TokenGrid) -> None:
+        """Resize the table to the token grid of a configuration that has just changed."""
+        if isinstance(self.weight, nn.Parameter):
+            table = self.resize(self.weight, self.grid, grid).clone()
+            self.grid, self.weight = grid, nn.Parameter(table, requires_grad=self.weight.requires_grad)
+        else:
+            self.grid = grid
+            self.weight = self.sinusoidal_table().to(self.weight.device)
+
+
+class VideoViTRotaryEmbedding(nn.Module):
+    """
+    Axial rotary positions. Time, rows and columns each have a share of a head's channels, which are rotated by the
+    token's coordinate along that axis (RoFormer, https://arxiv.org/abs/2104.09864, along three axes).
+    """
+
+    def __init__(self, config: VideoViTConfig, head_dim: int):
+        super().__init__()
+        pairs = head_dim // 2
+        self.pairs_of_axis = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
+        self.theta = config.rope_theta
+
+    @torch.no_grad()
+    def forward(self, grid: TokenGrid, device: torch.device) -> torch.Tensor:
+        """Angles in radians, `(1, t * h * w, head_dim // 2)`, float32."""
+        axes = [torch.arange(size, device=device, dtype=torch.float32) for size in grid]
+        angles = []
+        for positions, pairs in zip(torch.meshgrid(*axes, indexing="ij"), self.pairs_of_axis, strict=True):
+            frequencies = self.theta ** -(torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+            angles.append(positions.flatten()[:, None] * frequencies)
+        return torch.cat(angles, dim=-1)[None]
+
+
+def rotate(states: torch.Tensor, rotary: RotaryEmbedding) -> torch.Tensor:
+    """Rotate the channel pairs (i, i + head_dim / 2) of `(batch_size, heads, sequence_length, head_dim)`."""
+    cos, sin = rotary
+    first, second = states.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(states.dtype)
+
+
+def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
+    """A norm over `size` channels, of the configured type."""
+    norm = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
+    return norm(size, eps=config.layer_norm_eps if eps is None else eps)
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -109,19 +289,12 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def make_norm(config: VideoViTConfig, size: int, eps: float | None = None) -> nn.Module:
-    """The configuration's norm over `size` channels."""
-    norm = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
-    return norm(size, eps=config.layer_norm_eps if eps is None else eps)
-
-
 class VideoViTAttention(nn.Module):
     """
-    Multi-head self-attention with one fused projection (rows: all queries, all keys, all values). Queries and values
-    have a bias, together in `qv_bias`; keys have one where the configuration says so. There is no mask: all clips of a
-    batch have as many tokens.
+    Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
+    biases of queries and values. There is no attention mask: all clips of a batch have the same number of tokens.
 
-    Cosine attention is VideoMAE V2's: cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
+    In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
 
     def __init__(self, config: VideoViTConfig, hidden_size: int, num_attention_heads: int, head_dim: int):
@@ -190,7 +363,7 @@ class VideoViTMLP(nn.Module):
 
 
 class VideoViTDropPath(nn.Module):
-    """Stochastic depth: in training, leaves out a residual branch for some clips (https://arxiv.org/abs/1603.09382)."""
+    """Stochastic depth (https://arxiv.org/abs/1603.09382): in training, some clips skip a residual branch."""
 
     def __init__(self, drop_prob: float):
         super().__init__()
@@ -208,7 +381,7 @@ class VideoViTDropPath(nn.Module):
 
 
 class VideoViTLayer(GradientCheckpointingLayer):
-    """Pre-norm transformer block; layer scale on both branches where the configuration has it."""
+    """Pre-norm transformer block. If the configuration has layer scale, both residual branches are scaled."""
 
     def __init__(
         self,
@@ -248,7 +421,7 @@ class VideoViTLayer(GradientCheckpointingLayer):
 
 
 def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.ModuleList:
-    """`num_layers` blocks whose drop path grows linearly from 0 to the configured rate."""
+    """A list of `num_layers` blocks. Their rate of drop path grows linearly from 0 to the configured one."""
     rates = [config.drop_path_rate * i / max(num_layers - 1, 1) for i in range(num_layers)]
     return nn.ModuleList([VideoViTLayer(config, drop_path_rate=rate, **sizes) for rate in rates])
 
@@ -302,7 +475,7 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             init.trunc_normal_(module.mask_token, std=std)
 
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""
         super()._set_gradient_checkpointing(enable, **kwargs)
         if enable and kwargs.get("every_n_layers", 1) == 1:
             for number, layer in enumerate(self.base_model.layers):
@@ -310,16 +483,16 @@ class VideoViTPreTrainedModel(PreTrainedModel):
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
-        Bake another input size into the model: the configuration takes it and positions are resized once, with the
-        results that `interpolate_pos_encoding` gives at run time.
+        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
+        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
 
         Args:
-            image_size: height and width in pixels; unchanged when not given.
-            num_frames: number of frames; unchanged when not given.
+            image_size: height and width in pixels; unchanged by default.
+            num_frames: number of frames; unchanged by default.
 
         Raises:
             ValueError: if the new size holds no patch, or the positions of this model cannot be resized to it. The
-                model is then as it was.
+                model stays unchanged.
         """
         config, old_grid = self.config, self.config.token_grid
         new_size: dict[str, Any] = {
@@ -338,7 +511,10 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             module.set_grid(grid)
 
     def layer_groups(self) -> list[nn.Module]:
-        """The modules with a depth, from the input on; all other parameters are as deep as the head."""
+        """
+        The embeddings and the layers in their order, for learning rates that decay with depth. All other parameters
+        count as part of the head.
+        """
         return [self.base_model.embeddings, *self.base_model.layers]
 
 
@@ -382,12 +558,13 @@ class VideoViTModel(VideoViTPreTrainedModel):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`, tokens in
-            the order time, row, column behind the class token; `hidden_states` are those before the final norm.
+            [`BaseModelOutput`]. `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`: the class token
+            if there is one, then the patches in the order time, row, column. `hidden_states` are those before the
+            final norm.
 
         Raises:
-            ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
-                or with unequal counts, or another size where the positions cannot follow.
+            ValueError: for an input of another rank or number of channels, or smaller than a patch; for masks of
+                another shape or with unequal counts; for an input size that the positions cannot be resized to.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
@@ -404,7 +581,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
             angles = self.rotary_embedding(grid, hidden_states.device)
             if bool_masked_pos is not None:
                 angles = select_tokens(angles, ~bool_masked_pos)
-            # The class token has no place in the grid: an angle of zero leaves it as it is.
+            # The class token has no place in the grid: an angle of zero does not rotate it.
             angles = F.pad(angles, (0, 0, int(self.config.use_class_token), 0))[:, None]
             rotary = angles.cos(), angles.sin()
         for layer in self.layers:
@@ -414,8 +591,36 @@ class VideoViTModel(VideoViTPreTrainedModel):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
+    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
+        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
+            `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
+
+
 class VideoViTClassifier(VideoViTPreTrainedModel):
-    """What the video and the image classifier share: pooling, head and loss."""
+    """Base class of the video and the image classifier, with pooling, head and loss."""
 
     def __init__(self, config: VideoViTConfig):
         if config.architectures == ["VideoViTForPreTraining"]:
@@ -433,7 +638,7 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
         self.post_init()
 
     def pool(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Pooled features `(batch_size, hidden_size)` of tokens `(batch_size, sequence_length, hidden_size)`."""
+        """Turn tokens `(batch_size, sequence_length, hidden_size)` into features `(batch_size, hidden_size)`."""
         if self.fc_norm is None:
             return tokens[:, 0]
         return self.fc_norm(tokens[:, int(self.config.use_class_token) :].mean(dim=1))
@@ -451,7 +656,7 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
 
 
 class VideoViTForVideoClassification(VideoViTClassifier):
-    """VideoViT with a linear classifier on the pooled feature; with `num_labels=0` that feature is the output."""
+    """VideoViT with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     @can_return_tuple
     def forward(
@@ -463,11 +668,12 @@ class VideoViTForVideoClassification(VideoViTClassifier):
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames; `(batch_size, num_views, ...)` for several clips and crops, see `average_views`.
+                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
+                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                decides, or the labels' dtype the first time.
+                says which; if it is not set, the first labels decide by their dtype.
             interpolate_pos_encoding (`bool`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured.
 
@@ -478,7 +684,9 @@ class VideoViTForVideoClassification(VideoViTClassifier):
 
 
 class VideoViTForImageClassification(VideoViTClassifier):
-    """VideoViT on single images: a clip of one frame, for a configuration with `num_frames=1` and `tubelet_size=1`."""
+    """
+    VideoViT for single images, each a clip of one frame. The configuration needs `num_frames=1` and `tubelet_size=1`.
+    """
 
     def __init__(self, config: VideoViTConfig):
         if config.tubelet_size != 1:
@@ -512,7 +720,10 @@ class VideoViTForImageClassification(VideoViTClassifier):
 
 
 class VideoViTDecoder(nn.Module):
-    """The narrow transformer that reconstructs patches; its positions are sinusoidal unless the encoder's are RoPE."""
+    """
+    The narrow transformer that reconstructs patches. Its positions are RoPE or none if the encoder's are, otherwise
+    sinusoidal.
+    """
 
     def __init__(self, config: VideoViTConfig):
         super().__init__()
@@ -544,8 +755,17 @@ class VideoViTDecoder(nn.Module):
         grid: TokenGrid,
     ) -> torch.Tensor:
         """
-        Predict the pixels of the patches in `predicted` from the tokens of those in `visible` (both `(batch_size,
-        num_patches)`): `(batch_size, num_predicted, pixels of a patch)`.
+        Predict the pixels of hidden patches from the tokens of visible ones.
+
+        Args:
+            visible_tokens: `(batch_size, num_visible, decoder_hidden_size)`.
+            mask_token: `(1, 1, decoder_hidden_size)`, stands in for every patch to predict.
+            visible: `(batch_size, num_patches)`, bool, true for the patches of `visible_tokens`.
+            predicted: `(batch_size, num_patches)`, bool, true for the patches to predict.
+            grid: token grid (t, h, w).
+
+        Returns:
+            `(batch_size, num_predicted, tubelet_size * patch_height * patch_width * num_channels)`.
         """
         num_predicted = int(predicted[0].sum())
         mask_tokens = mask_token.to(visible_tokens).expand(visible_tokens.shape[0], num_predicted, -1)
@@ -564,19 +784,20 @@ class VideoViTDecoder(nn.Module):
 
 
 def in_decoder_order(positions: torch.Tensor, visible: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
-    """Positions of the decoder's sequence: those of the visible patches, then those of the predicted ones."""
+    """The positions of the visible patches, then those of the predicted ones, as the decoder's sequence has them."""
     return torch.cat([select_tokens(positions, visible), select_tokens(positions, predicted)], dim=1)
 
 
 class VideoViTForPreTraining(VideoViTPreTrainedModel):
     """
-    Masked autoencoder (VideoMAE, https://arxiv.org/abs/2203.12602): the encoder sees few patches, a small decoder
-    reconstructs the others. With a decoder mask it is VideoMAE V2's dual masking (https://arxiv.org/abs/2303.16727).
+    Masked autoencoder (VideoMAE, https://arxiv.org/abs/2203.12602). The encoder sees few patches, and a small decoder
+    reconstructs the others. A decoder mask makes it the dual masking of VideoMAE V2
+    (https://arxiv.org/abs/2303.16727).
     """
 
-    # How many tokens the encoder sees is known from the masks' values alone.
+    # The number of tokens depends on the values of the masks, which a compiler does not know.
     _can_compile_fullgraph = False
-    # For Trainer: the loss is the mean of a call.
+    # Tells `Trainer` that the loss is the mean over the call's own batch.
     accepts_loss_kwargs = False
 
     def __init__(self, config: VideoViTConfig):
@@ -599,16 +820,16 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     @torch.no_grad()
     def reconstruction_targets(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """
-        The pixels of every patch, `(batch_size, num_patches, frames * rows * columns * channels)`, in [0, 1] or, with
-        `norm_pix_loss`, standardised per patch and channel (unbiased deviation + 1e-6).
+        The pixels of every patch, `(batch_size, num_patches, tubelet_size * patch_height * patch_width *
+        num_channels)`. They are in [0, 1] or, with `norm_pix_loss`, standardised per patch and channel (divided by the
+        unbiased standard deviation + 1e-6).
         """
         pixel_values = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
         mean, std = (
             torch.tensor(values, dtype=torch.float32).to(pixel_values)[:, None, None]
             for values in (self.config.image_mean, self.config.image_std)
         )
-        patches = patchify(pixel_values * std + mean, self.config.patch_shape)
-        patches = patches.permute(0, 5, 6, 7, 2, 3, 4, 1).flatten(4, 6).flatten(1, 3)
+        patches = patchify(pixel_values * std + mean, self.config.patch_shape, "b (t h w) (dt dh dw) c")
         if self.config.norm_pix_loss:
             deviation, average = torch.std_mean(patches, dim=2, keepdim=True)
             patches = (patches - average) / (deviation + 1e-6)
@@ -618,7 +839,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     def forward(
         self,
         pixel_values: torch.Tensor,
-        bool_masked_pos: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None = None,
         bool_decoder_masked_pos: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoViTForPreTrainingOutput:
@@ -626,11 +847,12 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Frames normalised with `config.image_mean` and `config.image_std`.
-            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`):
-                True for patches hidden from the encoder, as many in every clip.
+            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
+                True for patches that are hidden from the encoder, as many in every clip. By default `tube_mask` draws
+                a mask with `config.mask_ratio` for every clip.
             bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
-                True for patches dropped by the decoder, as many in every clip. It predicts all the others, also those
-                the encoder sees, which the loss leaves out. Without it exactly the hidden patches are predicted.
+                True for patches that the decoder drops, as many in every clip. It predicts all others, also visible
+                ones, which do not count in the loss. By default it predicts exactly the hidden patches.
             interpolate_pos_encoding (`bool`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured.
 
@@ -639,9 +861,12 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
 
         Raises:
             ValueError: for masks of another shape or dtype, with unequal counts in a batch, or that leave nothing to
-                encode or to predict.
+                encode or to predict; for a `config.mask_ratio` that does so.
         """
         grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
+        if bool_masked_pos is None:
+            batch_size, ratio = pixel_values.shape[0], self.config.mask_ratio
+            bool_masked_pos = tube_mask(batch_size, grid, ratio, device=pixel_values.device)
         check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
         predicted = bool_masked_pos
         if bool_decoder_masked_pos is not None:
@@ -653,12 +878,13 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
         visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
         logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
         targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
-        # The loss is float32 at least, whatever the dtype or autocast: its changes are small.
+        # At least float32, whatever the model's dtype or autocast: from step to step the loss changes little.
         error = (logits.to(targets.dtype) - targets).square().mean(dim=-1, keepdim=True)
         counted = select_tokens(bool_masked_pos[..., None], predicted)
         return VideoViTForPreTrainingOutput(
             loss=error[counted].mean(),
             logits=logits,
+            mask=bool_masked_pos.to(logits.dtype),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -666,7 +892,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
 
 class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
     """
-    Feature maps for detection and other dense tasks. STMixer's backbone gives its last map four times:
+    VideoViT that returns feature maps, for detection and other dense tasks. STMixer takes the last map four times:
     `list(outputs.feature_maps) * 4`.
     """
 
@@ -688,11 +914,11 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,
+            [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,
             hidden_size, t, h, w)`, after the final norm.
 
         Raises:
-            ValueError: for an odd number of token frames where `config.require_even_token_frames` is set.
+            ValueError: for an odd number of token frames if `config.require_even_token_frames` is set.
         """
         grid = self.videovit.embeddings.patch_embeddings.grid_of(pixel_values)
         if self.config.require_even_token_frames and grid[0] % 2:
@@ -706,7 +932,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
                 if self.videovit.layernorm is not None:
                     hidden_states = self.videovit.layernorm(hidden_states)
                 patch_tokens = hidden_states[:, int(self.config.use_class_token) :]
-                feature_maps.append(patch_tokens.mT.unflatten(-1, grid))
+                feature_maps.append(rearrange(patch_tokens, "b (t h w) c -> b c t h w", t=grid[0], h=grid[1]))
         return BackboneOutput(
             feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

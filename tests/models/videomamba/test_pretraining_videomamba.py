@@ -16,8 +16,7 @@ from transformers import (
 )
 
 from hf_video import VideoMambaForPreTraining
-from hf_video.models.videomamba.masking_videomamba import draw_mask
-from hf_video.models.videomamba.teacher_videomamba import VideoMambaTeacher
+from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher, draw_mask
 
 from .videomamba_testing import make, random_clips, tiny_config
 
@@ -77,7 +76,7 @@ def test_features_of_any_length_are_aligned_by_a_loss_between_numbers(loss, of_d
     model.set_teacher(clip_teacher())
     clips, mask = random_clips(model.config), draw_mask(torch.ones(2, 4, 16), 0.5)
     outputs = model(clips, mask)
-    features, _ = model._teacher[0](clips, model.config, 1)
+    features, _ = model.teacher(clips, model.config, 1)
     targets = features[:, 0][F.pad(~mask, (1, 0), value=True)].unflatten(0, (2, -1))[:, None]
     for lengths in (outputs.logits.norm(dim=-1), targets.norm(dim=-1)):
         assert (lengths - 1).abs().min() > 0.1
@@ -146,13 +145,14 @@ def test_a_teacher_stands_in_for_labels_and_is_neither_trained_nor_saved(tmp_pat
     clips = random_clips(model.config)
     outputs = model(clips)
     visible = F.pad(outputs.mask == 0, (1, 0), value=True)
-    targets, _ = model._teacher[0](clips, model.config, 1)
+    targets, _ = model.teacher(clips, model.config, 1)
     labels = targets[:, 0][visible].unflatten(0, (2, -1))[:, None]
     again = model(clips, outputs.mask.bool(), labels)
     torch.testing.assert_close(outputs.loss, again.loss)
     torch.testing.assert_close(model(clips, outputs.mask.bool()).loss, again.loss)
     outputs.loss.backward()
-    assert not any(parameter.grad is not None for parameter in model._teacher[0].parameters())
+    for module in (model.teacher.vision_model, model.teacher.projection):
+        assert not any(parameter.grad is not None for parameter in module.parameters())
     model.save_pretrained(tmp_path / "student")
     loaded = AutoModelForPreTraining.from_pretrained(tmp_path / "student")
     assert loaded.state_dict().keys() == model.state_dict().keys()
@@ -172,7 +172,7 @@ def test_unfit_teachers_are_refused():
     with pytest.raises(ValueError, match="have 12 channels, `config.projection_dim` is 16"):
         model.set_teacher(clip_teacher())
     model.set_teacher(ViTModel(ViTConfig(**VISION), add_pooling_layer=False).eval())
-    model._teacher[0].vision_model.set_attn_implementation("sdpa")
+    model.teacher.vision_model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match='attn_implementation="eager"'):
         model(random_clips(model.config))
     with pytest.raises(ValueError, match="must be a vision transformer of Transformers"):

@@ -26,6 +26,21 @@ def test_running_cells_drop_a_share_of_every_square_and_visit_every_patch(ratio)
     assert (mask.sum(1) == int(4 * ratio)).all(), "over four frames every patch is dropped equally often"
 
 
+def test_without_a_mask_every_clip_has_its_own_draw_of_tubes():
+    model = VideoViTForPreTraining(tiny_config(mask_ratio=0.8)).eval()
+    clips = random_clips(model.config, 16)
+    torch.manual_seed(0)
+    outputs = model(clips)
+    torch.manual_seed(0)
+    mask = tube_mask(16, model.config.token_grid, 0.8)
+    assert torch.equal(outputs.mask, mask.float())
+    torch.testing.assert_close(outputs.loss, model(clips, bool_masked_pos=mask).loss)
+    assert not torch.equal(model(clips).mask, outputs.mask)
+    assert model(random_clips(model.config, image_size=(48, 16), num_frames=4)).mask.shape == (2, 2 * 6 * 2)
+    with pytest.raises(ValueError, match="hides 0 of 1 patches"):
+        model(random_clips(model.config, image_size=(8, 8)))
+
+
 @pytest.mark.parametrize("tubelet_size", [1, 2, 4])
 @pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned", "rope", "none"])
 def test_any_tubelet_and_any_positions_train(tubelet_size, position_embedding_type):

@@ -1,0 +1,66 @@
+"""
+The loops of the depthwise convolution with SiLU on the CPU, compiled by numba for the machine they run on.
+
+A call does one unit of work: the tokens from `start` up to `end` of one clip. Arrays, all float32 and contiguous but
+for x, whose rows may be apart:
+
+    x, y, and their gradients        (batch, length, blocks * LANES)
+    weight                           (taps, blocks * LANES), the tap of the token itself last
+    bias                             (blocks * LANES)
+    gradients of weight and bias     (parts, taps, blocks * LANES), (parts, blocks * LANES)
+"""
+
+import numpy as np
+
+from hf_video.ops.numba_vectors import LANES, ONE, ZERO, compiled, load, sigmoid, splat, store
+
+
+@compiled
+def convolve(x, weight, bias, reverse, batch, t, lane):
+    """One token before the activation, zeros standing for tokens beyond the ends."""
+    taps, length = weight.shape[0], x.shape[1]
+    result = load(bias, (lane,))
+    for tap in range(taps):
+        distance = taps - 1 - tap
+        source = t + distance if reverse else t - distance
+        if 0 <= source < length:
+            result += load(x, (batch, source, lane)) * load(weight, (tap, lane))
+    return result
+
+
+@compiled
+def conv_forward_unit(x, weight, bias, y, reverse, batch, start, end):
+    """Writes `y`."""
+    for t in range(start, end):
+        for lane in range(0, y.shape[2], LANES):
+            result = convolve(x, weight, bias, reverse, batch, t, lane)
+            store(y, (batch, t, lane), result * sigmoid(result))
+
+
+@compiled
+def conv_backward_unit(x, weight, bias, dy, dx, dweight, dbias, reverse, batch, start, end, part):
+    """Writes `dx`, and adds to its part of the gradients of the weights."""
+    taps, length = weight.shape[0], x.shape[1]
+    # Gradients before the activation, of this token and those that the convolution visits next.
+    recent = np.zeros((taps, dx.shape[2]), np.float32)
+    for i in range(taps - 1 + end - start):
+        t = start - taps + 1 + i if reverse else end + taps - 2 - i
+        if not 0 <= t < length:
+            continue
+        for lane in range(0, dx.shape[2], LANES):
+            result = convolve(x, weight, bias, reverse, batch, t, lane)
+            gate = sigmoid(result)
+            grad = load(dy, (batch, t, lane)) * gate * (ONE + result * (ONE - gate))
+            store(recent, (i % taps, lane), grad)
+            if i < taps - 1:
+                continue
+            store(dbias, (part, lane), load(dbias, (part, lane)) + grad)
+            dvalue = splat(ZERO)
+            for tap in range(taps):
+                distance = taps - 1 - tap
+                source = t + distance if reverse else t - distance
+                if 0 <= source < length:
+                    dtap = load(dweight, (part, tap, lane)) + grad * load(x, (batch, source, lane))
+                    store(dweight, (part, tap, lane), dtap)
+                dvalue += load(recent, ((i - distance) % taps, lane)) * load(weight, (tap, lane))
+            store(dx, (batch, t, lane), dvalue)

@@ -1,0 +1,32 @@
+"""
+The loops of the gate of a mixer on the CPU, compiled by numba for the machine they run on.
+
+A call does one unit of work: the tokens from `start` up to `end` of one clip. All arrays are float32, `(batch, length,
+channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
+"""
+
+from hf_video.ops.numba_vectors import LANES, ONE, compiled, load, sigmoid, store
+
+
+@compiled
+def gate_forward_unit(total, other, gate, gated, has_other, batch, start, end):
+    """Writes `gated`, and over `total` its sum with `other`."""
+    for t in range(start, end):
+        for lane in range(0, gated.shape[2], LANES):
+            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
+            if has_other:
+                value += load(other, (batch, t, lane))
+                store(total, (batch, t, lane), value)
+            store(gated, (batch, t, lane), value * (gating * sigmoid(gating)))
+
+
+@compiled
+def gate_backward_unit(dgated, total, gate, gated, dtotal, dgate, batch, start, end):
+    """Writes `dtotal`, `dgate`, and once more `gated`."""
+    for t in range(start, end):
+        for lane in range(0, gated.shape[2], LANES):
+            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
+            grad, share = load(dgated, (batch, t, lane)), sigmoid(gating)
+            store(gated, (batch, t, lane), value * (gating * share))
+            store(dtotal, (batch, t, lane), grad * (gating * share))
+            store(dgate, (batch, t, lane), grad * value * (share * (ONE + gating * (ONE - share))))

@@ -1,0 +1,146 @@
+"""
+The loops of the `cpu` backend of `selective_scan`, compiled by numba for the machine they run on.
+
+Channels lie in blocks of `LANES`. Time goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a
+unit of work, so that what a chunk needs stays in the nearest caches. A call does one unit: the blocks from
+`first_block` up to `end_block`, all of one group, of one clip. Units are independent and run on threads. Arrays, all
+float32 and contiguous:
+
+    u, delta, y, and their gradients     (batch, length, blocks * LANES)
+    B, C                                 (batch, length, groups, states)
+    gradients of B and C                 (parts, batch, length, groups, states), to be summed over parts
+    rates = A * log2(e)                  (blocks, states, LANES)
+    D, delta_bias                        (blocks * LANES)
+    borders                              (batch, chunks, blocks, states, LANES), the states before each chunk
+    state, gradients of it and of A      (batch, blocks, states, LANES)
+    gradients of D and delta_bias        (batch, blocks * LANES)
+"""
+
+import numpy as np
+
+from hf_video.ops.numba_vectors import LANES, LN_2, ZERO, compiled, exp2, load, sigmoid, softplus, splat, store, total
+
+CHUNK_LENGTH = 64
+
+
+@compiled
+def compute_steps(delta, delta_bias, steps, use_softplus, reverse, batch, lane, start, size):
+    """The time steps of one block and chunk, in the order of the scan."""
+    length, bias = delta.shape[1], load(delta_bias, (lane,))
+    for i in range(size):
+        t = length - 1 - start - i if reverse else start + i
+        step = load(delta, (batch, t, lane)) + bias
+        if use_softplus:
+            step = softplus(step)
+        store(steps, (i, 0), step)
+
+
+@compiled
+def scan_forward_unit(
+    u,
+    delta,
+    rates,
+    B,
+    C,
+    D,
+    delta_bias,
+    state,
+    y,
+    borders,
+    use_softplus,
+    reverse,
+    batch,
+    group,
+    first_block,
+    end_block,
+):
+    """Writes `y`, `borders` unless it has no chunks, and over the initial `state` the last one."""
+    length, num_states = u.shape[1], rates.shape[1]
+    steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
+    for start in range(0, length, CHUNK_LENGTH):
+        size = min(CHUNK_LENGTH, length - start)
+        for block in range(first_block, end_block):
+            lane = block * LANES
+            if borders.shape[1]:
+                borders[batch, start // CHUNK_LENGTH, block] = state[batch, block]
+            compute_steps(delta, delta_bias, steps, use_softplus, reverse, batch, lane, start, size)
+            for i in range(size):
+                t = length - 1 - start - i if reverse else start + i
+                value, step = load(u, (batch, t, lane)), load(steps, (i, 0))
+                scaled = step * value
+                output = load(D, (lane,)) * value
+                for n in range(num_states):
+                    decay = exp2(step * load(rates, (block, n, 0)))
+                    h = decay * load(state, (batch, block, n, 0)) + scaled * B[batch, t, group, n]
+                    store(state, (batch, block, n, 0), h)
+                    output += h * C[batch, t, group, n]
+                store(y, (batch, t, lane), output)
+
+
+@compiled
+def scan_backward_unit(
+    u, delta, rates, B, C, D, delta_bias, borders, dy,
+    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate,
+    use_softplus, reverse, batch, group, part, first_block, end_block,
+):  # fmt: skip
+    """
+    Writes all gradients, over `dstate`, that of the last state, that of the initial one. States are computed once more
+    from the border of each chunk on.
+    """
+    length, num_states = u.shape[1], rates.shape[1]
+    steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
+    decays = np.empty((CHUNK_LENGTH, num_states, LANES), np.float32)
+    states = np.empty((CHUNK_LENGTH + 1, num_states, LANES), np.float32)
+    # Gradients of B and C before their sum over lanes.
+    lane_dB = np.empty((CHUNK_LENGTH, num_states, LANES), np.float32)
+    lane_dC = np.empty((CHUNK_LENGTH, num_states, LANES), np.float32)
+    drates[batch, first_block:end_block] = 0
+    dD[batch, first_block * LANES : end_block * LANES] = 0
+    ddelta_bias[batch, first_block * LANES : end_block * LANES] = 0
+
+    for chunk in range((length - 1) // CHUNK_LENGTH, -1, -1):
+        start = chunk * CHUNK_LENGTH
+        size = min(CHUNK_LENGTH, length - start)
+        lane_dB[:size] = 0
+        lane_dC[:size] = 0
+        for block in range(first_block, end_block):
+            lane = block * LANES
+            states[0] = borders[batch, chunk, block]
+            compute_steps(delta, delta_bias, steps, use_softplus, reverse, batch, lane, start, size)
+            for i in range(size):
+                t = length - 1 - start - i if reverse else start + i
+                step = load(steps, (i, 0))
+                scaled = step * load(u, (batch, t, lane))
+                for n in range(num_states):
+                    decay = exp2(step * load(rates, (block, n, 0)))
+                    store(decays, (i, n, 0), decay)
+                    h = decay * load(states, (i, n, 0)) + scaled * B[batch, t, group, n]
+                    store(states, (i + 1, n, 0), h)
+
+            for i in range(size - 1, -1, -1):
+                t = length - 1 - start - i if reverse else start + i
+                value, output_grad, step = load(u, (batch, t, lane)), load(dy, (batch, t, lane)), load(steps, (i, 0))
+                scaled = step * value
+                dscaled, dexponents = splat(ZERO), splat(ZERO)
+                for n in range(num_states):
+                    grad = load(dstate, (batch, block, n, 0)) + output_grad * C[batch, t, group, n]
+                    store(lane_dC, (i, n, 0), load(lane_dC, (i, n, 0)) + output_grad * load(states, (i + 1, n, 0)))
+                    store(lane_dB, (i, n, 0), load(lane_dB, (i, n, 0)) + grad * scaled)
+                    dscaled += grad * B[batch, t, group, n]
+                    faded = grad * load(decays, (i, n, 0))
+                    store(dstate, (batch, block, n, 0), faded)
+                    dexponent = faded * load(states, (i, n, 0))
+                    dexponents += dexponent * load(rates, (block, n, 0))
+                    store(drates, (batch, block, n, 0), load(drates, (batch, block, n, 0)) + dexponent * step)
+                dstep = dexponents * LN_2 + dscaled * value
+                if use_softplus:
+                    dstep *= sigmoid(load(delta, (batch, t, lane)) + load(delta_bias, (lane,)))
+                store(ddelta, (batch, t, lane), dstep)
+                store(du, (batch, t, lane), dscaled * step + load(D, (lane,)) * output_grad)
+                store(ddelta_bias, (batch, lane), load(ddelta_bias, (batch, lane)) + dstep)
+                store(dD, (batch, lane), load(dD, (batch, lane)) + output_grad * value)
+        for i in range(size):
+            t = length - 1 - start - i if reverse else start + i
+            for n in range(num_states):
+                dB[part, batch, t, group, n] = total(load(lane_dB, (i, n, 0)))
+                dC[part, batch, t, group, n] = total(load(lane_dC, (i, n, 0)))

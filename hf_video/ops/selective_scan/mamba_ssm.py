@@ -1,0 +1,167 @@
+"""
+`selective_scan` by the compiled kernels of mamba-ssm (https://github.com/state-spaces/mamba), where there are any.
+
+The kernels know one direction, no initial state, and no gradient of the last state. Their releases differ in what
+they compile and in the arguments of the compiled functions; what they have in common is the autograd function
+`SelectiveScanFn`, which is therefore what is called here.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers.integrations.hub_kernels import get_kernel
+
+from hf_video.ops.operators import RecordedContext, reversed_copy
+
+from .operators import Situation, add_and_gate
+
+KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
+KERNELS_VERSION = 4
+MAX_STATE_SIZE = 256
+INTERFACE = "ops.selective_scan_interface"
+
+
+def selective_scan_mamba_ssm(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
+    *,
+    source: str,
+) -> tuple[torch.Tensor, None]:
+    """Output as `selective_scan` describes it, by the build named `source`; `why_mamba_ssm_cannot` must agree."""
+    delta = delta.to(u.dtype)
+    # Projections that are the same at all times are weights.
+    B, C = (tensor.float() if tensor.ndim == 2 else tensor.to(u.dtype) for tensor in (B, C))
+    z = None if z is None else z.to(u.dtype)
+    D, delta_bias = (None if tensor is None else tensor.float() for tensor in (D, delta_bias))
+    # The kernels have a gate, but nothing to add before it.
+    kernel_gate = z if addend is None else None
+    y = scan_forward(u, delta, A.float(), B, C, D, kernel_gate, delta_bias, delta_softplus, reverse, source)
+    return (y if addend is None else add_and_gate(y, addend, z)), None
+
+
+def why_mamba_ssm_cannot(situation: Situation, source: str) -> str | None:
+    """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
+    if situation.device_type != "cuda":
+        return f"it runs on CUDA, not on {situation.device_type}"
+    if situation.carries_state:
+        return "it neither takes an initial state nor differentiates the last one"
+    if situation.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"it does not know {situation.dtype}"
+    if situation.state_size > MAX_STATE_SIZE:
+        return f"its states are limited to {MAX_STATE_SIZE}, here {situation.state_size}"
+    return probe(source)
+
+
+@functools.cache
+def load_interface(source: str) -> ModuleType:
+    """The module with `SelectiveScanFn`, of the installed package or the Hub; `ImportError` if there is none."""
+    if source == "mamba_ssm":
+        return importlib.import_module(f"mamba_ssm.{INTERFACE}")
+    kernels = get_kernel(source, version=KERNELS_VERSION)
+    return importlib.import_module(f"{kernels.__name__}.{INTERFACE}")
+
+
+@functools.cache
+def probe(source: str, device: str = "cuda") -> str | None:
+    """Why the compiled scan does not answer, or `None` if it does; some releases import well and raise when called."""
+    ones = torch.ones(1, 1, 4, device=device)
+    arguments = (ones, ones, -ones[0, :, :1], ones[:, None], ones[:, None], None, None, None, False, False, source)
+    try:
+        output = scan_forward(*arguments)
+        scan_backward(ones, *arguments)
+    # A foreign build may fail in any way, from a missing symbol to an assertion: each means that it is of no use.
+    except Exception as error:
+        return f"its compiled scan does not answer ({type(error).__name__}: {error})"
+    return None if output.isfinite().all() else "its compiled scan answers with numbers that are not finite"
+
+
+def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
+    """Tensors or `None`: those over time in the order of the scan, weights, of one or two dimensions, as they are."""
+    for tensor in tensors:
+        yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
+
+
+def _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source) -> torch.Tensor:
+    tensors = _in_order((u, delta, A, B, C, D, z, delta_bias), reverse)
+    return load_interface(source).SelectiveScanFn.forward(context, *tensors, delta_softplus)
+
+
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm", mutates_args=())
+def scan_forward(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    source: str,
+) -> torch.Tensor:
+    output = _run(RecordedContext(), u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
+    return reversed_copy(output) if reverse else output.contiguous()
+
+
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm_backward", mutates_args=())
+def scan_backward(
+    grad: torch.Tensor,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    source: str,
+) -> list[torch.Tensor]:
+    """Gradients of the tensors that are there, in their order. The forward is repeated instead of keeping states."""
+    context = RecordedContext()
+    _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
+    grad = reversed_copy(grad) if reverse else grad.contiguous()
+    gradients = _in_order(load_interface(source).SelectiveScanFn.backward(context, grad)[:8], reverse)
+    pairs = zip((u, delta, A, B, C, D, z, delta_bias), gradients, strict=True)
+    return [gradient.to(tensor.dtype).contiguous() for tensor, gradient in pairs if tensor is not None]
+
+
+@scan_forward.register_fake
+def _(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source):
+    return torch.empty_like(u, memory_format=torch.contiguous_format)
+
+
+@scan_backward.register_fake
+def _(grad, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source):
+    tensors = [tensor for tensor in (u, delta, A, B, C, D, z, delta_bias) if tensor is not None]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+
+
+def _save_inputs(ctx, inputs, output):
+    tensors, ctx.options = inputs[:8], inputs[8:]
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx, grad):
+    tensors = ctx.saved_tensors
+    gradients = iter(scan_backward(grad, *tensors, *ctx.options))
+    return (*(None if tensor is None else next(gradients) for tensor in tensors), None, None, None)
+
+
+scan_forward.register_autograd(_differentiate, setup_context=_save_inputs)

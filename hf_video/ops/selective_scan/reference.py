@@ -1,0 +1,127 @@
+"""
+`selective_scan` in plain PyTorch: the specification that every other backend is tested against.
+
+It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it is a loop over time in
+chunks that are recomputed in the backward, so that memory grows with length / chunk. Under `torch.compile` and
+`torch.export` it is PyTorch's `scan` operator, whose graph does not grow with the length.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch._higher_order_ops.scan import scan
+from torch.utils.checkpoint import checkpoint
+
+from .operators import over_time
+
+CHUNK_LENGTH = 16
+
+Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def selective_scan_reference(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    initial_state: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Output and last state as `selective_scan` describes them; `B` and `C` are (batch, groups, state, length), or
+    (channels, state).
+    """
+    dtype = torch.promote_types(u.dtype, torch.float32)
+    inputs, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
+    if delta_bias is not None:
+        steps = steps + delta_bias.to(dtype)[:, None]
+    if delta_softplus:
+        steps = F.softplus(steps)
+    if initial_state is None:
+        initial_state = inputs.new_zeros(u.shape[0], *A.shape)
+
+    # Time comes first from here on: every step is one slice.
+    sequences: Sequences = (
+        steps.movedim(-1, 0),
+        (steps * inputs).movedim(-1, 0),
+        over_time(B.to(dtype), u).movedim(-1, 0),
+        over_time(C.to(dtype), u).movedim(-1, 0),
+    )
+    run = scan_operator if torch.compiler.is_compiling() else scan_in_chunks
+    outputs, last_state = run(sequences, A, initial_state.to(dtype), reverse)
+
+    outputs = outputs.movedim(0, -1)
+    if D is not None:
+        outputs = outputs + D.to(dtype)[:, None] * inputs
+    if addend is not None:
+        outputs = outputs + addend.to(dtype)
+    if z is not None:
+        outputs = outputs * F.silu(z.to(dtype))
+    return outputs.to(u.dtype), last_state
+
+
+def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:
+    """Share (..., groups, state) out over the channels, `num_channels / groups` in a row each."""
+    groups = per_group.shape[-2]
+    return per_group if groups in (1, num_channels) else per_group.repeat_interleave(num_channels // groups, dim=-2)
+
+
+def scan_chunk(
+    sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The recurrence over a few steps.
+
+    Args:
+        sequences: time steps and `steps * u`, both `(time, batch, channels)`, B and C, both `(time, batch, groups,
+            state)`.
+        A: `(channels, state)`.
+        state: `(batch, channels, state)`.
+        reverse: from the last step to the first.
+
+    Returns:
+        Outputs `(time, batch, channels)` and the state after the last step taken.
+    """
+    steps, scaled_inputs, B, C = sequences
+    decays = torch.exp(steps[..., None] * A)
+    updates = scaled_inputs[..., None] * expand_groups(B, A.shape[0])
+    pairs = list(zip(decays.unbind(), updates.unbind(), strict=True))
+    states = []
+    for decay, update in reversed(pairs) if reverse else pairs:
+        state = torch.addcmul(update, decay, state)
+        states.append(state)
+    all_states = torch.stack(states[::-1] if reverse else states)
+    return (all_states * expand_groups(C, A.shape[0])).sum(dim=-1), state
+
+
+def scan_in_chunks(
+    sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    chunks = list(zip(*(sequence.split(CHUNK_LENGTH) for sequence in sequences), strict=True))
+    outputs = []
+    for chunk in reversed(chunks) if reverse else chunks:
+        if torch.is_grad_enabled():
+            output, state = checkpoint(scan_chunk, chunk, A, state, reverse, use_reentrant=False)
+        else:
+            output, state = scan_chunk(chunk, A, state, reverse)
+        outputs.append(output)
+    return torch.cat(outputs[::-1] if reverse else outputs), state
+
+
+def scan_operator(
+    sequences: Sequences, A: torch.Tensor, state: torch.Tensor, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(state: torch.Tensor, slices: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
+        time_step, scaled_input, B, C = slices
+        update = scaled_input[..., None] * expand_groups(B, A.shape[0])
+        state = torch.exp(time_step[..., None] * A) * state + update
+        # The operator wants the state that it carries on to share no memory with what the backward keeps.
+        return state.clone(), (state * expand_groups(C, A.shape[0])).sum(dim=-1)
+
+    last_state, outputs = scan(step, state, sequences, reverse=reverse)
+    return outputs, last_state
