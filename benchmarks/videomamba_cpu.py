@@ -30,17 +30,18 @@ from hf_video import (
     selective_scan,
 )
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
+from hf_video.ops.selective_scan.operators import add_and_gate
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
 
 
-def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, **options):
-    """Mamba's scan in Transformers as a backend; it has one direction, no groups and no initial state."""
+def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend):
+    """Mamba's scan in Transformers as a backend; it has one direction, no groups, no initial state and no addend."""
     sequences = (u, delta, B[:, 0], C[:, 0])
     u, delta, B, C = (tensor.flip(-1) for tensor in sequences) if reverse else sequences
-    output = mamba_selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, **options)
-    return (output.flip(-1) if reverse else output), None
+    output = mamba_selective_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)
+    return add_and_gate(output.flip(-1) if reverse else output, addend, z), None
 
 
 def make_model(family: str, num_frames: int) -> torch.nn.Module:

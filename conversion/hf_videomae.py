@@ -91,7 +91,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
     config = {name: original.get(name, default) for name, default in FIELDS.items()}
-    # `fc_norm` and the decoder's norm have PyTorch's default epsilon whatever the configuration says.
+    # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))

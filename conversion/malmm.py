@@ -113,7 +113,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     weights = {name: tensor for name, tensor in weights.items() if not name.startswith("visual_encoder.")}
     converted = apply_rules(weights, RULES) | ({} if tower is None else tower.weights)
     if model.frame_position_embeddings is None:
-        # The original keeps the table, and adds it only where there is a visual bank.
+        # The original keeps the table, and adds it only if there is a visual bank.
         converted.pop("frame_position_embeddings.weight", None)
     if model.qformer.embeddings.position_embeddings is None:
         # The original keeps this one too, and adds it only without relative positions.

@@ -24,7 +24,7 @@ from hf_video import text_files
 
 
 class ConversionError(ValueError):
-    """The checkpoint or its configuration is not what the source expects; the message says what and what to do."""
+    """The checkpoint or its configuration is not what the source expects; the message says what is wrong."""
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -233,10 +233,10 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
 
 def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """
-    Merge what the original configuration says with what the tensors say.
+    Merge the arguments of the original configuration with those that the tensors show.
 
     Raises:
-        ConversionError: where they contradict each other.
+        ConversionError: if they contradict each other.
     """
     for name, value in found.items():
         given = config.get(name, value)

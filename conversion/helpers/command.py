@@ -118,7 +118,7 @@ def check_output_dir(output_dir: Path) -> None:
 
 
 def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:
-    """Write all of both into `output_dir`, or nothing where that fails."""
+    """Write model and processor into `output_dir`; if that fails, nothing is left there."""
     with new_folder(output_dir) as folder:
         model.save_pretrained(folder)
         processor.save_pretrained(folder)

@@ -88,7 +88,7 @@ def with_language_model(
     width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
     config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
     config.text_config, config.projection_dim = language_model.config, width
-    # Configurations remember the folder that they were read from. A saved model must not tell it to others.
+    # Configurations remember the folder that they were read from. A saved model must not name it.
     config.name_or_path = config.text_config.name_or_path = ""
     if not is_original:
         warnings.warn(

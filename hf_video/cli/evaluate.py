@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .model_loading import add_model_options, load_trained_model
-from .option_types import VIDEO_ROOT_HELP, non_negative_int
+from .command_line import add_flags
+from .model_loading import load_trained_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,30 +19,19 @@ if TYPE_CHECKING:
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    parser = commands.add_parser(
+    return commands.add_parser(
         "evaluate",
         help="measure a trained model on labelled videos",
         description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
         "classes. Probabilities are averaged over the views of a video.",
     )
-    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
-    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
-    add_model_options(parser)
-    parser.add_argument("--split", help="default: test if DATA has it, else validation, else train")
-    parser.add_argument(
-        "--on-error", choices=("error", "skip"), default="error", help="a video that cannot be read; default error"
-    )
-    parser.add_argument(
-        "--num-workers", type=non_negative_int, default=0, metavar="N", help="processes that read videos; default 0"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with the confusion matrix")
-    parser.add_argument("--output", metavar="FILE", help="also write the JSON object to FILE, which must not exist")
-    parser.add_argument(
-        "--predictions",
-        metavar="FILE",
-        help="also write a table of all videos, .csv or .parquet, which must not exist",
-    )
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import EVALUATE
+
+    add_flags(parser, EVALUATE, positional="data")
 
 
 def run(args: argparse.Namespace) -> int:

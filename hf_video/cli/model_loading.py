@@ -1,40 +1,16 @@
-"""The options and the loading of a trained model, shared by the commands that use one."""
+"""Models of the commands: where they are, on which device, and how they are loaded."""
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from .option_types import positive_int
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
-
-DTYPES = ("float32", "bfloat16", "float16")
-
-
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--model`, `--device`, `--dtype` and the options of sampling and batching."""
-    parser.add_argument("--model", required=True, help="a model folder, or the name of one on the Hub")
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="cpu, cuda, cuda:1, mps ...; default auto: an accelerator if there is one",
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help=f"weights and inputs; default {DTYPES[0]}")
-    parser.add_argument(
-        "--batch-size", type=positive_int, default=8, metavar="N", help="videos in one forward pass; default 8"
-    )
-    parser.add_argument(
-        "--num-clips", type=positive_int, metavar="N", help="clips taken from a video; default: as the model was saved"
-    )
-    parser.add_argument(
-        "--num-crops", type=positive_int, metavar="N", help="crops of each clip; default: as the model was saved"
-    )
 
 
 def locate_model(name: str) -> str:
@@ -77,14 +53,14 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_trained_model(
-    model: str, *, device: str = "auto", dtype: str = DTYPES[0], **processor_options: Any
+    model: str, *, device: str = "auto", dtype: str = "float32", **processor_options: Any
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A video classifier in evaluation mode and its processor.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
         device: see `choose_device`.
-        dtype: one of `DTYPES`.
+        dtype: "float32", "bfloat16" or "float16".
         processor_options: override options of the saved processor, except where None.
 
     Raises:
@@ -103,9 +79,9 @@ def load_trained_model(
 
 
 def load_model(
-    options: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
+    values: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """The classifier to train and its processor: of a checkpoint, of `options["model"]`, or from scratch.
+    """The classifier to train and its processor: of a checkpoint, of `values["model"]`, or from scratch.
 
     Raises:
         ValueError, OSError: there is no such model, or an option does not go with it.
@@ -120,25 +96,28 @@ def load_model(
         set_input_size,
     )
 
-    from .run_settings import MODEL_OPTIONS, SCRATCH_ONLY
+    from .settings import RegularizationSettings, ScratchSettings
 
     if checkpoint is not None:
         model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
         return model, load_processor(checkpoint, model.config)
 
-    sampling = {name: options[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
+    sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # Views of the final evaluation; on the way a single one has to do.
-    sampling |= {name: 1 for name in ("num_clips", "num_crops") if options[name] is not None}
-    rates = {name: options[name] for name in MODEL_OPTIONS if options[name] is not None}
-    if options["model"] is not None:
-        if unknown := [name for name in rates if not hasattr(load_config(options["model"]), name)]:
-            raise ValueError(f"{options['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
-        model = load_classifier(options["model"], class_names, problem_type, dtype="float32", **rates)
-        set_input_size(model, image_size=options["image_size"], num_frames=options["num_frames"])
-        size = {} if options["image_size"] is None else input_size(options["image_size"])
-        processor = load_processor(options["model"], model.config, **sampling, **size)
-        check_views(model, *(options[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
+    sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
+    names = [field.name for field in dataclasses.fields(RegularizationSettings)]
+    rates = {name: values[name] for name in names if values[name] is not None}
+    if values["model"] is not None:
+        if unknown := [name for name in rates if not hasattr(load_config(values["model"]), name)]:
+            raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
+        model = load_classifier(values["model"], class_names, problem_type, dtype="float32", **rates)
+        set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
+        size = {} if values["image_size"] is None else input_size(values["image_size"])
+        processor = load_processor(values["model"], model.config, **sampling, **size)
+        check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
+
+    sizes = [field.name for field in dataclasses.fields(ScratchSettings)]
 
     from huggingface_hub.errors import StrictDataclassError
 
@@ -146,14 +125,14 @@ def load_model(
 
     try:
         config = VideoViTConfig(
-            **{name: options[name] for name in ("num_frames", "image_size", *SCRATCH_ONLY)},
+            **{name: values[name] for name in ("num_frames", "image_size", *sizes)},
             **rates,
-            intermediate_size=4 * options["hidden_size"],
+            intermediate_size=4 * values["hidden_size"],
             problem_type=problem_type,
             id2label=dict(enumerate(class_names)),
             label2id={name: index for index, name in enumerate(class_names)},
         )
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    processor = VideoClipProcessor(**sampling, **input_size(options["image_size"]))
+    processor = VideoClipProcessor(**sampling, **input_size(values["image_size"]))
     return VideoViTForVideoClassification(config), processor

@@ -1,150 +1,161 @@
-"""The settings of `hf-video train`: defaults, a recipe, a run that is resumed, and what the command line says."""
-
-from __future__ import annotations
+"""The settings of a training run: defaults, a recipe, `name=value` words, flags, and those of a run to resume."""
 
 import argparse
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from hf_video.files import replace_text
+
+from .command_line import CommandSettings
 from .model_loading import locate_model
 
-DEFAULTS: dict[str, Any] = {
-    "model": None,
-    "num_frames": None,
-    "frame_sampling_rate": None,
-    "sampling_strategy": None,
-    "image_size": None,
-    "patch_size": 16,
-    "tubelet_size": 2,
-    "hidden_size": 192,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 3,
-    "drop_path_rate": None,
-    "classifier_dropout": None,
-    "classifier_init_scale": None,
-    "epochs": 20,
-    "batch_size": 8,
-    "learning_rate": None,
-    "seed": 42,
-    "device": "auto",
-    "num_workers": 0,
-    "validation_fraction": 0.2,
-    "on_error": "error",
-    "video_root": None,
-    "num_clips": None,
-    "num_crops": None,
-}
-# What a model from scratch gets where nothing is said; with --model these follow the model.
-SCRATCH_DEFAULTS = {"num_frames": 16, "frame_sampling_rate": 4, "sampling_strategy": "uniform", "image_size": 112}
-SCRATCH_ONLY = ("patch_size", "tubelet_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-MODEL_OPTIONS = ("drop_path_rate", "classifier_dropout", "classifier_init_scale")
-# A resumed run with another value of these would be another run, or would validate on videos it was trained on.
-FIXED_ON_RESUME = (
-    *("model", *SCRATCH_DEFAULTS, *SCRATCH_ONLY, *MODEL_OPTIONS),
-    *("batch_size", "learning_rate", "seed", "validation_fraction"),
-)
-FIXED_FIELDS = ("gradient_accumulation_steps", "base_learning_rate", "per_device_train_batch_size")
-# Fields of the trainer that have an option under another name, which is the one for recipes.
-FIELDS_WITH_OPTIONS = {
-    "num_train_epochs": "epochs",
-    "per_device_train_batch_size": "batch_size",
-    "per_device_eval_batch_size": "batch_size",
-    "dataloader_num_workers": "num_workers",
-}
-RESERVED_FIELDS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
+T = TypeVar("T")
+# Where a run is, and not what it is: not saved beside it, and free when it is resumed.
+PLACES = ("data", "output_dir")
 
 
-def read_settings(args: argparse.Namespace) -> argparse.Namespace:
-    """The namespace with a recipe's and the words' options in it, the words of fields alone in `words`.
+@dataclass(frozen=True)
+class Given:
+    """What a user chose, by the names of settings.
 
-    Options go before words, words before the recipe.
+    Args:
+        recipe: values of a recipe.
+        words: values of flags and `name=value` words.
+        spelled: how the user wrote these, such as "--epochs 3" or "epochs=3".
+    """
+
+    recipe: dict[str, Any]
+    words: dict[str, Any]
+    spelled: dict[str, str]
+
+    def value(self, name: str) -> Any:
+        """The value of a setting that was chosen, else None; words and flags go before the recipe."""
+        return self.words.get(name, self.recipe.get(name))
+
+
+def read_given(args: argparse.Namespace) -> Given:
+    """The settings of a recipe, of words and of flags, each read by its type.
 
     Raises:
-        ValueError, OSError: the recipe or a word is wrong, or DATA or the output folder is given nowhere.
+        ValueError, OSError: the recipe, a flag or a word is wrong, or there are no data or no output folder.
     """
     from hf_video.training.recipes import is_recipe, read_recipe
 
-    settings = {name: value for name, value in vars(args).items() if name not in ("data", "words")}
-    settings["recipe"] = args.data if is_recipe(args.data) else None
-    recipe_words = read_recipe(args.data, known_settings()) if settings["recipe"] else []
-    if not settings["recipe"]:
-        settings["data"] = args.data
-    from_recipe, recipe_fields = _split(recipe_words, args.parser)
-    from_words, fields = _split(args.words, args.parser)
-    for word in (*recipe_fields, *fields):
-        name = word.partition("=")[0]
-        if name in RESERVED_FIELDS:
-            raise ValueError(f"{name}=... is set by the option {RESERVED_FIELDS[name]}.")
-    for name in from_words:
-        if name in settings and name != "data":
-            raise ValueError(f"{name} is given twice, as an option and as {name}=...; leave one of them out.")
-    chosen = {name for name in (*from_words, *settings)} | {word.partition("=")[0] for word in fields}
-    if "learning_rate" in chosen:
-        recipe_fields = [word for word in recipe_fields if not word.startswith("base_learning_rate=")]
-    elif "base_learning_rate" in chosen:
-        from_recipe.pop("learning_rate", None)
-    if settings.get("resume"):
-        # The options of the run are saved beside it, those of the recipe among them.
-        from_recipe = {name: from_recipe[name] for name in ("data", "output_dir") if name in from_recipe}
-        recipe_fields = []
-    if "data" in from_words and not settings["recipe"]:
-        raise ValueError(_why_two_data(args.data))
-    merged = from_recipe | from_words | settings
-    if "learning_rate" in merged and any(word.startswith("base_learning_rate=") for word in (*recipe_fields, *fields)):
+    settings: CommandSettings = args.settings
+    flags = dict(args.given)
+    _, source = flags["data"]
+    recipe = {}
+    if is_recipe(source):
+        del flags["data"]
+        recipe = _read_named(settings, read_recipe(source), f"{source}: ")
+    words, spelled = {}, {}
+    for word in args.words:
+        name, _, text = word.partition("=")
+        canonical = settings.canonical(name)
+        words[canonical], spelled[canonical] = settings.read(canonical, text, name), word
+    for name, (flag, text) in flags.items():
+        if name in words:
+            if name == "data":
+                raise ValueError(_why_two_data(source))
+            raise ValueError(
+                f"{name} is given twice, as an option and as {spelled[name].partition('=')[0]}=...; leave one of them "
+                "out."
+            )
+        words[name] = settings.read(name, text, flag)
+        spelled[name] = flag if settings.by_name[name].is_switch else f"{flag} {text}"
+    # The one rate sets the other, so that the last one counts.
+    if "learning_rate" in words:
+        recipe.pop("base_learning_rate", None)
+    elif "base_learning_rate" in words:
+        recipe.pop("learning_rate", None)
+    given = Given(recipe, words, spelled)
+    if all(given.value(name) is not None for name in ("learning_rate", "base_learning_rate")):
         raise ValueError("learning_rate and base_learning_rate are both given, of which the latter sets the former.")
-    for name, way in (("data", "DATA or data=..."), ("output_dir", "--output-dir")):
-        if name not in merged:
-            raise ValueError(f"{'The videos are' if name == 'data' else 'The output folder is'} missing: give {way}.")
-    if settings["recipe"] and not settings.get("resume") and merged.get("model") is None:
-        raise ValueError(f"{args.data} fine-tunes a model: say which with --model, a folder or a name on the Hub.")
-    return argparse.Namespace(**merged, words=_last_of_each([*recipe_fields, *fields]))
+    if given.value("data") is None:
+        raise ValueError("The videos are missing: give DATA or data=...")
+    if given.value("output_dir") is None:
+        raise ValueError("The output folder is missing: give --output-dir or output_dir=...")
+    return given
 
 
-def known_settings() -> list[str]:
-    """Names that a recipe may set."""
-    from hf_video.training.recipes import FIELD_KINDS
+def _read_named(settings: CommandSettings, words: dict[str, str], where: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, text in words.items():
+        try:
+            canonical = settings.canonical(name)
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from error
+        if canonical in values:
+            raise ValueError(f"{where}{canonical} is given twice, once as {name}. Keep one of them.")
+        values[canonical] = settings.read(canonical, text, f"{where}{name}")
+    return values
 
-    fields = [field.name for kind in FIELD_KINDS for field in dataclasses.fields(kind) if field.init]
-    return sorted({"data", "output_dir", *DEFAULTS, *fields} - {*FIELDS_WITH_OPTIONS, *RESERVED_FIELDS})
 
+def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A value for each setting: what was given, before what the run to resume has, before the default.
 
-def merge_options(given: dict[str, Any], saved_file: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Defaults, below the options of the run being resumed, below those given; and the `name=value` words.
+    Args:
+        settings: of the command.
+        given: by the user. The recipe of a run to resume is among its settings already.
+        saved: the settings of the run to resume, of `read_saved`.
 
     Raises:
-        ValueError: an option does not go with the model, or is another than that of the run being resumed.
+        ValueError: a setting that changes the result differs from the run to resume.
     """
-    options = {name: given[name] for name in DEFAULTS if name in given}
-    words = given["words"]
-    if "model" in options:
-        options["model"] = locate_model(options["model"])
-    if saved_file is not None:
-        saved = json.loads(saved_file.read_text(encoding="utf-8"))
-        saved_words = saved.pop("words")
-        for word in words:
-            if word.partition("=")[0] in FIXED_FIELDS and word not in saved_words:
-                raise ValueError(
-                    f"{word} is not what the run being resumed has ({' '.join(saved_words) or 'no such setting'}). "
-                    "Leave it out, or train into another folder."
-                )
-        words = _last_of_each([*saved_words, *words])
-        for name in FIXED_ON_RESUME:
-            if name in options and options[name] != saved[name]:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {options[name]} differs from the run being resumed ({saved[name]}). "
-                    "Leave it out, or train into another folder."
-                )
-        return saved | options, words
-    if "model" in options:
-        wrong = [name for name in SCRATCH_ONLY if name in options]
-        if wrong:
-            raise ValueError(f"--{wrong[0].replace('_', '-')} is for a model from scratch, not for --model.")
-        return DEFAULTS | {"learning_rate": 1e-4} | options, words
-    return DEFAULTS | SCRATCH_DEFAULTS | {"learning_rate": 1e-3} | options, words
+    values = {name: each.default for name, each in settings.by_name.items()}
+    if (name := given.words.get("model")) is not None:
+        given.words["model"] = locate_model(name)
+    if saved is None:
+        if (name := given.recipe.get("model")) is not None:
+            given.recipe["model"] = locate_model(name)
+        if given.value("model") is None:
+            scratch = {name: each.from_scratch for name, each in settings.by_name.items()}
+            values |= {name: default for name, default in scratch.items() if default is not None}
+        return values | given.recipe | given.words
+    for name, value in given.words.items():
+        before = saved.get(name, settings.default(name))
+        if not settings.is_changeable(name) and value != before:
+            shown = "not set" if before is None else before
+            raise ValueError(
+                f"{given.spelled[name]} differs from the run being resumed ({shown}). Leave it out, or train into "
+                "another folder."
+            )
+    places = {name: given.recipe[name] for name in PLACES if name in given.recipe}
+    return values | saved | places | given.words
+
+
+def make(kind: type[T], values: dict[str, Any]) -> T:
+    """A dataclass of settings with those of some values that it has."""
+    fields: Any = dataclasses.fields(cast(Any, kind))
+    return kind(**{field.name: values[field.name] for field in fields if field.init and field.name in values})
+
+
+def save(file: Path, values: dict[str, Any], data: dict[str, Any]) -> None:
+    """Writes the settings of a run, but for secrets and places, and the description of its data."""
+    from hf_video.training.checkpoints import is_secret
+
+    kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
+    replace_text(file, json.dumps(kept | {"data": data}, indent=2) + "\n")
+
+
+def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The settings of a run that `save` wrote, or an earlier version, and the description of its data if it has one.
+
+    Raises:
+        ValueError, OSError: the file cannot be read.
+    """
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    data = saved.pop("data", None)
+    words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))
+    if "batch_size" in saved:
+        # Earlier versions had short names, one size for all batches, and words that were not read yet.
+        saved["per_device_eval_batch_size"] = saved["batch_size"]
+    values = {settings.canonical(name): value for name, value in saved.items()}
+    return values | _read_named(settings, words, f"{file}: "), data
 
 
 def _why_two_data(source: str) -> str:
@@ -155,23 +166,3 @@ def _why_two_data(source: str) -> str:
     close = difflib.get_close_matches(source, published_recipes(), n=1)
     hint = f"Did you mean {close[0]}?" if close else "Beside data=... a recipe is expected."
     return f"There is no recipe or folder {source}. {hint}"
-
-
-def _split(words: Iterable[str], parser: argparse.ArgumentParser) -> tuple[dict[str, Any], list[str]]:
-    """The options among `name=value` words, each read by the type of its option, and the other words."""
-    data: dict[str, Any] = {}
-    flags, fields = [], []
-    for word in words:
-        name, _, value = word.partition("=")
-        if name == "data":
-            data["data"] = value
-        elif name in DEFAULTS or name == "output_dir":
-            flags.append(f"--{name.replace('_', '-')}={value}")
-        else:
-            fields.append(word)
-    options = vars(parser.parse_args(["DATA", *flags]))
-    return data | {name: options[name] for name in (*DEFAULTS, "output_dir") if name in options}, fields
-
-
-def _last_of_each(words: Iterable[str]) -> list[str]:
-    return list({word.partition("=")[0]: word for word in words}.values())

@@ -94,11 +94,17 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     return data, reasons
 
 
-def describe_data(source: str, splits: DatasetDict, class_names: list[str]) -> dict[str, Any]:
-    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie."""
+def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
+    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie.
+
+    Args:
+        source: the data as the user named them.
+        splits: data sets by name.
+        class_names: by id; None for videos with questions and answers.
+    """
     paths = [video for split in splits.values() for video in split["video"]]
     root = len(os.path.commonprefix(paths))
-    columns = ("label", "labels", "start", "end")
+    columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
     digest = hashlib.sha256()
     for name, split in sorted(splits.items()):
         rows = split.select_columns([column for column in columns if column in split.column_names])[:]
@@ -140,7 +146,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     if saved is None:
         return
     if all(given[name] == saved[name] for name in ("class_names", "digest")):
-        # Runs of earlier versions did not record the content.
+        # Earlier versions did not record the content.
         if saved.get("content") not in (None, given["content"]):
             raise ValueError(
                 f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
@@ -150,8 +156,9 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     from hf_video.data.annotation_files import listed
 
     found, known = (
-        f"{data['source']} ({sum(data['num_videos'].values())} videos of the classes {listed(data['class_names'])}; "
-        f"digest {data['digest'][:8]})"
+        f"{data['source']} ({sum(data['num_videos'].values())} videos"
+        + (f" of the classes {listed(data['class_names'])}" if data["class_names"] else "")
+        + f"; digest {data['digest'][:8]})"
         for data in (given, saved)
     )
     raise ValueError(

@@ -17,7 +17,7 @@ _LIST_COLUMNS = ("path", "label", "start", "end")
 # Between the labels of a clip in a CSV file.
 _LABEL_SEPARATOR = ";"
 
-# The name of a clip's class, or the names of all that it has where clips may have several.
+# The name of a clip's class, or the names of all its classes if clips may have several.
 Label = str | tuple[str, ...]
 _Row = dict[str, Any]
 _JSON_VIDEO_SUFFIXES = (".webm", ".mp4", "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import numpy as np
@@ -16,10 +16,8 @@ from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
 from .inspection import inspect_videos
 from .labels import label_names
+from .settings import OnError
 from .video_column import open_video
-
-# What becomes of a video that cannot be read.
-ON_ERROR = ("error", "skip", "replace")
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 
@@ -27,8 +25,8 @@ Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 class ClipDataset(Dataset):
     """Reads and prepares the clips of a data set of `load_video_dataset`.
 
-    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` where the data set has
-    them: an int, or float32 (num_classes,) of zeros and ones where a clip may have several classes. With
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` if the data set has
+    them: an int, or float32 (num_classes,) of zeros and ones if a clip may have several classes. With
     `training=False` the views are those of the processor, num_clips * num_crops of them, the crops of a clip next to
     each other. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn again every epoch: a
     random clip that is resized as by the processor and cropped at a random place, the same for all its frames. Then
@@ -38,7 +36,7 @@ class ClipDataset(Dataset):
     the run was interrupted.
 
     Args:
-        dataset: Rows of `load_video_dataset`: `video` (a path, or a name where there are `bytes`) and, optionally,
+        dataset: Rows of `load_video_dataset`: `video` (a path, or a name if there are `bytes`) and, optionally,
             `label` or `labels`, `start` and `end` (seconds, or None).
         processor: A `VideoClipProcessor`. Its options decide everything that is not random.
         training: Whether to draw clips and crops at random.
@@ -79,8 +77,8 @@ class ClipDataset(Dataset):
             raise ValueError(
                 'augmentation, transform and on_error="replace" are for training; leave them out where training=False.'
             )
-        if on_error not in ON_ERROR:
-            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(ON_ERROR)}.")
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
         augmentation = augmentation or ClipAugmentation()
         if augmentation.crop_min_area is not None and not processor.do_center_crop:
             raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")

@@ -29,9 +29,9 @@ class InspectedVideo:
     Attributes:
         path: the file, the folder of frames, or the name of a video that is stored inside a data set.
         error: why the video cannot be read, None if it can be.
-        num_frames: number of frames, 0 where unknown.
-        duration: seconds, None where unknown.
-        height, width: of a frame in pixels, 0 where unknown.
+        num_frames: number of frames, 0 if unknown.
+        duration: duration in seconds, None if unknown.
+        height, width: size of a frame in pixels, 0 if unknown.
     """
 
     path: str

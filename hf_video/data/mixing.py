@@ -1,7 +1,7 @@
 """MixUp and CutMix of the clips of a batch, with soft targets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,16 @@ from torchvision.transforms import v2
 
 from .augmentation import torch_seeded_by
 from .collation import SAMPLE_KEY, collate_clips
+from .settings import ClipMixingSettings
 
 
 @dataclass(frozen=True)
-class ClipMixing:
+class ClipMixing(ClipMixingSettings):
     """How the clips of a training batch are mixed; off by default.
 
     Raises:
         ValueError: a value is out of its range.
     """
-
-    mixup_alpha: float = field(
-        default=0.0, metadata={"help": "MixUp: both parameters of the Beta distribution of the weight; 0 for none."}
-    )
-    cutmix_alpha: float = field(
-        default=0.0, metadata={"help": "CutMix: both parameters of the Beta distribution of the area; 0 for none."}
-    )
-    mixing_prob: float = field(default=1.0, metadata={"help": "Share of batches that are mixed."})
-    cutmix_prob: float = field(default=0.5, metadata={"help": "Share of CutMix where both are on."})
-
-    def __post_init__(self) -> None:
-        for name in ("mixup_alpha", "cutmix_alpha"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; a number of at least 0 is expected.")
-        for name in ("mixing_prob", "cutmix_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; a number from 0 to 1 is expected.")
 
     @property
     def is_on(self) -> bool:
@@ -71,8 +55,8 @@ class MixingCollator:
         self.label_smoothing = label_smoothing
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. The views of a video are
-        B rows apart, so that neighbours show different videos.
+        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
+        rows apart, so that neighbours show different videos.
 
         Raises:
             ValueError: as `collate_clips`; if training clips have no labels; or if they may have several labels and

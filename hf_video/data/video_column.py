@@ -15,6 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from .annotation_files import Clip, Label, listed
 from .row_values import cell_text, segment
+from .splits import split_of
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
     known: dict[str, Dataset] = {}
     for name, split in splits.items():
-        found = next((str(known) for known, words in SPLIT_KEYWORDS.items() if name.lower() in words), None)
+        found = split_of(name)
         if found is None:
             logger.warning(f"The split {name!r} is left out: it is none of train, validation and test.")
         elif found in known:

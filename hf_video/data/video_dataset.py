@@ -7,17 +7,17 @@ folder is always read as it is at the moment of the call. Only videos that are s
 import logging
 import mimetypes
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
-from datasets.data_files import SPLIT_KEYWORDS
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
 from .labels import class_names, has_several, label_feature, label_ids
+from .splits import sources_by_split, split_of
 from .video_column import VideoColumn, find_dataset, read_video_column
 
 logger = logging.getLogger(__name__)
@@ -174,36 +174,21 @@ def _find_splits(path: Path) -> dict[str, Path]:
     entries = _visible(path)
     # A FIFO or broken link with such a name is kept: reading it raises the error that explains it.
     files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and not entry.is_dir())
-    if file_splits := _by_split(files):
+    if file_splits := sources_by_split((file.stem, file) for file in files):
         return file_splits
     folders = _folders_in(path)
-    folder_splits = _by_split(folder for folder in folders if _split_of(folder) and _holds_class_folders(folder))
+    folder_splits = sources_by_split(
+        (folder.name, folder) for folder in folders if split_of(folder.name) and _holds_class_folders(folder)
+    )
     if not folder_splits:
         return {"train": path}
     for folder in folders:
-        if folder not in folder_splits.values() and (_split_of(folder) or _videos_in(folder)):
+        if folder not in folder_splits.values() and (split_of(folder.name) or _videos_in(folder)):
             raise ValueError(
                 f"{path} holds splits ({', '.join(folder_splits)}), but {folder.name}/ is not a split of class "
                 f"folders. Move it elsewhere, or into the split it belongs to. {_LAYOUTS}"
             )
     return folder_splits
-
-
-def _by_split(sources: Iterable[Path]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for source in sources:
-        split = _split_of(source)
-        if split is None:
-            continue
-        if split in found:
-            raise ValueError(f"{found[split]} and {source.name} both name the split {split!r}. Keep one of them.")
-        found[split] = source
-    return {str(split): found[split] for split in SPLIT_KEYWORDS if split in found}
-
-
-def _split_of(source: Path) -> str | None:
-    name = source.stem.lower() if source.suffix.lower() in ANNOTATION_SUFFIXES else source.name.lower()
-    return next((str(split) for split, words in SPLIT_KEYWORDS.items() if name in words), None)
 
 
 def _holds_class_folders(folder: Path) -> bool:

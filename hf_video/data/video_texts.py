@@ -9,7 +9,6 @@ from typing import Any
 
 import datasets
 import torch
-from datasets.data_files import SPLIT_KEYWORDS
 from transformers import ProcessorMixin
 
 from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
@@ -17,6 +16,7 @@ from hf_video.text_files import check_regular_file, named_rows, read_csv, read_j
 from .clip_dataset import ClipDataset
 from .collation import collate_clips
 from .row_values import cell_text, segment
+from .splits import sources_by_split
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 COLUMNS = ("video", "question", "answer", "start", "end")
@@ -73,8 +73,8 @@ def clean_answer(text: str) -> str:
 class VideoTextDataset(ClipDataset):
     """The clips of a data set of `load_video_texts` with their texts.
 
-    An item is that of a [`ClipDataset`] without labels, with one view of the video. It also has the prompt, `text`, and
-    the answer, `text_target`, both cleaned.
+    An item is that of a [`ClipDataset`] without labels, with one view of the video. Besides it has `text`, the prompt,
+    and `text_target`, the answer; both are cleaned.
 
     Args:
         dataset: Rows with `video`, `question`, `answer` and, optionally, `start` and `end`.
@@ -150,14 +150,7 @@ def _first_words(text: str) -> str:
 
 
 def _split_files(folder: Path) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()):
-        split = next((str(name) for name, words in SPLIT_KEYWORDS.items() if file.stem.lower() in words), None)
-        if split is None or file.suffix.lower() not in SUFFIXES:
-            continue
-        if split in files:
-            raise ValueError(f"{files[split]} and {file.name} both name the split {split!r}. Keep one of them.")
-        files[split] = file
+    files = sources_by_split((f.stem, f) for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f"{folder} holds no such file. {_EXPECTED}")
     return files

@@ -1,4 +1,4 @@
-"""Publishing models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
+"""Publishes models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
 
 from importlib import import_module
 from typing import Any

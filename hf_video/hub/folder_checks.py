@@ -1,4 +1,4 @@
-"""What may be published: which files of a folder go up, and what is wrong with them."""
+"""Which files of a model folder are published, and what is wrong with them."""
 
 import fnmatch
 import json
@@ -22,11 +22,11 @@ TOKENIZER = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("tokenizer.model", "*.jinja"),
 )
-# Anything else in the folder may be private.
+# All other files of the folder may be private.
 PUBLISHED = (
     *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
     *(*TOKENIZER, *(f"qformer_tokenizer/{name}" for name in TOKENIZER), CARD, "LICENSE*", FACTS_FILE),
-    # The report's picture of the worst clips has frames of the user's videos.
+    # Not the picture of the worst clips, which shows frames of the user's videos.
     *("report/curves.png", "report/confusion_matrix.png"),
 )
 ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
@@ -34,9 +34,9 @@ CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
 
 
 def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:
-    """The files of a folder that go up and those that do not, as paths relative to it.
+    """The files of a folder that are published, and those that are not, as paths relative to the folder.
 
-    Links, pipes and the like are listed as well, by their names; [`find_odd_files`] tells what speaks against them.
+    Links, pipes and devices are chosen by their names, too; [`find_odd_files`] says what is wrong with them.
     """
     entries = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = sorted(path.relative_to(folder).as_posix() for path in entries)
@@ -53,9 +53,10 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
 
 
 def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
-    """What is no file of the folder itself: links that lead out of it or nowhere, pipes, devices, linked folders.
+    """Sentences about links that lead out of the folder or nowhere, linked folders, pipes and devices.
 
-    In the cache of huggingface_hub the files of a model are links to its blobs, which came from the Hub: these pass.
+    In the cache of huggingface_hub the files of a model are links to its blobs. These are allowed, because they came
+    from the Hub.
 
     Args:
         folder: the model folder.
@@ -82,7 +83,7 @@ def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def find_problems(folder: Path) -> list[str]:
-    """Everything that speaks against publishing the files of a folder, each with the way out."""
+    """Every reason not to publish the files of a folder, each with the way out."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     problems = []
     for name in names:
@@ -103,7 +104,7 @@ def find_problems(folder: Path) -> list[str]:
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The content of `config.json`, and what is wrong with it."""
+    """The content of `config.json`, and a list of what is wrong with it."""
     path = folder / "config.json"
     if not path.is_file():
         return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
@@ -130,13 +131,13 @@ def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def check_card(text: str) -> list[str]:
-    """What is wrong with the text of a model card."""
+    """A list of what is wrong with the text of a model card."""
     try:
         ModelCard(text)
-    except Exception as error:  # whatever the metadata's parser and validator raise
+    except Exception as error:  # the parser and the validator of metadata raise many kinds
         return [f"{CARD}: its metadata are invalid ({' '.join(str(error).split())})."]
     if found := re.search(ACTIVE_CONTENT, text, re.IGNORECASE):
-        return [f"{CARD} holds active content ({found[0]!r}), which a page of others would run; remove it."]
+        return [f"{CARD} holds active content ({found[0]!r}), which the pages of others would run; remove it."]
     return []
 
 

@@ -1,4 +1,4 @@
-"""The model card of a fine-tune, written from what training recorded and from the files themselves."""
+"""Writes the model card of a trained model from the facts of its training and from its files."""
 
 import hashlib
 import html
@@ -41,10 +41,10 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
     """Write the card of the model in a folder.
 
     Args:
-        folder: the complete repository, whose configuration and weights the card describes.
-        repo_id: `user/name`, which the example loads.
-        facts: from `read_facts`; what is not in it is left out of the card.
-        needs_hf_video: whether the model only loads where hf_video is installed.
+        folder: the complete repository; the card describes its configuration and weights.
+        repo_id: `user/name`, the repository that the example loads.
+        facts: facts from `read_facts`. The card leaves out what they do not have.
+        needs_hf_video: whether the model only loads if hf_video is installed.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
@@ -64,7 +64,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 
 
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
+    """Write the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
     data = facts.get("data", {}).get("validation", {})
     found = [result for result in results(facts) if result.metric.name == "top1_accuracy"]
     if "hub_id" not in data or not found:
@@ -77,7 +77,7 @@ def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def auto_class_of(architecture: str) -> str:
-    """The Auto class that loads a class, ours or of Transformers."""
+    """The Auto class that loads a model class of this package or of Transformers."""
     ours = {row.class_name: row.auto_class for row in CLASSES}
     heads = (f"AutoModelFor{match[1]}" for match in [re.search(r"For(\w+)$", architecture)] if match)
     return ours.get(architecture) or next(heads, "AutoModel")
@@ -137,8 +137,8 @@ def usage(repo_id: str, auto_class: str, needs_hf_video: bool = False, num_frame
     Args:
         repo_id: `user/name`.
         auto_class: name of the Auto class that loads the model.
-        needs_hf_video: whether hf_video has to be imported, in place of trusting the code of the repository.
-        num_frames: frames of a clip, for a classifier whose configuration does not tell the pipeline.
+        needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
+        num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
     """
     requirement = "import hf_video  # pip install hf-video-models\n" if needs_hf_video else ""
     trust = "" if needs_hf_video else ", trust_remote_code=True"
@@ -161,7 +161,7 @@ model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="What happens?", return_tensors="pt")
 print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
     else:
-        # Of a pre-trained model it is the encoder that others use.
+        # Others use the encoder of a pre-trained model.
         auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class
         code = f"""\
 {requirement}from transformers import {auto_class}, AutoVideoProcessor
@@ -218,7 +218,7 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
 
 
 def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Titles and rows of the tables that a record fills."""
+    """Titles and rows of the tables that the facts fill."""
     data = {
         f"{split}: {key.replace('_', ' ')}": f"`{value}`" if key in ("sha256", "revision") else _cell(value)
         for split, description in facts.get("data", {}).items()
@@ -256,12 +256,12 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
 
 
 def _is_regression(config: dict[str, Any]) -> bool:
-    """Without a `problem_type` a single value is one of a regression, as `Trainer` takes it."""
+    """Whether the model estimates values: by its `problem_type`, or if that is missing by its single output."""
     problem_type = config.get("problem_type")
     return problem_type == "regression" or (problem_type is None and len(config.get("id2label", ())) == 1)
 
 
 def _cell(value: Any) -> str:
-    """A value in a table or a sentence; names that users chose must not become markup."""
+    """A value as text for a table or a sentence. Names that users chose must not become markup."""
     text = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
     return html.escape(text, quote=False).replace("|", "\\|")

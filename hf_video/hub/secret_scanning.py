@@ -1,7 +1,7 @@
-"""Looks through files for what must not be published: tokens, and paths of the author's machine.
+"""Finds what must not be published in files: tokens, and paths of the author's machine.
 
-Texts are looked through line by line, as they are and with escapes and base64 undone. Of other files it is what may
-hold words of the author: names and metadata of tensors, texts in pictures, and readable strings in the rest.
+Texts are scanned line by line: as they are, with escapes undone, and with base64 decoded. In other files the scan
+covers what may hold words of the author: names and metadata of tensors, texts in pictures, readable strings.
 """
 
 import base64
@@ -16,9 +16,9 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 
 TEXT = (".json", ".md", ".txt", ".yaml", ".jinja")
-# Words and parts of words, some of which look like paths.
+# They list words and parts of words, some of which look like paths.
 VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt", "tokenizer.json")
-# Beyond this, a file other than a text is a tensor's data.
+# Bytes. What follows in a file other than a text is the data of tensors.
 MAX_BINARY_SIZE = 2**26
 
 SECRETS = {
@@ -34,9 +34,9 @@ SECRETS = {
     "a signed token": r"(?<![A-Za-z0-9])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",
     "an address with a password": r"://[^/\s:@\"'<>]+:[^/\s:@\"'<>{$]+@",
 }
-# After none of these a path begins, but its middle, an address, markup or a fraction.
+# No path begins after these characters: they stand inside paths, addresses, markup or fractions.
 _NO_BEGIN = r"(?<![\w.:/\\<>~)}\]*?%@#+&-])"
-# The target of a link, which is a route of the page's own site.
+# The target of a link is a route of the page's own site.
 _NO_LINK = r"(?<!\]\()(?<!href=[\"'])(?<!src=[\"'])"
 _ROUTES = r"(?!(?:api|resolve|blob|tree|raw|commit|discussions|papers)/)(?!v\d+/)"
 _OF_EVERY_MACHINE = r"(?!path/to/)(?!dev/(?:null|std\w+)\b)(?!(?:usr/)?s?bin/)"
@@ -55,27 +55,27 @@ PATH_OF_A_MACHINE = "|".join(
     )
 )
 _BASE64 = r"[A-Za-z0-9+/_-]{40,}"
-# A picture, say: too long for a path without any other character.
+# Data such as a picture: no path is so long without another character.
 _DATA = r"[A-Za-z0-9+/]{200,}"
 _STRING = rb"[\t\x20-\x7e]{6,}"
 
 
 def scan(path: Path, name: str) -> list[str]:
-    """What must not be published of a file.
+    """Finds what must not be published in a file.
 
     Args:
-        path: of a regular file.
-        name: what the repository calls it, which is looked through as well.
+        path: a regular file.
+        name: its name in the repository, which is scanned as well.
 
     Returns:
-        A sentence for each line with such a thing, with the way out; secrets are not repeated.
+        A sentence with the way out for each line that has a secret or a path. The secret is not repeated.
     """
     problems = []
     if not name.isprintable() or "\\" in name:
         problems.append(f"{name!a} is no plain name for a file. Rename it.")
     if kinds := _find(name, with_paths=False):
         problems.append(f"The name of a file looks like {kinds[0]}. Rename it.")
-    # Random bytes would look like paths.
+    # In other files random bytes would look like paths.
     holds_words = _is_text(path) or path.suffix in (".safetensors", ".png")
     with_paths = holds_words and path.name not in VOCABULARIES
     for place, text in _texts(path):
@@ -89,9 +89,9 @@ def scan(path: Path, name: str) -> list[str]:
 
 
 def _find(text: str, with_paths: bool, is_json: bool = False) -> list[str]:
-    """The kinds of secrets in a line, and the first path."""
+    """The kinds of secrets in a line, and its first path."""
     readings = [text]
-    # JSON may hold JSON.
+    # A string in JSON may hold JSON, whose escapes are undone in turn.
     while is_json and len(readings) < 4 and (plain := _without_escapes(readings[-1])) != readings[-1]:
         readings.append(plain)
     decoded = [plain for reading in readings for plain in _decode_base64(reading)]
@@ -117,7 +117,7 @@ def _without_escapes(text: str) -> str:
 
 def _decode_base64(text: str) -> Iterator[str]:
     for match in re.finditer(_BASE64, text):
-        # A secret may begin at any of the four places of a group.
+        # Base64 comes in groups of four characters, and a secret may begin at each of the four.
         run = match[0].replace("-", "+").replace("_", "/")
         for first in range(4):
             whole = run[first:][: (len(run) - first) // 4 * 4]
@@ -134,7 +134,7 @@ def _is_text(path: Path) -> bool:
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
     """Pieces of text in a file, and where each is."""
     if _is_text(path):
-        # What UTF-16 has between the letters of the Latin alphabet.
+        # UTF-16 has a zero byte beside each Latin letter.
         content = path.read_bytes().replace(b"\0", b"").decode("utf-8", errors="replace")
         yield from ((f"line {number}", line) for number, line in enumerate(content.splitlines(), 1))
     elif path.suffix == ".safetensors":
@@ -144,7 +144,7 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                # Where torch.save puts what is no tensor.
+                # torch.save puts everything but tensors here.
                 if member.filename.endswith("/data.pkl") and member.file_size <= MAX_BINARY_SIZE:
                     yield from (("", text) for text in _strings(archive.read(member)))
     else:
@@ -157,7 +157,7 @@ def _texts_of_weights(path: Path) -> Iterator[tuple[str, str]]:
         with safe_open(path, framework="pt") as weights:
             metadata, names = weights.metadata() or {}, list(weights.keys())
     except SafetensorError:
-        return  # told where weights are checked
+        return  # the check of the weights reports it
     yield from ((f"metadata {key!a}", f"{key}: {json.dumps(value)}") for key, value in metadata.items())
     yield from (("a tensor's name", name) for name in names)
 
@@ -168,7 +168,7 @@ def _texts_of_picture(path: Path) -> Iterator[tuple[str, str]]:
             picture.load()
             entries = {**picture.info, **getattr(picture, "text", {})}
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        # No picture, or a broken one: whatever can be read in it.
+        # Not a picture, or a damaged one: scan the strings in its bytes.
         entries = {"": path.read_bytes()[:MAX_BINARY_SIZE]}
     entries.pop("xmp", None)  # the same as "XML:com.adobe.xmp"
     for key, value in entries.items():

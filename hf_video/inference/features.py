@@ -1,4 +1,4 @@
-"""The features that a frozen classifier computes, kept on disk so that each video is read and encoded once."""
+"""Features of videos from a frozen classifier, kept on disk so that each video is read and encoded once."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ from hf_video.files import replace_file, replace_text
 logger = logging.getLogger(__name__)
 
 FEATURE_KINDS = ("pooled", "tokens")
-# Videos in a file; what an interruption loses is less than one of them.
+# Videos in a file. An interruption loses less than one file.
 SHARD_SIZE = 64
-# What does not change the features: the head, and what the configuration says about classes and origin.
+# Weights and configuration fields that do not change the features: the head, the classes and the origin.
 _HEAD = "classifier."
 _NO_PART_OF_FEATURES = (
     "id2label",
@@ -41,12 +41,12 @@ _NO_PART_OF_FEATURES = (
 
 
 class Features(NamedTuple):
-    """Features of the videos of a data set.
+    """Features of the videos of a data set. Videos that cannot be read have none.
 
     Attributes:
         values: (num_videos, num_views, hidden_size), or (num_videos, num_views, num_tokens, hidden_size), in the dtype
             of the model.
-        rows: (num_videos,) int64, where in the data set each video is; those that could not be read are left out.
+        rows: (num_videos,) int64, the row of the data set that each video is in.
     """
 
     values: torch.Tensor
@@ -55,7 +55,7 @@ class Features(NamedTuple):
 
 @contextmanager
 def watch_features(model: Any, kind: str = "pooled") -> Iterator[list[torch.Tensor]]:
-    """Collects the features of every forward pass within.
+    """Collects the features of every forward pass within the context, one tensor a pass.
 
     Args:
         model: a classifier of Transformers with a `classifier` as its head.
@@ -90,24 +90,25 @@ def extract_features(
     num_workers: int = 0,
     progress: bool = True,
 ) -> Features:
-    """The features of all videos of a data set, read from `folder` where they are, computed and written there if not.
+    """The features of all videos of a data set. They are read from `folder`, or computed and written there.
 
-    They are found again by the weights and the configuration of the model but for its head, the processor, the version
-    of this package, and of each video its path, size, time of change and segment: whatever else changes, features of
-    something else are never taken. An interruption loses less than `SHARD_SIZE` videos.
+    The name of a file of features follows from everything that determines them: weights and configuration of the
+    model without its head, the processor, the version of this package, and path, size, time of change and segment of
+    each video. If one of these changes, the features are computed anew. An interruption loses less than `SHARD_SIZE`
+    videos.
 
     Args:
         model: a video classifier; put into evaluation mode.
         dataset: made with `training=False`.
-        folder: made if it does not exist; may hold those of other models and data.
+        folder: made if it does not exist; may hold features of other models and data.
         kind: see `watch_features`.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
         progress: shows a progress bar.
 
     Raises:
-        ValueError: the data set is for training or has no video that can be read, or the kind is unknown.
-        KeyboardInterrupt: with a message that says how many videos are done.
+        ValueError: the data set is for training, none of its videos can be read, or the kind is unknown.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
     if dataset.training:
         raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
@@ -147,7 +148,7 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def _stream(model: PreTrainedModel, loader: DataLoader, kind: str, bar: tqdm) -> Iterator[torch.Tensor | None]:
-    """The features of every item in turn."""
+    """The features of one item after another; None for a video that cannot be read."""
     for items in loader:
         encoded = _encode(model, items, kind)
         bar.update(len(items))
@@ -156,7 +157,7 @@ def _stream(model: PreTrainedModel, loader: DataLoader, kind: str, bar: tqdm) ->
 
 @torch.inference_mode()
 def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], kind: str) -> list[torch.Tensor | None]:
-    """(num_views, ...) for each item, None for a video that could not be read."""
+    """Features (num_views, ...) of each item; None for a video that cannot be read."""
     clips = [item["pixel_values"] for item in items if item is not None]
     if not clips:
         return [None] * len(items)
@@ -167,7 +168,7 @@ def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], k
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file of features is there; one that is cut off or damaged is none, and is computed again."""
+    """Whether a file of features exists and is neither cut off nor damaged."""
     if not path.is_file():
         return False
     try:
@@ -186,7 +187,7 @@ def _write_shard(path: Path, features: Sequence[torch.Tensor | None]) -> None:
 
 
 def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind: str) -> Path:
-    """Where features of one model and processor are; made, with a file that says which these are."""
+    """The folder for the features of one model and processor. It is made, with a file that describes both."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _NO_PART_OF_FEATURES}
     facts = {
         "features": kind,
@@ -206,7 +207,7 @@ def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind:
 
 
 def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
-    """The file and the rows of every `SHARD_SIZE` videos. The name of a file follows from its videos."""
+    """The file and the rows of each `SHARD_SIZE` videos. The name of a file follows from its videos."""
     identities = [_identify(row) for row in dataset.dataset]
     starts = range(0, len(identities), SHARD_SIZE)
     rows = [range(start, min(start + SHARD_SIZE, len(identities))) for start in starts]
@@ -217,8 +218,8 @@ def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
 
 
 def _identify(row: Mapping[str, Any]) -> list[Any]:
-    """What is another for another video, and for another content of its file."""
-    content: Any = None  # of a URL nothing but its name is known
+    """Values that differ between videos, and change when the content of a file does."""
+    content: Any = None  # nothing is known of a URL but its name
     if row.get(BYTES) is not None:
         content = hashlib.sha256(row[BYTES]).hexdigest()
     elif "://" not in row["video"]:

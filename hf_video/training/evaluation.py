@@ -23,12 +23,12 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 
 @torch.inference_mode()
 def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.Tensor:
-    """Class probabilities of a batch of videos (regression models: their outputs).
+    """Class probabilities of a batch of videos. For a regression model they are its values.
 
     Args:
         model: a video classifier in evaluation mode.
-        pixel_values: (batch_size, num_frames, num_channels, height, width), or (batch_size, num_views, ...), over
-            which the model averages; moved to the model's device and dtype.
+        pixel_values: (batch_size, num_frames, num_channels, height, width), or with an axis of views behind the first,
+            over which the model averages. It is moved to the model's device and dtype.
 
     Returns:
         (batch_size, num_classes) float32 on the CPU.
@@ -43,7 +43,7 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
 def evaluate_dataset(
     model: PreTrainedModel, dataset: Dataset, *, batch_size: int = 8, num_workers: int = 0, progress: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities and true classes of every video in a data set, in its order.
+    """Class probabilities and labels of every video in a data set, in its order.
 
     Args:
         model: a video classifier; put into evaluation mode.
@@ -53,8 +53,8 @@ def evaluate_dataset(
         progress: shows a progress bar.
 
     Returns:
-        Scores (num_videos, num_classes) float32 and labels: class ids (num_videos,) int64, or with several labels a
-        video (num_videos, num_classes) float32.
+        Scores (num_videos, num_classes) float32, and labels: class ids (num_videos,) int64, or targets (num_videos,
+        num_classes) float32 if a video may have several classes.
 
     Raises:
         ValueError: the data set is empty.
@@ -78,21 +78,22 @@ def write_predictions(
     labels: np.ndarray,
     class_names: Sequence[str],
 ) -> None:
-    """Writes one row a video, the surest mistakes first: `video`, `label`, `prediction`, `is_right`, `score` of the
-    prediction, `label_score`, and a column `score: NAME` for each class.
+    """Writes a table with one row for each video; wrong predictions with the highest scores come first.
 
-    Where a video may have several classes, `labels` and `predictions`, the classes with a score of a half or more, are
-    names separated by semicolons; `error` is the largest difference between a score and the truth.
+    The columns are `video`, `label`, `prediction`, `is_right`, `score` of the prediction, `label_score`, and for each
+    class `score: NAME`. If a video may have several classes, they are `video`, `labels`, `predictions`, `is_right`,
+    `error` and the scores: names are separated by semicolons, a class is predicted if its score is at least a half,
+    and `error` is the largest difference between a score and the truth.
 
     Args:
         path: a file that ends in .csv or .parquet.
         videos: num_videos paths or names.
         scores: (num_videos, num_classes) float class probabilities.
-        labels: (num_videos,) integer true class ids, or (num_videos, num_classes) zeros and ones.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) zeros and ones.
         class_names: num_classes names.
 
     Raises:
-        ValueError: the file ends otherwise, or the lengths do not match each other.
+        ValueError: the file name ends differently, or the lengths do not match each other.
     """
     path = check_table_name(path)
     if not len(videos) == len(scores) == len(labels) or scores.shape[1:] != (len(class_names),):
@@ -113,7 +114,7 @@ def write_predictions(
 def _compare_one(
     scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns for videos of one class, and how sure the model is of its prediction."""
+    """The columns for videos with one class each, and the score of the prediction."""
     names = np.array(class_names, dtype=object)
     predicted, best = scores.argmax(axis=1), scores.max(axis=1)
     columns = {
@@ -129,7 +130,7 @@ def _compare_one(
 def _compare_several(
     scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns for videos of any number of classes, and the largest error of a score."""
+    """The columns for videos with any number of classes, and the largest error of a score."""
 
     def listed(chosen: np.ndarray) -> np.ndarray:
         return np.array([";".join(compress(class_names, row)) for row in chosen], dtype=object)
@@ -149,7 +150,7 @@ def check_table_name(path: str | os.PathLike) -> Path:
     """The path of a table.
 
     Raises:
-        ValueError: its end is not that of a table.
+        ValueError: it ends neither in .csv nor in .parquet.
     """
     path = Path(path)
     if path.suffix.lower() not in TABLE_SUFFIXES:

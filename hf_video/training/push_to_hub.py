@@ -1,4 +1,4 @@
-"""What makes `Trainer.push_to_hub` publish: checks, code, card, one commit, and a look whether it loads."""
+"""`push_to_hub` of the trainers: a checked folder with code and card goes up in one commit, and is loaded back."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,8 +12,8 @@ from hf_video.hub.publishing import publish
 class PublishingMixin:
     """For a subclass of `transformers.Trainer`: `push_to_hub` saves the model and publishes the output folder.
 
-    With `push_to_hub=True` in its arguments, `save_model` publishes too. Checkpoints are not uploaded while training
-    runs: they are not checked, and hold paths of this machine.
+    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
+    training runs, because they are not checked and contain paths of this machine.
     """
 
     args: Any
@@ -30,13 +30,13 @@ class PublishingMixin:
         """Publish the model, its processor and a card written from the facts of the training.
 
         Args:
-            commit_message, token, revision, private: as those of `transformers.Trainer.push_to_hub`; the name of the
-                repository is `args.hub_model_id`, or that of the output folder.
-            blocking: whether to wait; otherwise a `Future` is returned, which raises what went wrong.
+            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
+                repository is `args.hub_model_id`, or the name of the output folder.
+            blocking: whether to wait. Otherwise a `Future` is returned, whose result raises what went wrong.
             options: passed to [`publish`].
 
         Returns:
-            The commit, or None on all but the main process.
+            The commit; None on all processes but the main one.
 
         Raises:
             PublishError: see [`publish`].
@@ -57,4 +57,4 @@ class PublishingMixin:
         return api.run_as_future(publish, self.args.output_dir, repo_id, **options)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Overrides the upload of every checkpoint."""
+        """Does nothing, in place of uploading a checkpoint."""

@@ -1,4 +1,4 @@
-"""A folder that shows how a training run went: curves, confusion matrix, the worst clips, figures, and a summary."""
+"""The report of a training run: a folder with a summary, metrics, curves, a confusion matrix and the worst clips."""
 
 import importlib.util
 import json
@@ -33,7 +33,7 @@ _TITLES = {
 }
 _NUM_WORST_CLIPS = 8
 _NUM_CONFUSIONS = 20
-# Above this many classes neither counts nor names can be read in the confusion matrix.
+# With more classes, counts or names in the confusion matrix would be too small to read.
 _MAX_COUNTED_CLASSES = 20
 _MAX_NAMED_CLASSES = 60
 _FRAMES_OF_A_CLIP = 6
@@ -42,7 +42,7 @@ _LONGEST_LINE = 80
 
 
 class ShownClip(NamedTuple):
-    """A clip in a picture: the lines above it, and its frames (T, H, W, 3), uint8 or float from 0 to 1."""
+    """A clip in a picture: the lines of its caption, and its frames (T, H, W, 3), uint8 or float from 0 to 1."""
 
     caption: tuple[str, ...]
     frames: np.ndarray
@@ -62,20 +62,20 @@ def write_report(
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
     `worst_clips.png`.
 
-    Each file is replaced as a whole, so that an interruption never leaves half of one. Without matplotlib one warning
-    says how to get the pictures, and the rest is written all the same.
+    Each file is replaced as a whole, so that an interruption never leaves half a file. If matplotlib is missing, one
+    warning says how to get the pictures, and the rest is written.
 
     Args:
         folder: made if it does not exist.
         scores: (num_videos, num_classes) float logits.
-        labels: (num_videos,) integer true class ids, or (num_videos, num_classes) float targets of multi-label
-            classification, which has no confusion matrix.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets of multi-label
+            classification, for which there is no confusion matrix.
         class_names: num_classes names.
         log_history: `trainer.state.log_history`; empty for a report without curves.
-        split: the split that was evaluated, named in the summary.
-        details: settings to record in both the summary and `metrics.json`.
-        clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
-            to show those with the highest loss; without it they are not shown.
+        split: name of the split that was evaluated.
+        details: settings for both the summary and `metrics.json`.
+        clip_of: function from a row of `scores` to the name of its video and frames (T, H, W, 3), uint8 or float from
+            0 to 1. It shows the clips with the highest loss; without it there is no such picture.
 
     Returns:
         The contents of `metrics.json`.
@@ -124,14 +124,17 @@ def write_report(
 def clip_reader(
     dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
 ) -> Callable[[int], tuple[str, np.ndarray]] | None:
-    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video, as the model sees it
-    but with its normalisation undone.
+    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video as the model sees it,
+    without normalisation.
 
     Args:
         dataset: made with `training=False`.
-        num_scores: videos that have scores. Where they are not all but those left out, as several processes may leave
-            it, it is not known which they are, and None is returned.
-        broken: the videos that were left out, as `dataset.broken_videos()` lists them.
+        num_scores: how many videos have scores.
+        broken: the videos without scores, as `dataset.broken_videos()` lists them.
+
+    Returns:
+        The function. None if the numbers do not add up, as may happen with several processes: then nobody knows which
+        video a row of scores belongs to.
     """
     names, left_out = dataset.dataset["video"], set(broken)
     rows = [index for index, name in enumerate(names) if name not in left_out]
@@ -181,7 +184,7 @@ def _worst_clips(
 
 
 def _throughput(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The median speed and wait, and the peak of memory, over a run."""
+    """The throughput of a run: medians of speed and waiting, maximum of memory."""
     values = {
         name: [entry[name] for entry in log_history if name in entry]
         for name in THROUGHPUT_SCALARS
@@ -212,12 +215,12 @@ def _plain(value: Any) -> str:
 
 
 def _cell(value: object) -> str:
-    """Text in a table of Markdown, where a bar ends a cell."""
+    """A text in a Markdown table, where a bar would end the cell."""
     return str(value).replace("|", r"\|")
 
 
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The most frequent confusions, and all classes, those recognised least first."""
+    """The most frequent confusions, and all classes, the least recognised first."""
     totals, right = counts.sum(axis=1), counts.diagonal()
     shares = np.divide(right, totals, out=np.full(len(totals), np.inf), where=totals > 0)
     mistakes = counts - np.diag(right)
@@ -240,7 +243,7 @@ def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
 
 
 def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The classes, those found worst first."""
+    """All classes, the lowest average precision first."""
     precisions = average_precision(scores, labels)
     lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
     for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
@@ -250,7 +253,7 @@ def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequ
 
 
 def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
-    """Training and validation loss, validation accuracy, and the learning rate, over epochs.
+    """Learning curves: losses, metrics between 0 and 1, and the learning rate, over epochs.
 
     Args:
         log_history: `trainer.state.log_history`, with at least one evaluation.
@@ -294,7 +297,7 @@ def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
 def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
     """A confusion matrix, coloured by the share of each true class.
 
-    Up to 20 classes the counts are printed, up to 60 the names; beyond, the axes have class ids.
+    With up to 20 classes, the counts are printed. With up to 60 classes, the axes have names, otherwise class ids.
 
     Args:
         counts: (num_classes, num_classes) integers, true classes by rows, predicted classes by columns.
@@ -309,13 +312,13 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
     size = min(4 + 0.3 * num_classes, 14)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.subplots()
-    # Without counts, a confusion of a few percent has to be seen by its colour.
+    # If no counts are printed, colours must show a confusion of a few percent.
     norm = Normalize(0, 1) if num_classes <= _MAX_COUNTED_CLASSES else PowerNorm(0.5, 0, 1)
     image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="nearest")
     ids = ""
     if num_classes <= _MAX_NAMED_CLASSES:
         names = [_short(name, _LONGEST_NAME) for name in class_names]
-        # A dollar sign in a name begins no formula.
+        # A dollar sign in a name must not begin a formula.
         axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
         axes.set_yticks(range(num_classes), names, parse_math=False)
     else:
@@ -333,11 +336,11 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
 
 
 def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
-    """Clips in two columns, each as a strip of up to six of its frames, in order.
+    """A picture of clips in two columns, each as a strip of up to six of its frames.
 
     Args:
-        clips: at least one.
-        title: of the whole picture.
+        clips: at least one clip.
+        title: title of the picture.
     """
     from matplotlib.figure import Figure
 
@@ -362,7 +365,7 @@ def _draw(axes: "Axes", entries: Sequence[dict[str, float]], name: str, **option
 
 
 def _strip(frames: np.ndarray) -> np.ndarray:
-    """(H, width of all, 3) float from 0 to 1, a white line between frames."""
+    """Frames side by side, with white lines between them: (H, sum of widths, 3) float from 0 to 1."""
     chosen = frames[np.linspace(0, len(frames) - 1, min(len(frames), _FRAMES_OF_A_CLIP)).round().astype(int)]
     if chosen.dtype == np.uint8:
         chosen = chosen / 255

@@ -79,10 +79,12 @@ def test_errors(digits, trained, tmp_path, fails):
     (tmp_path / "thesis.txt").write_text("mine")
     words = ("probe", digits, "--model", trained, "--output-dir")
     assert "is not empty (thesis.txt)" in fails(*words, tmp_path)
-    assert "'num_train_epoch' is not a training argument. Did you mean num_train_epochs?" in fails(
+    assert "'num_train_epoch' is not a setting. Did you mean num_train_epochs?" in fails(
         *words, tmp_path / "out", "num_train_epoch=3"
     )
-    assert "--kind: invalid choice: 'tree'" in fails(*words, tmp_path / "out", "--kind", "tree")
+    assert "--kind is 'tree'; linear, attentive or knn is expected" in fails(
+        *words, tmp_path / "out", "--kind", "tree"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -97,10 +99,3 @@ def test_broken_videos_are_left_out_and_named(digits, trained, tmp_path, capsys)
     out = capsys.readouterr().out
     assert "videos could not be read:" in out and str(unopened) in out
     assert json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())["num_videos"] == 8
-
-
-def test_the_kinds_are_those_of_the_library():
-    from hf_video.cli import probe as command
-    from hf_video.training import probes
-
-    assert command.PROBE_KINDS == probes.PROBE_KINDS

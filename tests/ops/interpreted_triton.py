@@ -10,6 +10,7 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.reference import selective_scan_reference
@@ -26,7 +27,6 @@ from .test_selective_scan import (
     run_with_gradients,
     with_constants,
 )
-from .test_selective_scan_cpu import reference_convolution
 
 __all__ = ["poisoned_memory"]
 
@@ -235,7 +235,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, reference_convolution):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

@@ -5,6 +5,7 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.triton import Plan
@@ -13,7 +14,6 @@ from tests.models.videomamba.videomamba_testing import make, random_clips
 from . import ptx
 from .compiling import compile_kernel
 from .test_selective_scan import compare, compare_models, poisoned_memory, random_inputs
-from .test_selective_scan_cpu import reference_convolution
 
 __all__ = ["poisoned_memory"]
 
@@ -105,7 +105,7 @@ def test_convolution_values_and_gradients(reverse, emulated, poisoned_memory):
     leaves = [x, torch.randn(70, 1, 4, requires_grad=True), torch.randn(70, requires_grad=True)]
     grad = torch.randn(2, 70, 40)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, reference_convolution):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
         output = function(*leaves, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

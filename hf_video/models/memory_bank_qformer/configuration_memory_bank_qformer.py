@@ -16,55 +16,57 @@ POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
 class MemoryBankQFormerConfig(PreTrainedConfig):
     r"""
     Configuration of the MemoryBankQFormer family: the long-video Q-Former of MA-LMM
-    (https://arxiv.org/abs/2404.05726). The defaults are its Q-Former on precomputed features of EVA-ViT-g.
+    (https://arxiv.org/abs/2404.05726). By default it is that Q-Former on precomputed features of EVA-ViT-g.
 
     Args:
         vision_config (`PreTrainedConfig` or `dict`, *optional*):
-            Vision tower: any image encoder of Transformers, [`InstructBlipVisionConfig`] for EVA-ViT, or a video
-            encoder with `tubelet_size=1`. Its `hidden_size` sets `qformer_config.encoder_hidden_size`. Without one the
-            model takes `vision_embeds`.
+            Vision tower: any image encoder of Transformers, such as [`InstructBlipVisionConfig`] for EVA-ViT, or a
+            video encoder with `tubelet_size=1`. Its `hidden_size` sets `qformer_config.encoder_hidden_size`. A model
+            without a tower takes `vision_embeds`.
         qformer_config (`InstructBlipQFormerConfig` or `dict`, *optional*):
-            The Q-Former; that of InstructBLIP by default. Without a query bank its `position_embedding_type` may be
-            `"relative_key"` or `"relative_key_query"` instead of `"absolute"`.
+            The Q-Former; by default that of InstructBLIP. If there is no query bank, its `position_embedding_type` may
+            be `"relative_key"` or `"relative_key_query"` instead of `"absolute"`.
         text_config (`PreTrainedConfig` or `dict`, *optional*):
-            Language model that the Q-Former's output is projected for. The width of its embeddings, `hidden_size` but
-            for some OPT, sets `projection_dim`.
+            Language model that reads the projected output of the Q-Former. The width of its embeddings sets
+            `projection_dim`; it is `hidden_size`, except in some OPT models.
         projection_dim (`int`, *optional*):
-            Width that the Q-Former's output is projected to; without it there is no projection.
+            Width that the output of the Q-Former is projected to. Without it there is no projection.
         use_language_projection (`bool`, *optional*):
-            Whether there is a projection where there is a `projection_dim`. By default there is, but for a
-            configuration whose `architectures` name a classifier, which has none. Models with a head set it.
+            Whether the model has the projection, if `projection_dim` is set. Models with a head set it. The default is
+            `False` if `architectures` name the classifier, otherwise `True`.
         num_query_tokens (`int`, defaults to 32):
-            Learned queries, and so tokens of output.
+            Number of learned queries, and of output tokens.
         use_qformer_text_input (`bool`, defaults to `True`):
             Whether the Q-Former can read a text beside the frames.
         memory_bank_length (`int`, defaults to 20):
-            Frames that each memory bank holds; 0 for no memory, which encodes every frame on its own.
+            Number of frames that each memory bank holds. With 0 there is no memory, and every frame is encoded on its
+            own.
         memory_policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`):
-            What happens when a bank is full: the most similar neighbours become their mean (MA-LMM), the oldest frame
-            goes, or frames stay that are spread over the video.
+            What happens when a bank is full. `"merge"`: the two most similar neighbours become their mean (MA-LMM).
+            `"fifo"`: the oldest frame is dropped. `"uniform"`: the bank keeps frames spread evenly over the video.
         visual_memory (`bool`, defaults to `True`):
-            Whether queries attend to the vision tokens of earlier frames. The frames' positions are added where they
-            do.
+            Whether queries attend to the vision tokens of earlier frames. If so, positions of frames are added to the
+            tokens.
         query_memory (`bool`, defaults to `True`):
             Whether every layer attends to its own input at earlier frames.
         max_num_frames (`int`, defaults to 120):
-            Rows in the table of frame positions.
+            Number of rows in the table of frame positions.
         frame_position_overflow (`"clamp"` or `"scale"`, defaults to `"clamp"`):
-            The row of frames in longer videos: the last one, or the table stretched over `expected_num_frames`.
+            Positions in videos with more frames than the table has rows. `"clamp"`: the later frames get the last row.
+            `"scale"`: the table is stretched over `expected_num_frames`.
         expected_num_frames (`int`, *optional*):
-            Frames of a whole video, for `frame_position_overflow="scale"`.
+            Number of frames of a whole video, for `frame_position_overflow="scale"`.
         vision_layer_norm_eps (`float`, defaults to 1e-5):
-            Epsilon of the norm behind the vision tower.
+            Epsilon of the norm after the vision tower.
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier of [`MemoryBankQFormerForVideoClassification`].
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of the normal initialisation.
         video_token_id (`int`, *optional*):
-            Token of the language model's vocabulary that holds the place of a video in a text.
+            Id of the token that holds the place of a video in a text.
 
     Raises:
-        ValueError: for values that contradict each other, named in the message.
+        ValueError: if a value is out of range, or values contradict each other. The message names them.
     """
 
     model_type = "memory_bank_qformer"
@@ -81,7 +83,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
         "text_config": SubConfigSpec(AutoConfig, model_type="llama", optional=True),
     }
 
-    # Configurations once `__post_init__` is through.
+    # `__post_init__` turns these three into configurations.
     vision_config: Any = None
     qformer_config: Any = None
     text_config: Any = None
@@ -109,11 +111,11 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             embedding_width = getattr(self.text_config, "word_embed_proj_dim", None)
             self.projection_dim = embedding_width or self.text_config.hidden_size
         if self.use_language_projection is None:
-            # A folder may be older than this field.
+            # Folders of the first versions do not have this field.
             self.use_language_projection = "MemoryBankQFormerForVideoClassification" not in (self.architectures or ())
 
     def with_language_projection(self, use_language_projection: bool) -> "MemoryBankQFormerConfig":
-        """The configuration itself if it says so, or else a copy that does: others may be made of this one."""
+        """This configuration with the given value. It is a copy if the value differs, because models share it."""
         if self.use_language_projection == use_language_projection:
             return self
         config = copy.deepcopy(self)
@@ -122,11 +124,11 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
 
     @property
     def num_frames(self) -> None:
-        """Any number: the video-classification pipeline asks, and this leaves the answer to the processor."""
+        """`None`: any number. The video-classification pipeline asks for it, and then asks the processor."""
 
     @property
     def pad_token_id(self) -> int | None:
-        """That of the language model, here because `Seq2SeqTrainer` looks for it here; nothing without one."""
+        """Padding token of the language model, if there is one. `Seq2SeqTrainer` looks for it here."""
         return getattr(self.text_config, "pad_token_id", None)
 
     @pad_token_id.setter
@@ -135,14 +137,15 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             self.text_config.pad_token_id = value
 
     def validate_architecture(self):
-        """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
-        # Not those of a language model, which may mean it: Mamba-2 has a limit that is infinite.
+        """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
+        # The language model is left out, because its numbers may be infinite on purpose: one limit of Mamba-2 is.
         for prefix, part in (
             ("", self),
             ("qformer_config.", self.qformer_config),
             ("vision_config.", self.vision_config),
         ):
-            _check_finite(prefix, {} if part is None else vars(part))
+            values = {} if part is None else vars(part)
+            _check_finite({prefix + name: value for name, value in values.items()})
         for name, eps in (
             ("vision_layer_norm_eps", self.vision_layer_norm_eps),
             ("qformer_config.layer_norm_eps", self.qformer_config.layer_norm_eps),
@@ -180,19 +183,20 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
                 f"{positions!r}."
             )
         if positions != "absolute" and self.query_memory and self.memory_bank_length > 0:
-            # They are a table over the distances within one sequence, which a bank of sequences is not.
+            # Their table has the distances within one sequence. A bank holds several.
             raise ValueError(
                 f"`qformer_config.position_embedding_type` must be 'absolute' with a query bank, got {positions!r}: "
                 "distances have no meaning between frames. Set `query_memory=False` or `memory_bank_length=0`."
             )
 
 
-def _check_finite(prefix: str, values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+# Copied from hf_video.models.videovit.configuration_videovit._check_finite
+def _check_finite(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"`{prefix}{name}` must be finite, got {value}.")
+            raise ValueError(f"`{name}` must be finite, got {value}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]

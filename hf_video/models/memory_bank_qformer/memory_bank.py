@@ -1,50 +1,47 @@
 """The memory of a video: explicit, of constant size, passed to the model and handed back."""
 
-import json
+import copy
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from .compression_policies import POLICIES
-from .frame_bank import Bank, TensorMap
-from .memory_file import BANK_TENSORS, MemoryFile
+from .memory_compression import POLICIES
+from .memory_file import BANK_TENSORS, MemoryFile, write_memory_file
+from .token_bank import TensorMap, TokenBank
 
 
 class MemoryBank:
     """
-    What a [`MemoryBankQFormerModel`] remembers of the videos of a batch. Pass it in and get it back, grown in place
-    like Transformers' caches; without one a call begins new videos.
+    What a [`MemoryBankQFormerModel`] remembers of a batch of videos. The model takes it and hands it back; it grows in
+    place, like the caches of Transformers. A call without a memory begins new videos.
 
         memory = None
         for frame in frames:  # (batch_size, 1, num_channels, height, width)
             outputs = model(frame, memory=memory)
             memory = outputs.memory
 
-    Nothing in it carries a gradient. It fits the model that filled it, with the text that it was filled with: keys and
-    values of its entries are kept, so after a change of the weights call [`~MemoryBank.drop_projections`].
+    A memory carries no gradients. It belongs to the model and the text that it was filled with. It keeps keys and
+    values of its entries: call [`~MemoryBank.drop_projections`] after the model's weights have changed.
 
     Args:
-        length (`int`): frames that each bank holds.
-        policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`): what happens to the rest, see
-            `compression_policies.py`.
+        length (`int`): number of frames that each bank holds.
+        policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`): what happens when a bank is full, see
+            `memory_compression.py`.
 
     Attributes:
-        visual ([`Bank`], *optional*): vision tokens of frames, with the frame's position added. `states` is
-            `(batch_size, num_entries, num_tokens, hidden_size of the vision tower)`, `counts` (the frames that were
-            merged into an entry) `(batch_size, num_entries, num_tokens)`.
-        query (`list[Bank]`): for every layer of the Q-Former its input, queries and then text. `states` is
+        visual ([`TokenBank`], *optional*): vision tokens of frames, with the positions of the frames added. `states`
+            is `(batch_size, num_entries, num_tokens, hidden_size of the vision tower)`; `counts`, the number of frames
+            merged into each entry, is `(batch_size, num_entries, num_tokens)`.
+        query (`list[TokenBank]`): for each layer of the Q-Former, its input: queries, followed by text. `states` is
             `(batch_size, num_entries, num_query_tokens + text_length, hidden_size)`.
-        frames_seen (`torch.LongTensor` of shape `(batch_size,)`, on the CPU): frames so far.
-        last_queries (`torch.Tensor` of shape `(batch_size, num_query_tokens, hidden_size)`, *optional*): what the
-            Q-Former said after the last frame.
+        frames_seen (`torch.LongTensor` of shape `(batch_size,)`, on the CPU): number of frames read so far.
+        last_queries (`torch.Tensor` of shape `(batch_size, num_query_tokens, hidden_size)`, *optional*): output of the
+            Q-Former for the last frame.
         text_ids (`torch.LongTensor` of shape `(batch_size, text_length)`, *optional*): the text that the query banks
-            were filled with, -1 for padding; none in files of earlier versions, whose text is not known.
-        origin (`dict[str, Any]`): what whoever fills the memory wants to find again in its file, as JSON has it.
+            were filled with, -1 for padding. Files of the first versions do not have it.
+        origin (`dict[str, Any]`): notes of the caller, such as the name of the video. They are saved as JSON.
     """
 
     def __init__(self, length: int, policy: str = "merge"):
@@ -54,13 +51,17 @@ class MemoryBank:
             raise ValueError(f"There is no compression policy {policy!r}; choose one of {', '.join(POLICIES)}.")
         self.length = length
         self.policy = policy
-        self.visual: Bank | None = None
-        self.query: list[Bank] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, to begin new videos."""
+        self.visual: TokenBank | None = None
+        self.query: list[TokenBank] = []
         self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
         self.last_queries: torch.Tensor | None = None
         self.text_ids: torch.Tensor | None = None
         self.origin: dict[str, Any] = {}
-        # Whether a frame is entering the banks: some have it then, and some do not.
+        # True while a frame is being added, when some banks have it and others do not.
         self.is_unfinished = False
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class MemoryBank:
     def batch_size(self) -> int:
         return len(self.frames_seen)
 
-    def banks(self) -> list[Bank]:
+    def banks(self) -> list[TokenBank]:
         return [bank for bank in (self.visual, *self.query) if bank is not None]
 
     def prepare(
@@ -83,28 +84,28 @@ class MemoryBank:
         text_ids: torch.Tensor | None = None,
     ) -> None:
         """
-        Make banks for new videos, or see that those of earlier frames fit. What was filled in inference mode is copied
-        for a call outside of it, which may not write there.
+        Make banks for new videos, or check that the banks of earlier frames fit. Outside of inference mode, a memory
+        that was filled in inference mode is copied, because its tensors may not be written.
 
         Args:
             batch_size: number of videos.
-            visual_size: positions and channels of the visual bank; `None` for no such bank.
-            query_sizes: positions and channels of the query bank of every layer.
-            dtype, device: of the states, see [`Bank`].
-            text_ids: as the attribute; `None` without a text.
+            visual_size: number of positions and of channels of the visual bank; `None` for no visual bank.
+            query_sizes: number of positions and of channels of the query bank of each layer.
+            dtype, device: dtype and device of the states; half precisions become float32.
+            text_ids: see the attribute; `None` if there is no text.
 
         Raises:
-            ValueError: if the memory was filled with something else, is on another device, or an earlier call was
-                interrupted while a frame entered it.
+            ValueError: if the memory was filled by another model or with another text, is on another device, or an
+                earlier call was interrupted while it added a frame.
         """
         if self.is_unfinished:
             raise ValueError(
-                "A call was interrupted while a frame entered this memory, which some of its banks have and some have "
-                "not: go on from a `clone()` or a file made before, or begin without a memory."
+                "A call was interrupted while a frame entered this memory, so only some of its banks have the frame: "
+                "go on from a `clone()` or a file made before that call, or begin without a memory."
             )
         if not self.batch_size:
             visual, *query = (
-                None if size is None else Bank(batch_size, *size, self.length, self.policy, dtype, device)
+                None if size is None else TokenBank.empty(batch_size, *size, self.length, self.policy, dtype, device)
                 for size in (visual_size, *query_sizes)
             )
             self.visual, self.query = visual, [bank for bank in query if bank is not None]
@@ -119,8 +120,7 @@ class MemoryBank:
         if banks and banks[0].slots.device != device:
             raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
         if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
-            self._replace(lambda bank: bank.map(torch.Tensor.clone))
-            self._replace_rows(torch.Tensor.clone)
+            self._replace(lambda bank: bank.map(torch.Tensor.clone), torch.Tensor.clone)
             self.frames_seen = self.frames_seen.clone()
         if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
@@ -129,7 +129,7 @@ class MemoryBank:
         for bank, size in zip(self.query, query_sizes, strict=True):
             if bank.size != size:
                 raise ValueError(
-                    f"The memory has queries and text of {bank.size} (tokens, channels) for a frame, but here are "
+                    f"The memory has queries and text of {bank.size} (tokens, channels) for a frame, but the call has "
                     f"{size}: pass the same text in every call of a video."
                 )
         if self.query and text_ids is not None:
@@ -139,56 +139,44 @@ class MemoryBank:
             if differs.any():
                 raise ValueError(
                     f"The memory was filled with another text of the videos {differs.nonzero().flatten().tolist()}: "
-                    "pass the same text in every call of a video. Another question is answered by `model.ask`, and "
-                    "`replay_memory` makes a memory that goes on with it."
+                    "pass the same text in every call of a video. To ask another question, call `model.ask`. To go on "
+                    "with another text, call `replay_memory`."
                 )
 
-    def _replace(self, function: Callable[[Bank], Bank]) -> None:
-        self.visual = None if self.visual is None else function(self.visual)
-        self.query = [function(bank) for bank in self.query]
+    def _replace(self, of_bank: Callable[[TokenBank], TokenBank], of_rows: TensorMap) -> None:
+        """Replace every bank, and every tensor with one row for each video, by the result of a function."""
+        self.visual = None if self.visual is None else of_bank(self.visual)
+        self.query = [of_bank(bank) for bank in self.query]
+        self.last_queries = None if self.last_queries is None else of_rows(self.last_queries)
+        self.text_ids = None if self.text_ids is None else of_rows(self.text_ids)
 
-    def _replace_rows(self, function: TensorMap) -> None:
-        """Of the tensors beside the banks with a row for each video."""
-        self.last_queries = None if self.last_queries is None else function(self.last_queries)
-        self.text_ids = None if self.text_ids is None else function(self.text_ids)
-
-    def _copy(self, function: Callable[[Bank], Bank]) -> "MemoryBank":
-        memory = MemoryBank(self.length, self.policy)
-        memory.visual, memory.query, memory.frames_seen = self.visual, self.query, self.frames_seen.clone()
-        memory.last_queries, memory.text_ids, memory.origin = self.last_queries, self.text_ids, dict(self.origin)
-        memory.is_unfinished = self.is_unfinished
-        memory._replace(function)
+    def _copy(self) -> "MemoryBank":
+        """A copy that shares its tensors with this memory."""
+        memory = copy.copy(self)
+        memory.frames_seen, memory.origin = self.frames_seen.clone(), dict(self.origin)
         return memory
 
     def clone(self) -> "MemoryBank":
         """An independent copy, to go on in two ways."""
-        memory = self._copy(lambda bank: bank.map(torch.Tensor.clone))
-        memory._replace_rows(torch.Tensor.clone)
+        memory = self._copy()
+        memory._replace(lambda bank: bank.map(torch.Tensor.clone), torch.Tensor.clone)
         return memory
 
     def to(self, device: torch.device | str) -> "MemoryBank":
-        """The memory on a device: itself, moved. Its precision stays."""
-        self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)))
-        self._replace_rows(lambda tensor: tensor.to(device))
+        """Move the memory to a device, in place, and return it. Dtypes stay as they are."""
+        self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)), lambda tensor: tensor.to(device))
         return self
-
-    def detach(self) -> "MemoryBank":
-        """The memory without gradients, which it has none of: itself."""
-        return self
-
-    def reset(self) -> None:
-        """Forget everything, to begin new videos."""
-        self.visual, self.query, self.is_unfinished = None, [], False
-        self.frames_seen = torch.zeros(0, dtype=torch.long, device="cpu")
-        self.last_queries, self.text_ids, self.origin = None, None, {}
 
     def append(
         self, vision_states: torch.Tensor, layer_inputs: Sequence[torch.Tensor], last_queries: torch.Tensor
     ) -> None:
         """
-        Add a frame to every bank: its tokens `(batch_size, num_tokens, hidden_size of the vision tower)`, the input of
-        every layer `(batch_size, num_query_tokens + text_length, hidden_size)`, and the queries behind the last layer
-        `(batch_size, num_query_tokens, hidden_size)`.
+        Add a frame to every bank.
+
+        Args:
+            vision_states: tokens of the frame, `(batch_size, num_tokens, hidden_size of the vision tower)`.
+            layer_inputs: input of each layer, `(batch_size, num_query_tokens + text_length, hidden_size)`.
+            last_queries: queries after the last layer, `(batch_size, num_query_tokens, hidden_size)`.
         """
         self.is_unfinished = True
         if self.visual is not None:
@@ -200,61 +188,51 @@ class MemoryBank:
         self.is_unfinished = False
 
     def drop_projections(self) -> None:
-        """Forget the keys and values of the entries; the next call computes them from the states."""
+        """Forget the keys and values of the entries. The next call computes them again, from the states."""
         for bank in self.banks():
             bank.projections = {}
 
     def resize(self, length: int) -> None:
-        """Hold `length` frames from here on; what is too much is compressed now."""
+        """Hold `length` frames instead. If that is fewer, what is too much is compressed at once."""
         if length < 1:
             raise ValueError(f"A memory bank holds at least 1 frame, got the length {length}.")
         if length != self.length:
-            self._replace(lambda bank: bank.resized(length))
+            self._replace(lambda bank: bank.resized(length), lambda tensor: tensor)
             self.length = length
 
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the videos `indices`, in this order. The indices are int64, or one bool for each video."""
+        rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
+        self._replace(lambda bank: bank.take(rows), lambda tensor: tensor[rows.to(tensor.device)])
+        self.frames_seen = self.frames_seen[rows]
+
     def take(self, rows: torch.Tensor) -> "MemoryBank":
-        """A memory with copies of the videos in `rows`, int64."""
-        memory = self._copy(lambda bank: bank.take(rows))
-        memory._replace_rows(lambda tensor: tensor[rows.to(tensor.device)])
-        memory.frames_seen = self.frames_seen[rows.cpu()]
+        """A memory with copies of the videos `rows`, int64."""
+        memory = self._copy()
+        memory.batch_select_indices(rows)
         return memory
 
     def put(self, rows: torch.Tensor, memory: "MemoryBank") -> None:
-        """Write videos back that [`~MemoryBank.take`] took."""
+        """Write back the videos that [`~MemoryBank.take`] copied."""
         for own, new in zip(self.banks(), memory.banks(), strict=True):
             own.put(rows, new)
         if memory.last_queries is not None:
             new_queries = memory.last_queries
             if self.last_queries is None:
                 self.last_queries = new_queries.new_zeros(self.batch_size, *new_queries.shape[1:])
-            # Not in place: the caller may hold the tensor as an output.
+            # Not in place, because the caller may hold the tensor as an output.
             self.last_queries = self.last_queries.index_copy(
                 0, rows.to(new_queries.device), new_queries.to(self.last_queries)
             )
         self.frames_seen[rows.cpu()] = memory.frames_seen
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the videos of these indices (int64, or bool for each video), in this order."""
-        rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
-        self._replace(lambda bank: bank.take(rows))
-        self._replace_rows(lambda tensor: tensor[rows.to(tensor.device)])
-        self.frames_seen = self.frames_seen[rows]
-
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """[`~MemoryBank.batch_select_indices`] under the name that beam search knows."""
-        self.batch_select_indices(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every video `repeats` times, copies next to each other."""
-        self.batch_select_indices(torch.arange(self.batch_size, device="cpu").repeat_interleave(repeats))
-
     def save(self, path: str | os.PathLike) -> None:
         """
-        Write a safetensors file. It appears complete or not at all, and replaces an older one of this name.
-        Keys and values are left out: they follow from the states.
+        Write a safetensors file. It appears complete or not at all, and replaces an older file of this name. Keys and
+        values are left out, because they can be computed from the states.
 
         Raises:
-            ValueError: if a call was interrupted while a frame entered the memory.
+            ValueError: if a call was interrupted while it added a frame to the memory.
             OSError: if the file cannot be written.
         """
         if self.is_unfinished:
@@ -267,24 +245,17 @@ class MemoryBank:
             if bank is not None:
                 tensors |= {f"{name}.{tensor}": getattr(bank, tensor) for tensor in BANK_TENSORS}
                 tensors[f"{name}.num_entries"] = torch.tensor(bank.num_entries)
-        unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
         header = {"length": self.length, "policy": self.policy, "origin": self.origin}
-        try:
-            save_file(tensors, unfinished, {"memory_bank": json.dumps(header)})
-            unfinished.replace(path)
-        except SafetensorError as error:
-            raise OSError(f"{path} was not written: {error}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_memory_file(path, header, tensors)
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "cpu") -> "MemoryBank":
         """
-        Read a file of [`~MemoryBank.save`].
+        Read a file that [`~MemoryBank.save`] wrote.
 
         Raises:
-            ValueError: if it is another file, or damaged; names the field that is not as expected.
-            OSError: if it cannot be opened.
+            ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
+            OSError: if the file cannot be opened.
         """
         file = MemoryFile(path, device)
         memory = cls(file.length, file.policy)
@@ -292,11 +263,10 @@ class MemoryBank:
         memory.frames_seen = file.own["frames_seen"].cpu()
         memory.last_queries, memory.text_ids = file.own.get("last_queries"), file.own.get("text_ids")
         banks = {}
-        for owner, tensors in file.banks.items():
-            banks[owner] = bank = object.__new__(Bank)
-            bank.policy, bank.projections = memory.policy, {}
-            bank.num_entries = tensors["num_entries"].tolist()
-            vars(bank).update({name: tensors[name] for name in BANK_TENSORS})
+        for name, tensors in file.banks.items():
+            slots, order, slot_counts, similarities = (tensors[each] for each in BANK_TENSORS)
+            num_entries = tensors["num_entries"].tolist()
+            banks[name] = TokenBank(memory.policy, slots, order, slot_counts, similarities, num_entries)
         memory.visual = banks.pop("visual", None)
         memory.query = [banks[str(i)] for i in range(len(banks))]
         return memory

@@ -1,4 +1,4 @@
-"""The file of a memory: read, and every field of it seen to fit the others, before a memory is made of it."""
+"""The file of a memory: written as a whole, and checked field by field when it is read."""
 
 import json
 import os
@@ -7,32 +7,55 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from .compression_policies import POLICIES
+from .memory_compression import POLICIES
 
-# Of every bank.
+# Tensors of every bank, besides `num_entries`.
 BANK_TENSORS = ("slots", "order", "slot_counts", "similarities")
 OWN_TENSORS = {"frames_seen", "last_queries", "text_ids"}
 STATE_DTYPES = (torch.float32, torch.float64)
 
 
-class MemoryFile:
+def write_memory_file(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     """
-    What is in a file of [`MemoryBank.save`].
+    Write a safetensors file that [`MemoryFile`] reads. It appears complete or not at all, and replaces an older one.
 
     Args:
-        path: of the file.
-        device: for the tensors.
+        path: path of the file.
+        header: the memory's `length`, `policy` and `origin`, as JSON has them.
+        tensors: the tensors of the memory, those of banks named `"visual.slots"`, `"0.slots"`, ...
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    unfinished = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
+    try:
+        save_file(tensors, unfinished, {"memory_bank": json.dumps(header)})
+        unfinished.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"{path} was not written: {error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+class MemoryFile:
+    """
+    The contents of a file that [`MemoryBank.save`] wrote.
+
+    Args:
+        path: path of the file.
+        device: device of the tensors.
 
     Attributes:
         length (`int`), policy (`str`), origin (`dict[str, Any]`): as in [`MemoryBank`].
-        own (`dict[str, torch.Tensor]`): the tensors of the memory itself, by their names.
-        banks (`dict[str, dict[str, torch.Tensor]]`): those of the banks: of "visual", and of "0", "1", ... for the
-            layers of the Q-Former.
+        own (`dict[str, torch.Tensor]`): the tensors beside the banks, by name.
+        banks (`dict[str, dict[str, torch.Tensor]]`): the tensors of each bank, by name. The visual bank is "visual",
+            the query banks are "0", "1", ..., one for each layer of the Q-Former.
 
     Raises:
-        ValueError: if it is another file, or damaged: with the name of the field that is not as expected.
-        OSError: if it cannot be opened.
+        ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
+        OSError: if the file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike, device: torch.device | str):
@@ -69,7 +92,7 @@ class MemoryFile:
     def _require_tensor(
         self, field: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
     ) -> None:
-        """Of one of the dtypes and of the sizes, of which `None` is any from 1 on."""
+        """Check a tensor's dtype, one of `dtypes`, and its shape. In `sizes`, `None` allows any size from 1."""
         self._require(tensor.dtype in dtypes, field, f"be {' or '.join(map(str, dtypes))}", tensor.dtype)
         fits = tensor.ndim == len(sizes) and all(
             size >= 1 if expected is None else size == expected
@@ -79,7 +102,7 @@ class MemoryFile:
         self._require(fits, field, f"have the shape ({shape})", tuple(tensor.shape))
 
     def _require_finite(self, field: str, tensor: torch.Tensor) -> None:
-        # Where frames are not averaged an infinite one leaves the memory again.
+        # A policy that averages spreads an infinite frame over the memory; the others drop it in the end.
         self._require(not POLICIES[self.policy].averages or tensor.isfinite().all(), field, "be finite")
 
     def _read_header(self, text: str) -> None:
@@ -139,7 +162,7 @@ class MemoryFile:
 
         num_entries, field = tensors["num_entries"], f"{owner}.num_entries"
         self._require_tensor(field, num_entries, (torch.int64,), (self.batch_size,))
-        # The first frame makes an entry, and a compression always leaves one.
+        # The first frame adds an entry, and a compression leaves at least one.
         seen, entries = self.own["frames_seen"].tolist(), num_entries.tolist()
         fits = all(
             min(frames, 1) <= number <= min(frames, self.length) for number, frames in zip(entries, seen, strict=True)
@@ -153,7 +176,7 @@ class MemoryFile:
         is_permutation = order.sort(dim=1).values.eq(time).all()
         self._require(is_permutation, f"{owner}.order", f"have each of 0 to {self.length} once at every position")
         is_entry = time < num_entries.to(time.device)[:, None, None]
-        # Of a bank that answers another question they are means over positions.
+        # Counts are not whole numbers in a bank of `replay_memory`, where they are means over positions.
         is_count = torch.where(is_entry, counts >= 1, counts == 0) & counts.isfinite()
         self._require(is_count.all(), f"{owner}.slot_counts", "be at least 1 for entries, and 0 behind them")
         total, frames = counts.double().sum(dim=1), self.own["frames_seen"].to(counts.device).double()[:, None]
@@ -170,7 +193,7 @@ class MemoryFile:
             self._require((cosines.abs() <= 1.001).all(), f"{owner}.similarities", "be cosines, from -1 to 1")
 
     def _check_queries(self) -> None:
-        """The banks of the layers are of one size: queries, and then text."""
+        """All query banks have one size, which fits the queries and the text."""
         shapes = {owner: tuple(bank["slots"].shape[2:]) for owner, bank in self.banks.items() if owner != "visual"}
         if not shapes:
             return

@@ -1,4 +1,4 @@
-"""A picture of what a memory holds: which frames each of its entries is made of, and what they show."""
+"""A picture of a memory: the frames that each of its entries stands for, and what they show."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,24 +9,24 @@ import torch
 
 from .memory_bank import MemoryBank
 
-# Frames shown of an entry: the first, the most common and the last of those that most token positions have in it.
+# Images for an entry: the first, the middle and the last of the frames that most of its token positions hold.
 IMAGES_PER_ENTRY = 3
 
 
 def frames_of_entries(memory: MemoryBank, video: int = 0) -> torch.Tensor:
     """
-    Where the frames of a video are in the visual bank.
+    Which entries of the visual bank hold which frames of a video.
 
-    Compression joins neighbours in time, at every token position on its own. What an entry holds at a position is
-    therefore a run of frames, as long as its count, which begins where the entry before ends.
+    Compression joins neighbours in time, at every token position on its own. So at one position an entry holds a run
+    of frames. The run is as long as the entry's count, and begins where the run of the entry before it ends.
 
     Args:
-        memory ([`MemoryBank`]): of any number of videos.
-        video (`int`, defaults to 0): which of them.
+        memory ([`MemoryBank`]): the memory.
+        video (`int`, defaults to 0): number of the video in the memory.
 
     Returns:
-        `torch.FloatTensor` of shape `(num_entries, frames_seen)`: the share of token positions at which the entry
-        holds the frame. The columns sum to 1; under the policy "fifo" to 0 for frames that are forgotten.
+        `torch.FloatTensor` of shape `(num_entries, frames_seen)`: share of token positions at which an entry holds a
+        frame. Each column sums to 1, or to 0 for a frame that the policy "fifo" has dropped.
 
     Raises:
         ValueError: if the memory has no visual bank, or has seen no frame.
@@ -36,7 +36,7 @@ def frames_of_entries(memory: MemoryBank, video: int = 0) -> torch.Tensor:
     num_frames = int(memory.frames_seen[video])
     counts = memory.visual.counts[video, : memory.visual.num_entries[video]].double().cpu().round().long()
     stop = num_frames - counts.sum(0) + counts.cumsum(0)
-    # Each run adds 1 where it begins and takes it away behind its end; the sum over time is the number of positions.
+    # Each run adds 1 at its first frame and subtracts 1 after its last. The sum over time counts the positions.
     changes = torch.zeros(len(counts), num_frames + 1)
     changes.scatter_add_(1, stop - counts, torch.ones(counts.shape))
     changes.scatter_add_(1, stop, -torch.ones(counts.shape))
@@ -51,20 +51,20 @@ def draw_memory(
     video: int = 0,
 ) -> None:
     """
-    Draw the entries of a visual bank, oldest on top: the frames that they are made of over time and, beside them, what
-    the frames show.
+    Draw the entries of a visual bank, oldest on top. Each row shows which frames the entry holds and, beside that,
+    some of their images.
 
     Args:
-        memory ([`MemoryBank`]): of any number of videos.
-        path: where to write the picture; the ending says which format.
-        read_images (`Callable`, *optional*): called with rising numbers of frames, as counted by the memory, returns
-            their images, arrays (height, width, 3). No images by default.
-        seconds (`Sequence[float]`, *optional*): when each frame was seen; the axis counts frames by default.
-        video (`int`, defaults to 0): which of the videos of the memory.
+        memory ([`MemoryBank`]): the memory.
+        path: path of the picture; its ending gives the format.
+        read_images (`Callable`, *optional*): takes numbers of frames in rising order, counted as the memory counts
+            them, and returns their images, arrays (height, width, 3). By default there are no images.
+        seconds (`Sequence[float]`, *optional*): time of each frame. By default the axis counts frames.
+        video (`int`, defaults to 0): number of the video in the memory.
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if the memory holds no frames, or the ending of the path is that of no format.
+        ValueError: if the memory holds no frames, or matplotlib does not write the format.
     """
     pyplot = import_pyplot()
     check_picture_format(path)
@@ -105,7 +105,7 @@ def draw_memory(
 
 
 def import_pyplot() -> Any:
-    """`matplotlib.pyplot`, or a clear error where it is not installed."""
+    """Import `matplotlib.pyplot`; raise `ImportError` with the command that installs it."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -115,11 +115,11 @@ def import_pyplot() -> Any:
 
 def check_picture_format(path: str | os.PathLike) -> None:
     """
-    See that matplotlib writes files of this ending.
+    Check that matplotlib writes files with the ending of this path.
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if it does not.
+        ValueError: if it does not write them.
     """
     endings = import_pyplot().FigureCanvasBase.get_supported_filetypes()
     if Path(path).suffix.removeprefix(".").lower() not in endings:
@@ -127,7 +127,7 @@ def check_picture_format(path: str | os.PathLike) -> None:
 
 
 def _frames_to_show(share: torch.Tensor) -> list[int]:
-    """Of an entry's shares `(num_frames,)`."""
+    """Numbers of the frames to show for an entry with these shares `(num_frames,)`."""
     strong = (share >= 0.5 * share.max()).nonzero().flatten().tolist()
     return sorted({strong[0], strong[len(strong) // 2], strong[-1]})
 

@@ -1,40 +1,45 @@
-"""Frames that leave a memory again: what a failed call wrote over is put back, without a copy of the memory."""
+"""Undoing a call that fails: the memory gets back what the call wrote over, without a copy of the whole memory."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from .frame_bank import Bank, write
 from .memory_bank import MemoryBank
+from .token_bank import TokenBank, write
 
-# Rows that were written over, the latest last, and what was there; no rows for all of a tensor.
+# Rows of a tensor, see `TokenBank.rows_of`, and the values that were in them; the latest last. Without rows the values
+# are those of the whole tensor.
 Steps = list[tuple[torch.Tensor | None, torch.Tensor]]
 
 
 class Undo:
     """
-    What a bank was when a call began, while frames enter it. Of states, keys and values, which are large, it keeps the
-    rows that were written over; once these are as many as a tensor has, a copy of the tensor as it was.
+    The state of a bank when a call begins. Small tensors are copied. Of states, keys and values, which are large, only
+    rows that the call writes over are kept. If these add up to the size of a tensor, a copy of that tensor replaces
+    them.
 
     Args:
-        bank: its `undo` while the call lasts.
+        bank: the bank; the undo is its attribute `undo` during the call.
     """
 
-    def __init__(self, bank: Bank):
-        small = {name: getattr(bank, name).clone() for name in ("order", "slot_counts", "similarities")}
-        lists = {"num_entries": list(bank.num_entries), "projections": dict(bank.projections)}
-        self.attributes: dict[str, Any] = {**vars(bank), **small, **lists}
-        pairs = bank.projections.values()
-        large = (bank.slots, *(tensor for pair in pairs for tensor in pair))
-        self.steps: dict[int, Steps] = {id(tensor): [] for tensor in large}
-        self.tensors = large
-        # A slot that was free when the call began is written without a trace; one that a merge freed held an entry.
+    def __init__(self, bank: TokenBank):
+        self.attributes: dict[str, Any] = {
+            "order": bank.order.clone(),
+            "slot_counts": bank.slot_counts.clone(),
+            "similarities": bank.similarities.clone(),
+            "num_entries": list(bank.num_entries),
+            "projections": dict(bank.projections),
+        }
+        self.tensors = [bank.slots, *(tensor for pair in bank.projections.values() for tensor in pair)]
+        self.steps: dict[int, Steps] = {id(tensor): [] for tensor in self.tensors}
+        # A slot that was free when the call began need not be kept, but a slot that a merge freed held an entry.
         self.has_merged = False
 
     def keep(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Before rows (see `rows_of`) of a tensor that the call found are written over: what they hold."""
+        """Keep the values of rows that the call is about to write over. Tensors made by the call are left out."""
         steps = self.steps.get(id(tensor))
         if steps is None or is_whole(steps):
             return
@@ -43,25 +48,26 @@ class Undo:
             self.keep_all(tensor)
 
     def keep_all(self, tensor: torch.Tensor) -> None:
-        """Before all of a tensor that the call found is written over: a copy of what it was."""
+        """Keep a copy of a tensor as it was when the call began. Tensors made by the call are left out."""
         steps = self.steps.get(id(tensor))
         if steps is not None and not is_whole(steps):
             self.steps[id(tensor)] = [(None, rewound(tensor.clone(), steps))]
 
-    def restore(self, bank: Bank) -> None:
-        """The bank as it was."""
+    def restore(self, bank: TokenBank) -> None:
+        """Make the bank what it was."""
         for tensor in self.tensors:
             rewound(tensor, self.steps[id(tensor)])
-        vars(bank).update(self.attributes)
+        for name, value in self.attributes.items():
+            setattr(bank, name, value)
 
 
 def is_whole(steps: Steps) -> bool:
-    """Whether all of a tensor is kept, so that nothing has to follow."""
+    """Whether the steps hold a copy of the whole tensor, so that none has to follow."""
     return bool(steps) and steps[0][0] is None
 
 
 def rewound(tensor: torch.Tensor, steps: Steps) -> torch.Tensor:
-    """The tensor itself, with what steps kept of it put back, the latest first."""
+    """The tensor itself, after the values of all steps are written back, the latest first."""
     for rows, values in reversed(steps):
         if rows is None:
             tensor.copy_(values)
@@ -72,23 +78,24 @@ def rewound(tensor: torch.Tensor, steps: Steps) -> torch.Tensor:
 
 @contextmanager
 def restored_on_error(memory: MemoryBank | None) -> Iterator[None]:
-    """Take frames out of a memory again if the call fails behind them: tried again it does not count them twice."""
+    """Give the memory its state back if the code within raises. A call that is repeated counts no frame twice."""
     if memory is None:
         yield
         return
-    banks, attributes = memory.banks(), dict(vars(memory))
-    attributes |= {"query": list(memory.query), "frames_seen": memory.frames_seen.clone()}
-    undos = [Undo(bank) for bank in banks]
-    for bank, undo in zip(banks, undos, strict=True):
+    before = copy.copy(memory)
+    before.frames_seen = memory.frames_seen.clone()
+    undos = [(bank, Undo(bank)) for bank in memory.banks()]
+    for bank, undo in undos:
         bank.undo = undo
     try:
         yield
     except BaseException:
         with torch.no_grad():
-            for bank, undo in zip(banks, undos, strict=True):
+            for bank, undo in undos:
                 undo.restore(bank)
-        vars(memory).update(attributes)
+        for name in ("visual", "query", "frames_seen", "last_queries", "text_ids", "is_unfinished"):
+            setattr(memory, name, getattr(before, name))
         raise
     finally:
-        for bank in banks:
+        for bank, _ in undos:
             bank.undo = None

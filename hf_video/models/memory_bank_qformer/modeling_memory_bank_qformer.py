@@ -1,13 +1,16 @@
 """PyTorch MemoryBankQFormer: the Q-Former of MA-LMM, which reads a video frame by frame with an explicit memory."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel, PreTrainedConfig
 from transformers import initialization as init
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -22,13 +25,12 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
-from .frame_bank import Bank
-from .frames_memory_bank_qformer import check_inputs, last_frames, uniform_spans, visible_text
-from .loss_memory_bank_qformer import classification_loss
 from .memory_bank import MemoryBank
-from .relative_positions_memory_bank_qformer import add_relative_scores, uses_relative_positions
+from .token_bank import TokenBank
 from .views_memory_bank_qformer import average_views, flatten_views
-from .vision_memory_bank_qformer import encode_frames, make_vision_model
+
+# Number of frames in one pass of the vision tower. It bounds the tower's use of memory in long videos.
+FRAMES_PER_TOWER_PASS = 32
 
 
 @dataclass
@@ -38,18 +40,18 @@ class MemoryBankQFormerModelOutput(ModelOutput):
 
     Args:
         last_hidden_state (`torch.FloatTensor` of shape `(batch_size, num_query_tokens, hidden_size)`):
-            The queries after the last frame of each video; zeros for a video without a frame in this call.
+            The queries after the last frame of each video; zeros for a video that has no frame in this call.
         pooler_output (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
-            From [`~MemoryBankQFormerModel.get_video_features`]: the tokens for the language model.
+            Tokens for the language model, from [`~MemoryBankQFormerModel.get_video_features`].
         text_hidden_state (`torch.FloatTensor` of shape `(batch_size, text_length, hidden_size)`, *optional*):
             The text after the last frame.
         frame_hidden_states (`torch.FloatTensor` of shape `(batch_size, num_frames, num_query_tokens, hidden_size)`,
-            *optional*): the queries after every frame; zeros where a video has none.
+            *optional*): the queries after every frame; zeros for frames that a video does not have.
         memory ([`MemoryBank`], *optional*):
-            To be passed with the frames that follow.
+            The memory to pass with the next frames.
         hidden_states, attentions, cross_attentions (`tuple[torch.FloatTensor]`, *optional*):
-            Of the pass over the last frame, where it is one pass for all videos. Keys are those of the bank and of
-            the frame itself.
+            States and weights of the pass over the last frame, if that is one pass for all videos. The keys of the
+            attentions are those of the bank and of the frame itself.
     """
 
     last_hidden_state: torch.Tensor | None = None
@@ -69,11 +71,11 @@ class MemoryBankQFormerForVideoClassificationOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-            Of the logits against the labels.
+            Loss of the logits against the labels.
         logits (`torch.FloatTensor` of shape `(batch_size, num_labels)`):
             Scores after the last frame.
         memory, hidden_states, attentions, cross_attentions (*optional*):
-            As in [`MemoryBankQFormerModelOutput`].
+            See [`MemoryBankQFormerModelOutput`].
     """
 
     loss: torch.Tensor | None = None
@@ -87,8 +89,8 @@ class MemoryBankQFormerForVideoClassificationOutput(ModelOutput):
 @dataclass
 class MemoryBankQFormerEncoderOutput(ModelOutput):
     """
-    One pass over one frame: `last_hidden_state` of queries and text, and in `layer_inputs` what each layer got, which
-    is what the query banks store.
+    Output of one pass over one frame: `last_hidden_state` of queries and text, and in `layer_inputs` the input of each
+    layer, which its query bank stores.
     """
 
     last_hidden_state: torch.Tensor | None = None
@@ -99,7 +101,7 @@ class MemoryBankQFormerEncoderOutput(ModelOutput):
 
 
 class MemoryBankQFormerEmbeddings(nn.Module):
-    """Queries, which have no positions, and behind them the text with its positions, normalised."""
+    """Input of the first layer: queries, which have no positions, followed by the text with its positions."""
 
     def __init__(self, config: MemoryBankQFormerConfig):
         super().__init__()
@@ -125,6 +127,70 @@ class MemoryBankQFormerEmbeddings(nn.Module):
         return self.dropout(self.layernorm(embeddings.to(self.layernorm.weight.dtype)))
 
 
+class MemoryBankQFormerFramePositions(nn.Embedding):
+    """One vector for each frame, added to all of its tokens. It starts as zeros, also if a checkpoint has none."""
+
+
+def uses_relative_positions(config: MemoryBankQFormerConfig, is_cross_attention: bool) -> bool:
+    """Whether attention has embeddings of distances. It has none where its keys come from several frames."""
+    if getattr(config.qformer_config, "position_embedding_type", "absolute") == "absolute":
+        return False
+    return not (is_cross_attention and config.visual_memory and config.memory_bank_length > 0)
+
+
+def add_relative_scores(
+    config: MemoryBankQFormerConfig,
+    table: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    scaling: float,
+    attention_mask: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """
+    Add scores of the distance between query i and key j to the attention mask. These are BERT's `relative_key` and
+    `relative_key_query` (arXiv:2009.13658, section 4; `BertSelfAttention` in MA-LMM's `Qformer.py`).
+
+    Args:
+        config: `qformer_config.position_embedding_type` tells which of the two.
+        table: one embedding for each distance i - j, `(2 * max_position_embeddings - 1, head_dim)`.
+        query, key: `(batch_size, num_heads, length, head_dim)`.
+        scaling: factor of the scores.
+        attention_mask: bool, True to attend, or additive; broadcast to `(batch_size, num_heads, length, length)`.
+
+    Returns:
+        The additive mask. It is `attention_mask` unchanged in cross-attention to another number of tokens than there
+        are queries: the original cannot run there, so it defines no distances.
+
+    Raises:
+        ValueError: if there are more positions than the table has distances for, or if the attention implementation
+            takes no scores.
+    """
+    length, longest = query.shape[2], config.qformer_config.max_position_embeddings
+    if key.shape[2] != length:
+        return attention_mask
+    if length > longest:
+        raise ValueError(
+            f"Queries and text are {length} positions, but relative positions reach over `max_position_embeddings`="
+            f"{longest}: pass a shorter text."
+        )
+    if config._attn_implementation not in ("eager", "sdpa"):
+        raise ValueError(
+            f"Relative positions need `attn_implementation` 'eager' or 'sdpa', got {config._attn_implementation!r}."
+        )
+    position = torch.arange(length, device=query.device)
+    distances = table[position[:, None] - position + longest - 1].to(query.dtype)
+    scores = torch.einsum("bhld,lrd->bhlr", query, distances)
+    if config.qformer_config.position_embedding_type == "relative_key_query":
+        scores = scores + torch.einsum("bhrd,lrd->bhlr", key, distances)
+    scores = scores * scaling
+    if attention_mask is None:
+        return scores
+    if attention_mask.dtype == torch.bool:
+        return scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    return scores + attention_mask
+
+
+# Copied from hf_video.models.videovit.modeling_videovit.eager_attention_forward
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -144,10 +210,10 @@ def eager_attention_forward(
 
 class MemoryBankQFormerMultiHeadAttention(nn.Module):
     """
-    Attention to what a bank holds and to the frame at hand.
+    Attention to the entries of a bank and to the current frame.
 
-    With a `bank`, `states` is the frame alone, and the keys and values of the entries come from the bank. Without one
-    `states` is all there is to see, and all of its keys and values are computed, with their gradients.
+    With a `bank`, `states` are the current frame, and the bank has keys and values of its entries. Without one,
+    `states` are all states to attend to: their keys and values are computed, and get gradients.
     """
 
     def __init__(self, config: MemoryBankQFormerConfig, layer_idx: int, is_cross_attention: bool):
@@ -175,7 +241,7 @@ class MemoryBankQFormerMultiHeadAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         states: torch.Tensor,
-        bank: Bank | None = None,
+        bank: TokenBank | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -217,7 +283,10 @@ class MemoryBankQFormerAttention(nn.Module):
 
 
 class MemoryBankQFormerLayer(GradientCheckpointingLayer):
-    """Post-norm transformer block. Only queries look at the frame; queries and text have their own feed-forwards."""
+    """
+    Post-norm transformer block. Only the queries attend to the frame. Queries and text have a feed-forward network
+    each.
+    """
 
     def __init__(self, config: MemoryBankQFormerConfig, layer_idx: int):
         super().__init__()
@@ -239,8 +308,8 @@ class MemoryBankQFormerLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         vision_states: torch.Tensor,
         past_states: torch.Tensor | None = None,
-        query_bank: Bank | None = None,
-        visual_bank: Bank | None = None,
+        query_bank: TokenBank | None = None,
+        visual_bank: TokenBank | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
@@ -253,10 +322,6 @@ class MemoryBankQFormerLayer(GradientCheckpointingLayer):
         if self.intermediate is None or self.output is None or not text.shape[1]:
             return queries
         return torch.cat([queries, self.output(self.intermediate(text), text)], dim=1)
-
-
-class MemoryBankQFormerFramePositions(nn.Embedding):
-    """One vector for each frame, added to all of its tokens; zeros where a checkpoint does not have them."""
 
 
 class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
@@ -282,7 +347,7 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.weight)
 
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Transformers' switch, and then that of the vision tower, which may choose among its layers."""
+        """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
         super()._set_gradient_checkpointing(enable, **kwargs)
         tower = getattr(self.base_model, "vision_model", None)
         if tower is not None and tower.supports_gradient_checkpointing:
@@ -290,7 +355,7 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
 
 
 class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
-    """The Q-Former's pass over one frame."""
+    """The Q-Former. One call is one pass over one frame."""
 
     _can_record_outputs = {
         "hidden_states": MemoryBankQFormerLayer,
@@ -319,15 +384,15 @@ class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
         """
         Args:
             query_embeds: `(batch_size, num_query_tokens, hidden_size)`.
-            vision_states: the frame, `(batch_size, num_tokens, encoder_hidden_size)`.
+            vision_states: tokens of the frame, `(batch_size, num_tokens, encoder_hidden_size)`.
             input_ids: the text, `(batch_size, text_length)`.
             attention_mask: 0 for padding of the text, `(batch_size, text_length)`.
-            memory: read, not changed, but for kept keys and values.
-            reuse_projections: whether keys and values of the memory's entries are kept between frames, which leaves
-                them without gradients.
+            memory: the frames before. It is read but not changed, except for its keys and values.
+            reuse_projections: whether the memory keeps keys and values of its entries between frames. They get no
+                gradients then.
         """
         hidden_states = self.embeddings(query_embeds, input_ids)
-        query_banks: list[Bank] = memory.query if memory is not None else []
+        query_banks: list[TokenBank] = memory.query if memory is not None else []
         visual_bank = memory.visual if memory is not None else None
         num_entries = query_banks[0].entries_of_each if query_banks else 0
         if attention_mask is not None:
@@ -361,9 +426,58 @@ class MemoryBankQFormerEncoder(MemoryBankQFormerPreTrainedModel):
         return MemoryBankQFormerEncoderOutput(last_hidden_state=hidden_states, layer_inputs=tuple(layer_inputs))
 
 
+def make_vision_model(config: MemoryBankQFormerConfig) -> PreTrainedModel | None:
+    """The vision tower of the configuration, if it has one. The model's own norm replaces the last norm of EVA-ViT."""
+    if isinstance(config.vision_config, InstructBlipVisionConfig):
+        vision_model = InstructBlipVisionModel._from_config(config.vision_config)
+        vision_model.post_layernorm = nn.Identity()
+        return vision_model
+    return None if config.vision_config is None else AutoModel.from_config(config.vision_config)
+
+
+def last_frames(frames: torch.Tensor, has_frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The last frame of each video, `(batch_size, 1, ...)`, and whether the video has any frame, `(batch_size, 1)`.
+
+    Args:
+        frames: `(batch_size, num_frames, ...)`.
+        has_frame: bool `(batch_size, num_frames)`, on the CPU.
+    """
+    time = torch.arange(has_frame.shape[1], device="cpu")
+    index = torch.where(has_frame, time, 0).amax(1).to(frames.device)
+    return frames[torch.arange(len(frames), device=frames.device), index][:, None], has_frame.any(1, keepdim=True)
+
+
+def uniform_spans(memory: MemoryBank, frames_of_video: list[list[bool]]) -> Iterator[tuple[torch.Tensor, range]]:
+    """
+    Divide a batch into parts that can be read together. Within a part all videos have the same frames, and all banks
+    have the same number of entries.
+
+    Args:
+        memory: the memory of the batch. Its numbers of entries are read when a span of frames begins.
+        frames_of_video: for each video, which frames it has.
+
+    Yields:
+        Rows of the batch, int64, and the span of frames.
+    """
+    start, num_frames = 0, len(frames_of_video[0])
+    while start < num_frames:
+        present = [frames[start] for frames in frames_of_video]
+        stop = start + 1
+        while stop < num_frames and [frames[stop] for frames in frames_of_video] == present:
+            stop += 1
+        rows_of_length: dict[int, list[int]] = {}
+        banks = memory.banks()
+        for row in (row for row, has_frame in enumerate(present) if has_frame):
+            rows_of_length.setdefault(banks[0].num_entries[row] if banks else 0, []).append(row)
+        for rows in rows_of_length.values():
+            yield torch.tensor(rows, device="cpu"), range(start, stop)
+        start = stop
+
+
 class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
     """
-    Vision tower, Q-Former with memory banks, and the projection to a language model where there is one.
+    Vision tower, Q-Former with memory banks, and projection to a language model, if the configuration has one.
 
     Args:
         config ([`MemoryBankQFormerConfig`]): the architecture.
@@ -397,21 +511,56 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = True
     ) -> torch.Tensor:
         """
-        Normalised tokens of the vision tower, what `forward` takes as `vision_embeds`: `(batch_size, num_frames,
-        num_tokens, hidden_size)` of `pixel_values` `(batch_size, num_frames, num_channels, height, width)`. See
-        `forward` for `interpolate_pos_encoding`.
+        Normalised tokens of the vision tower, which `forward` takes as `vision_embeds`.
+
+        Args:
+            pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+            interpolate_pos_encoding: see `forward`.
+
+        Returns:
+            `(batch_size, num_frames, num_tokens, hidden_size)`.
+
+        Raises:
+            ValueError: if the model has no vision tower, or the pixels have a wrong shape or size.
         """
         if self.vision_model is None or self.vision_layernorm is None:
             raise ValueError(
                 "This model has no vision tower, its `vision_config` is null: pass `vision_embeds`, or set a "
                 "`vision_config`."
             )
-        states = encode_frames(self.vision_model, self.config, pixel_values, interpolate_pos_encoding)
-        return self.vision_layernorm(states)
+        if pixel_values.ndim != 5:
+            raise ValueError(
+                "`pixel_values` must be (batch_size, num_frames, num_channels, height, width), got "
+                f"{tuple(pixel_values.shape)}."
+            )
+        options = {"return_dict": True}
+        if "interpolate_pos_encoding" in inspect.signature(self.vision_model.forward).parameters:
+            options["interpolate_pos_encoding"] = interpolate_pos_encoding is None or bool(interpolate_pos_encoding)
+            if not options["interpolate_pos_encoding"]:
+                self.check_frame_size(pixel_values)
+        is_video_encoder = hasattr(self.config.vision_config, "tubelet_size")
+        states = [
+            self.vision_model(chunk[:, None] if is_video_encoder else chunk, **options).last_hidden_state
+            for chunk in pixel_values.flatten(0, 1).split(FRAMES_PER_TOWER_PASS)
+        ]
+        return self.vision_layernorm(torch.cat(states).unflatten(0, pixel_values.shape[:2]))
 
-    def uses_memory(self, use_memory: bool | None) -> bool:
-        """Whether frames know of each other in a call with this option."""
-        return self.has_memory and (use_memory is None or bool(use_memory))
+    def check_frame_size(self, pixel_values: torch.Tensor) -> None:
+        """Raise `ValueError` if frames have another size than the tower. EVA-ViT would add wrong positions to them."""
+        image_size = getattr(self.config.vision_config, "image_size", None)
+        expected = (image_size, image_size) if isinstance(image_size, int) else image_size
+        size = tuple(pixel_values.shape[-2:])
+        if expected is not None and size != tuple(expected):
+            raise ValueError(
+                f"The frames have the size {size}, the vision tower has positions for {tuple(expected)}: resize them, "
+                "or leave `interpolate_pos_encoding` true."
+            )
+
+    def uses_memory(self, use_memory: bool | None, use_visual_memory: bool | None = True) -> bool:
+        """Whether a call with these options has a memory. `None` stands for the default, `True`."""
+        use_memory, use_visual_memory = (each is None or bool(each) for each in (use_memory, use_visual_memory))
+        has_bank = self.config.query_memory or (self.config.visual_memory and use_visual_memory)
+        return self.has_memory and use_memory and has_bank
 
     @can_return_tuple
     def get_video_features(
@@ -422,18 +571,21 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
         """
-        What a language model is to read: the output of `forward`, of which all arguments are understood, with the
-        projected queries in `pooler_output`: of the last frame or, without memory, of every frame in order.
+        What a language model reads of a video. Takes all arguments of `forward`.
+
+        Returns:
+            The output of `forward`, with projected queries in `pooler_output`: the queries of the last frame or,
+            without memory, of every frame in order.
 
         Raises:
-            ValueError: if the model has no projection, besides the reasons of `forward`.
+            ValueError: if the model has no projection, or for the reasons of `forward`.
         """
         if self.language_projection is None:
             raise ValueError(
                 "There is no projection: set `text_config` to a language model's, or `projection_dim`, and leave "
                 "`use_language_projection` true."
             )
-        if not self.uses_memory(kwargs.get("use_memory")):
+        if not self.uses_memory(kwargs.get("use_memory"), kwargs.get("use_visual_memory")):
             kwargs["output_frame_hidden_states"] = True
         outputs = self(
             pixel_values,
@@ -457,47 +609,51 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         qformer_attention_mask: torch.Tensor | None = None,
         memory: MemoryBank | None = None,
         use_memory: bool | None = True,
+        use_visual_memory: bool | None = True,
         output_frame_hidden_states: bool | None = False,
         frame_attention_mask: torch.Tensor | None = None,
         interpolate_pos_encoding: bool | None = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
         r"""
-        Read frames one after the other. A call with several frames equals as many calls with one that hand the memory
-        on, to rounding. An option that is `None` has its default.
+        Read frames one after the other. One call with several frames gives the same, up to rounding, as several calls
+        with one frame each that pass the memory on. An option that is `None` has its default.
 
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames.
             vision_embeds (`torch.FloatTensor` of shape `(batch_size, num_frames, num_tokens, hidden_size)`):
-                Instead of `pixel_values`, what [`~MemoryBankQFormerModel.get_vision_embeds`] makes of them.
+                Output of [`~MemoryBankQFormerModel.get_vision_embeds`], instead of `pixel_values`.
             qformer_input_ids (`torch.LongTensor` of shape `(batch_size, text_length)`, *optional*):
                 Text for the Q-Former, the same in every call of a video.
             qformer_attention_mask (`torch.LongTensor` of shape `(batch_size, text_length)`, *optional*):
                 0 for padding.
             memory ([`MemoryBank`], *optional*):
-                Of the frames before, grown in place. New videos begin without one.
+                Memory of the frames before; it grows in place. New videos begin without one.
             use_memory (`bool`, defaults to `True`):
-                Whether frames know of each other. If not, each is encoded on its own, as with `memory_bank_length=0`.
+                Whether frames are read with a memory. If not, each frame is encoded on its own, as with
+                `memory_bank_length=0`.
+            use_visual_memory (`bool`, defaults to `True`):
+                Whether the memory has a visual bank. If not, the call reads as with `visual_memory=False`.
             output_frame_hidden_states (`bool`, defaults to `False`):
-                Whether to return the queries after every frame. Gradients then reach every frame's pass; otherwise
-                that of the last frame alone, and memory does not grow with the number of frames.
+                Whether to return the queries after every frame. Gradients then reach the pass over every frame.
+                Otherwise they reach only the last one, and the use of memory does not grow with the number of frames.
             frame_attention_mask (`torch.BoolTensor` of shape `(batch_size, num_frames)`, *optional*):
                 False for frames that a video does not have. They leave its memory as it is.
             interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether the vision tower's position embeddings follow frames of another size than its own. Without, the
-                tower refuses them. A tower that does not know this option does as it does.
+                Whether the position embeddings of the vision tower are interpolated if frames have another size than
+                the tower. If not, such frames are refused. A tower without this option decides for itself.
 
         Returns:
             [`MemoryBankQFormerModelOutput`].
 
         Raises:
-            ValueError: for inputs of a wrong shape, that contradict each other, or that do not fit the memory.
+            ValueError: if inputs have a wrong shape, contradict each other, or do not fit the memory.
         """
-        frames, has_frame = check_inputs(
-            self.config, pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids, qformer_attention_mask
+        frames, has_frame = self.check_inputs(
+            pixel_values, vision_embeds, frame_attention_mask, qformer_input_ids, qformer_attention_mask
         )
-        use_memory = self.uses_memory(use_memory)
+        use_memory = self.uses_memory(use_memory, use_visual_memory)
         if memory is not None and not use_memory:
             raise ValueError("A `memory` was passed to a model or a call that uses none: leave it out.")
         output_frame_hidden_states = bool(output_frame_hidden_states)
@@ -517,7 +673,93 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             return self.read_frames_alone(frames, has_frame, *text, output_frame_hidden_states, **kwargs)
         if memory is None:
             memory = MemoryBank(self.config.memory_bank_length, self.config.memory_policy)
+        self.prepare_memory(memory, frames, *text, use_visual_memory)
         return self.read_frames(frames, has_frame, *text, memory, output_frame_hidden_states, **kwargs)
+
+    def check_inputs(
+        self,
+        pixel_values: torch.Tensor | None,
+        vision_embeds: torch.Tensor | None,
+        frame_attention_mask: torch.Tensor | None,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Check the inputs of `forward`.
+
+        Returns:
+            The frames, as pixels or embedded, and which of them each video has: bool `(batch_size, num_frames)`, on
+            the CPU.
+
+        Raises:
+            ValueError: if inputs have a wrong shape, or contradict each other.
+        """
+        frames = vision_embeds if pixel_values is None else pixel_values
+        if frames is None or (pixel_values is not None and vision_embeds is not None):
+            raise ValueError("Pass either `pixel_values` or `vision_embeds`.")
+        width = self.config.qformer_config.encoder_hidden_size
+        if vision_embeds is not None and (vision_embeds.ndim != 4 or vision_embeds.shape[-1] != width):
+            raise ValueError(
+                f"`vision_embeds` must be (batch_size, num_frames, num_tokens, {width}), got "
+                f"{tuple(vision_embeds.shape)}."
+            )
+        batch_size, num_frames = frames.shape[:2]
+        if not batch_size or not num_frames:
+            raise ValueError(f"There are {batch_size} videos of {num_frames} frames: pass at least one of each.")
+        if frame_attention_mask is None:
+            has_frame = torch.ones(batch_size, num_frames, dtype=torch.bool, device="cpu")
+        elif frame_attention_mask.shape == (batch_size, num_frames):
+            has_frame = frame_attention_mask.bool().cpu()
+        else:
+            raise ValueError(
+                f"`frame_attention_mask` must be (batch_size, num_frames), here {(batch_size, num_frames)}, got "
+                f"{tuple(frame_attention_mask.shape)}."
+            )
+        longest = self.config.qformer_config.max_position_embeddings
+        if input_ids is None:
+            if attention_mask is not None:
+                raise ValueError("`qformer_attention_mask` was passed without `qformer_input_ids`.")
+        elif not self.config.use_qformer_text_input:
+            raise ValueError(
+                "This Q-Former reads no text (`use_qformer_text_input=False`): pass no `qformer_input_ids`."
+            )
+        elif input_ids.ndim != 2 or len(input_ids) != batch_size or input_ids.shape[1] > longest:
+            raise ValueError(
+                f"`qformer_input_ids` must be (batch_size, text_length), here {batch_size} texts of at most {longest} "
+                f"tokens, got {tuple(input_ids.shape)}."
+            )
+        elif attention_mask is not None and attention_mask.shape != input_ids.shape:
+            raise ValueError(
+                f"`qformer_attention_mask` must have the shape of `qformer_input_ids`, {tuple(input_ids.shape)}, got "
+                f"{tuple(attention_mask.shape)}."
+            )
+        return frames, has_frame
+
+    def prepare_memory(
+        self,
+        memory: MemoryBank,
+        vision_embeds: torch.Tensor,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        use_visual_memory: bool | None = True,
+    ) -> None:
+        """[`MemoryBank.prepare`] for frames `(batch_size, num_frames, num_tokens, hidden_size)` and their text."""
+        config, text_ids = self.config, input_ids
+        num_tokens, num_channels = vision_embeds.shape[2:]
+        has_visual_bank = config.visual_memory and (use_visual_memory is None or bool(use_visual_memory))
+        if input_ids is not None and attention_mask is not None:
+            # Texts are compared, and the ids of padding have no meaning.
+            text_ids = input_ids.masked_fill(attention_mask == 0, -1)
+        length = config.num_query_tokens + (0 if input_ids is None else input_ids.shape[1])
+        query_sizes = [(length, config.qformer_config.hidden_size)] * config.qformer_config.num_hidden_layers
+        memory.prepare(
+            len(vision_embeds),
+            visual_size=(num_tokens, num_channels) if has_visual_bank else None,
+            query_sizes=query_sizes if config.query_memory else [],
+            dtype=self.qformer.embeddings.layernorm.weight.dtype,
+            device=vision_embeds.device,
+            text_ids=text_ids,
+        )
 
     def read_frames_alone(
         self,
@@ -528,14 +770,14 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         output_frame_hidden_states: bool,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
-        """`forward` without memory: frames are a batch."""
+        """`forward` without memory: all frames are one batch."""
         batch_size, num_frames = has_frame.shape
         if input_ids is not None:
             input_ids = input_ids.repeat_interleave(num_frames, 0)
         if attention_mask is not None:
             attention_mask = attention_mask.repeat_interleave(num_frames, 0)
         query_embeds = self.query_tokens.expand(batch_size * num_frames, -1, -1)
-        # Whatever stands in place of a frame, a NaN too, must reach neither outputs nor gradients.
+        # The values of a missing frame, which may be NaN, must reach neither outputs nor gradients.
         is_missing = ~has_frame.to(vision_embeds.device)[..., None, None]
         vision_embeds = vision_embeds.masked_fill(is_missing, 0).flatten(0, 1)
         outputs = self.qformer(query_embeds, vision_embeds, input_ids, attention_mask, return_dict=True, **kwargs)
@@ -552,24 +794,15 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         output_frame_hidden_states: bool,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerModelOutput:
-        """`forward` with memory: frames are a loop."""
+        """`forward` with a prepared memory: one frame after the other."""
         batch_size, num_frames = has_frame.shape
         text_length = 0 if input_ids is None else input_ids.shape[1]
-        qformer = self.config.qformer_config
-        sizes = (self.config.num_query_tokens + text_length, qformer.hidden_size)
+        sizes = (self.config.num_query_tokens + text_length, self.config.qformer_config.hidden_size)
         dtype = self.qformer.embeddings.layernorm.weight.dtype
-        memory.prepare(
-            batch_size,
-            visual_size=(vision_embeds.shape[2], vision_embeds.shape[3]) if self.config.visual_memory else None,
-            query_sizes=[sizes] * (qformer.num_hidden_layers if self.config.query_memory else 0),
-            dtype=dtype,
-            device=vision_embeds.device,
-            text_ids=visible_text(input_ids, attention_mask),
-        )
         vision_embeds = vision_embeds.to(dtype)
         last = vision_embeds.new_zeros(batch_size, *sizes)
         every = vision_embeds.new_zeros(batch_size, num_frames if output_frame_hidden_states else 0, *sizes)
-        # Recording every frame's pass would keep all of them in memory.
+        # Recorded passes stay in memory, so only the last one is recorded.
         silent = {**kwargs, "output_hidden_states": False, "output_attentions": False}
         outputs = None
         for rows, span in uniform_spans(memory, has_frame.tolist()):
@@ -590,7 +823,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
                 memory.put(rows, part)
                 outputs = None
         if self.training:
-            # The next call is likely to come with other weights.
+            # The weights are likely to change before the next call.
             memory.drop_projections()
         return self.make_output(last, every, output_frame_hidden_states, outputs, memory)
 
@@ -602,8 +835,8 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         memory: MemoryBank,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerEncoderOutput:
-        """The Q-Former's pass over one frame `(batch_size, num_tokens, hidden_size)`, which then enters the memory."""
-        if self.frame_position_embeddings is not None:
+        """Run the Q-Former over one frame `(batch_size, num_tokens, hidden_size)` and add the frame to the memory."""
+        if self.frame_position_embeddings is not None and memory.visual is not None:
             positions = self.frame_positions(memory.frames_seen).to(vision_states.device)
             vision_states = vision_states + self.frame_position_embeddings(positions)[:, None].to(vision_states)
         query_embeds = self.query_tokens.expand(len(vision_states), -1, -1)
@@ -624,7 +857,7 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         return outputs
 
     def frame_positions(self, frames_seen: torch.Tensor) -> torch.Tensor:
-        """Rows of the table of frame positions for the frames of these numbers, int64."""
+        """Rows of the table of frame positions, int64, for frames that follow `frames_seen` others."""
         if self.config.frame_position_overflow == "scale":
             frames_seen = frames_seen * self.config.max_num_frames // cast(int, self.config.expected_num_frames)
         return frames_seen.clamp(max=self.config.max_num_frames - 1)
@@ -637,7 +870,16 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         outputs: MemoryBankQFormerEncoderOutput | None,
         memory: MemoryBank | None = None,
     ) -> MemoryBankQFormerModelOutput:
-        """Queries and text told apart, in `last` `(batch_size, length, size)` and `every`, which has frames too."""
+        """
+        The output of `forward`, with queries and text apart.
+
+        Args:
+            last: states after the last frame, `(batch_size, num_query_tokens + text_length, hidden_size)`.
+            every: states after every frame, `(batch_size, num_frames, num_query_tokens + text_length, hidden_size)`.
+            output_frame_hidden_states: whether to return `every`.
+            outputs: output of the pass over the last frame, if it is one pass for all videos.
+            memory: the memory to hand back.
+        """
         num_queries = self.config.num_query_tokens
         return MemoryBankQFormerModelOutput(
             last_hidden_state=last[:, :num_queries],
@@ -650,8 +892,37 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         )
 
 
+# Copied from hf_video.models.videovit.modeling_videovit.classification_loss
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
+    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
+        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
+            `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
+
+
 class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
-    """A linear classifier on the mean of the queries after the last frame; `num_labels=0` gives that mean itself."""
+    """A linear classifier on the mean of the queries after the last frame. With `num_labels=0` it returns the mean."""
 
     def __init__(self, config: MemoryBankQFormerConfig):
         config = config.with_language_projection(False)
@@ -672,15 +943,16 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForVideoClassificationOutput:
         r"""
+        Classify videos. Takes all arguments of [`MemoryBankQFormerModel`].
+
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames. These and all other arguments of [`MemoryBankQFormerModel`] are understood. Or
-                `(batch_size, num_views, ...)`, clips and crops whose logits `average_views` merges; other inputs and
-                the memory then have a row for each view.
+                Normalised frames. With a second axis `num_views` they are several clips and crops of each video, whose
+                logits `average_views` merges; other inputs and the memory then have one row for each view.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                decides, or the labels' dtype the first time.
+                decides which; if it is not set, the dtype of the first labels decides.
 
         Returns:
             [`MemoryBankQFormerForVideoClassificationOutput`] with `logits` of shape `(batch_size, num_labels)`.

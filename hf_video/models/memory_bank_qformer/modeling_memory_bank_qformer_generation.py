@@ -35,20 +35,21 @@ class MemoryBankQFormerForConditionalGenerationModelOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-            Of the next tokens against the labels.
+            Loss of the logits against the labels.
         logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, vocab_size)`):
-            Scores of the next token: at the positions of the text and, where the configuration has no
-            `video_token_id`, of the video before it; of an encoder-decoder at those of the decoder.
+            Scores of the next token at each position of the text. If the configuration has no `video_token_id`, the
+            positions of the video come before those of the text. For an encoder-decoder, the positions are the
+            decoder's.
         past_key_values ([`Cache`], *optional*):
-            Of the language model.
+            Cache of the language model.
         video_embeds (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
-            What the language model read of the video. Passed back, it is not computed again.
+            The video as the language model reads it. A call that gets it back does not compute it again.
         memory ([`MemoryBank`], *optional*):
-            To be passed with the frames that follow.
+            The memory to pass with the next frames.
         hidden_states, attentions (`tuple[torch.FloatTensor]`, *optional*):
-            Of the language model, or of the decoder of an encoder-decoder.
+            States and weights of the language model; for an encoder-decoder, those of the decoder.
         encoder_last_hidden_state (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`,
-            *optional*): of an encoder-decoder.
+            *optional*): output of the encoder, for an encoder-decoder.
         qformer_outputs ([`MemoryBankQFormerModelOutput`], *optional*):
             Outputs of the Q-Former, if it ran.
     """
@@ -74,9 +75,9 @@ class MemoryBankQFormerRankingOutput(ModelOutput):
 
     Args:
         losses (`torch.FloatTensor` of shape `(batch_size, num_candidates)`):
-            Negative log-likelihood of each candidate, in nats: the sum over its tokens.
+            Negative log-likelihood of each candidate, in nats, summed over its tokens.
         ranks (`torch.LongTensor` of shape `(batch_size, num_candidates)`):
-            The candidates' numbers, the likeliest first.
+            Numbers of the candidates, the likeliest first.
     """
 
     losses: torch.Tensor | None = None
@@ -85,12 +86,12 @@ class MemoryBankQFormerRankingOutput(ModelOutput):
 
 class VideoInputs(NamedTuple):
     """
-    What a language model reads of a batch of videos.
+    A batch of videos as a language model reads it.
 
     Attributes:
         embeds: `(batch_size, num_tokens, projection_dim)`.
-        mask: bool `(batch_size, num_tokens)`, False for the tokens of frames that a video does not have.
-        outputs: of the Q-Former, where it made `embeds`.
+        mask: bool `(batch_size, num_tokens)`, False for tokens of frames that a video does not have.
+        outputs: outputs of the Q-Former, if it made `embeds` in this call.
     """
 
     embeds: torch.Tensor
@@ -100,17 +101,17 @@ class VideoInputs(NamedTuple):
 
 class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel, GenerationMixin):
     """
-    A language model that answers about a video: it reads the projected queries after the last frame, and text.
+    A language model that answers about a video. It reads the projected queries after the last frame, and text.
 
-    Where the configuration has a `video_token_id`, the queries take the places of this token in `input_ids`, as many
-    times as there are queries; if it has none, they are put before the text, and positions skip the padding between.
+    If the configuration has a `video_token_id`, `input_ids` hold this token once for each query, and the queries
+    replace it. If not, the queries are put before the text, and positions skip the padding between them.
 
     Args:
-        config ([`MemoryBankQFormerConfig`]): the architecture, with a `text_config`: of a causal language model, or of
-            an encoder-decoder, whose encoder then reads video and prompt.
+        config ([`MemoryBankQFormerConfig`]): the architecture. Its `text_config` belongs to a causal language model,
+            or to an encoder-decoder, whose encoder reads video and prompt.
 
     Raises:
-        ValueError: for a configuration without `text_config`.
+        ValueError: if the configuration has no `text_config`.
     """
 
     def __init__(self, config: MemoryBankQFormerConfig):
@@ -122,25 +123,25 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         auto_class = AutoModelForSeq2SeqLM if config.text_config.is_encoder_decoder else AutoModelForCausalLM
         self.language_model = auto_class.from_config(config.text_config)
         if config.video_token_id is None or config.text_config.is_encoder_decoder:
-            # By the name of a loss that shifts labels `Trainer` leaves the first of each text out of its count. Here
-            # it is predicted too: the video, or the decoder's start token, comes before it.
+            # `Trainer` knows by the loss's name whether labels are shifted, and then does not count the first label of
+            # a text. Here that label counts: the video, or the decoder's start token, comes before it.
             self.loss_type, self.loss_function = None, ForCausalLMLoss
         self.post_init()
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """
-        As in the base class, but for a folder whose language model is layers and adapters beside them.
+        Does what the base class does, and checks that adapters are merged into the language model.
 
         Raises:
-            ValueError: for such a folder, whose layers would be left as initialised.
+            ValueError: if the folder has layers and adapters apart. The layers would keep their initial weights.
         """
         model, report = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         if adapted := [name for name in report["unexpected_keys"] if ".base_layer." in name]:
             raise ValueError(
                 f"{model.name_or_path} is a checkpoint of training with adapters, which are not merged into the "
-                f"language model ({adapted[0]}, ...): go on with its run by `hf-video train-answers ... --resume`, "
-                "which writes the merged model when it ends, and load that."
+                f"language model ({adapted[0]}, ...): finish its run with `hf-video train-answers ... --resume`, "
+                "which writes the merged model, and load that."
             )
         return (model, report) if output_loading_info else model
 
@@ -157,7 +158,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self.language_model.set_output_embeddings(new_embeddings)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in the base class, with what the language model has for each token besides, as the bias of BART."""
+        """Does what the base class does, also for what else has one row for each token, such as the bias of BART."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.vocab_size = self.config.text_config.vocab_size = self.language_model.config.vocab_size
         return embeddings
@@ -169,7 +170,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         return self.language_model.get_decoder()
 
     def get_video_features(self, *args: Any, **kwargs: Any) -> MemoryBankQFormerModelOutput:
-        """[`MemoryBankQFormerModel.get_video_features`], whose `pooler_output` `forward` takes as `video_embeds`."""
+        """Call [`MemoryBankQFormerModel.get_video_features`]. Its `pooler_output` is `video_embeds` of `forward`."""
         return self.memory_bank_qformer.get_video_features(*args, **kwargs)
 
     @can_return_tuple
@@ -195,35 +196,34 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForConditionalGenerationModelOutput:
         r"""
-        The scores of the next tokens. An option that is `None` has its default, here and in the other calls.
+        Scores of the next tokens. An option that is `None` has its default, here and in the other calls.
 
         Args:
             pixel_values, vision_embeds, qformer_input_ids, qformer_attention_mask, memory, use_memory,
             frame_attention_mask, interpolate_pos_encoding (*optional*):
-                As in [`MemoryBankQFormerModel`]; each video needs a frame.
+                See [`MemoryBankQFormerModel`]. Each video needs at least one frame.
             video_embeds (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
-                Instead of frames, the projected queries of an earlier call.
+                The projected queries of an earlier call, instead of frames.
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                Text for the language model, with places for the video where the configuration has a
-                `video_token_id`.
+                Text for the language model. It has places for the video if the configuration has a `video_token_id`.
             attention_mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                0 for padding of `input_ids`. With `past_key_values`, of all tokens so far.
+                0 for padding of `input_ids`. With `past_key_values` it covers all tokens so far.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, projection_dim)`, *optional*):
-                Instead of `input_ids`, or besides them to be looked up no more, the embedded text.
+                The embedded text. If `input_ids` are passed as well, they only tell where the video's places are.
             labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                Tokens to learn, -100 for the prompt and for padding. Of a causal language model in the places of
-                `input_ids`, of an encoder-decoder what its decoder is to write.
+                Tokens to learn, -100 for the prompt and for padding. For a causal language model they have the places
+                of `input_ids`. For an encoder-decoder they are the output of the decoder.
             decoder_input_ids, decoder_attention_mask (*optional*):
-                For the decoder of an encoder-decoder; by default made of `labels`.
+                Input of the decoder of an encoder-decoder; by default it is made of `labels`.
             past_key_values, use_cache (*optional*):
-                Of the language model. Text that continues a cache needs no video.
+                Cache of the language model. Text that continues a cache needs no video.
 
         Returns:
             [`MemoryBankQFormerForConditionalGenerationModelOutput`].
 
         Raises:
-            ValueError: for inputs of a wrong shape, that contradict each other, do not fit the memory, or are longer
-                than the language model reads.
+            ValueError: if inputs have a wrong shape, contradict each other, do not fit the memory, or are longer than
+                the language model reads.
         """
         kwargs = cast(Any, {name: value for name, value in kwargs.items() if value is not None})
         if labels is not None and "encoder_outputs" not in kwargs:
@@ -276,12 +276,12 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Any,
     ) -> VideoInputs:
         """
-        What the language model is to read of the videos.
+        The videos as the language model reads them.
 
         Args:
-            video_embeds: as `forward` takes them, if they are known.
-            pixel_values, vision_embeds, frame_attention_mask, kwargs: for [`MemoryBankQFormerModel`] otherwise.
-            all_frames: whether it reads the queries after every frame, made without a visual bank.
+            video_embeds: see `forward`. If they are not given, they are computed from the frames.
+            pixel_values, vision_embeds, frame_attention_mask, kwargs: inputs of [`MemoryBankQFormerModel`].
+            all_frames: whether the language model reads the queries after every frame, made without a visual bank.
         """
         given = [tensor is not None for tensor in (pixel_values, vision_embeds, video_embeds)]
         if sum(given) != 1:
@@ -291,9 +291,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             )
         if video_embeds is not None:
             if kwargs.get("memory") is not None:
-                raise ValueError(
-                    "A `memory` was passed with `video_embeds`, which are all that is read: leave it out."
-                )
+                raise ValueError("A `memory` was passed with `video_embeds`, which need none: leave it out.")
             width = self.config.projection_dim
             if video_embeds.ndim != 3 or video_embeds.shape[-1] != width:
                 raise ValueError(
@@ -307,33 +305,24 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 f"Each video needs a frame, but `frame_attention_mask` leaves none to number {without}: pass the "
                 "`video_embeds` of an earlier call instead of frames."
             )
-        base = self.without_visual_memory() if all_frames else self.memory_bank_qformer
-        outputs = base.get_video_features(
+        outputs = self.memory_bank_qformer.get_video_features(
             pixel_values,
             vision_embeds=vision_embeds,
             frame_attention_mask=frame_attention_mask,
+            use_visual_memory=not all_frames,
             output_frame_hidden_states=all_frames,
             return_dict=True,
             **kwargs,
         )
         embeds = cast(torch.Tensor, outputs.pooler_output)
         if all_frames:
-            embeds = cast(nn.Module, base.language_projection)(outputs.frame_hidden_states.flatten(1, 2))
+            projection = cast(nn.Module, self.memory_bank_qformer.language_projection)
+            embeds = projection(outputs.frame_hidden_states.flatten(1, 2))
         mask = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
         if (all_frames or outputs.memory is None) and frame_attention_mask is not None:
             of_frames = frame_attention_mask.to(mask)
             mask = of_frames.repeat_interleave(self.config.num_query_tokens, dim=1)
         return VideoInputs(embeds, mask, outputs)
-
-    def without_visual_memory(self) -> MemoryBankQFormerModel:
-        """The part before the language model, its weights shared, as with `visual_memory=False`."""
-        base = copy.copy(self.memory_bank_qformer)
-        base.config = copy.copy(base.config)
-        base.config.visual_memory = False
-        base.has_memory = base.has_memory and base.config.query_memory
-        # Of a copied module the table of submodules is shared.
-        base._modules = {**base._modules, "frame_position_embeddings": None}
-        return base
 
     def embed(
         self,
@@ -343,16 +332,16 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         inputs_embeds: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Any]:
         """
-        Video and text as one sequence for the language model, and its mask. Without a text it is the start of one.
+        Video and text as one embedded sequence for the language model, and its mask.
 
         Args:
-            video: `None` for text that continues a sequence.
-            input_ids, attention_mask, inputs_embeds: as `forward` takes them.
+            video: the videos, or `None` for text that continues a sequence.
+            input_ids, attention_mask, inputs_embeds: see `forward`. Without a text, `start_tokens` are the text.
         """
         video_token_id = self.config.video_token_id
         if inputs_embeds is None:
             input_ids = self.start_tokens(video) if input_ids is None else input_ids
-            # The place of a video may be a token that the language model has no embedding of.
+            # The language model may have no embedding of the token that holds the place of a video.
             known_ids = input_ids if video_token_id is None else input_ids.masked_fill(input_ids.eq(video_token_id), 0)
             inputs_embeds = self.get_input_embeddings()(known_ids)
         if video is None:
@@ -383,7 +372,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 raise ValueError(
                     f"The texts have {places.tolist()} times the token {video_token_id} that holds the place of a "
                     f"video, the videos {tokens.tolist()} tokens: these numbers must be the same. Without memory "
-                    "every frame has its tokens, for which the processor's `num_query_tokens` is set."
+                    "every frame has tokens: set the processor's `num_query_tokens` to the tokens of all frames."
                 )
             inputs_embeds = inputs_embeds.masked_scatter(is_place[..., None], embeds[mask])
         self.check_length(attention_mask)
@@ -391,15 +380,15 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
 
     def gather_padding(self, embeds: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        What `embed` returns with the padding of each row on one side: in front for a decoder, and behind for an
-        encoder. Language models that count positions, or look a number of tokens back, then read a row of a batch as
-        they do alone.
+        Move the padding in the result of `embed` to one side of each row: before the tokens for a decoder, after them
+        for an encoder. Some language models count positions, or attend to a fixed number of tokens; they then read a
+        row of a batch as they read it alone.
         """
         order = mask.long().argsort(dim=1, stable=True, descending=self.config.text_config.is_encoder_decoder)
         return embeds.gather(1, order[..., None].expand_as(embeds)), mask.gather(1, order)
 
     def check_length(self, attention_mask: torch.Tensor) -> None:
-        """Raise `ValueError` for a sequence that is, without padding, longer than the language model reads."""
+        """Raise `ValueError` if a sequence, without its padding, is longer than the language model reads."""
         longest = getattr(self.config.text_config, "max_position_embeddings", None)
         length = int(attention_mask.bool().sum(1).max())
         if longest is not None and length > longest:
@@ -409,7 +398,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             )
 
     def check_labels(self, labels: torch.Tensor, text: torch.Tensor | None) -> None:
-        """Raise `ValueError` for labels that do not fit the text, ids or embeddings."""
+        """Raise `ValueError` if labels do not fit the text, which is ids or embeddings."""
         expected = None if text is None else tuple(text.shape[:2])
         if self.config.text_config.is_encoder_decoder:
             if expected is not None and len(labels) != expected[0]:
@@ -418,7 +407,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             raise ValueError(f"`labels` must have the shape of the text, {expected}, got {tuple(labels.shape)}.")
 
     def start_tokens(self, video: VideoInputs | None) -> torch.Tensor:
-        """Token ids of a text not yet begun: the places of the video and the first token, where there are such."""
+        """Token ids of an empty text: the places of the video and the first token, as far as the model has them."""
         if video is None:
             raise ValueError("Pass `input_ids` or `inputs_embeds`: there is nothing to read.")
         bos_token_id = getattr(self.config.text_config, "bos_token_id", None)
@@ -430,7 +419,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         return torch.tensor([start] * len(video.embeds), dtype=torch.long, device=video.embeds.device)
 
     def find_places(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor) -> torch.Tensor:
-        """Which tokens `(batch_size, sequence_length)` hold the place of a video: bool."""
+        """Bool `(batch_size, sequence_length)`: True for the tokens that hold the place of a video."""
         video_token_id = cast(int, self.config.video_token_id)
         if input_ids is not None:
             return input_ids.eq(video_token_id)
@@ -450,7 +439,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         decoder_attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Any, torch.Tensor | None]:
-        """Outputs of the language model, and its loss where there are labels. All arguments are as in `forward`."""
+        """Outputs of the language model, and the loss if there are labels. See `forward` for the arguments."""
         options = {name: kwargs.pop(name) for name in ("num_items_in_batch", "shift_labels") if name in kwargs}
         if self.config.text_config.is_encoder_decoder:
             if decoder_input_ids is None and labels is not None:
@@ -463,7 +452,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 **kwargs,
             )
             if labels is not None:
-                # The decoder's input is shifted already.
+                # The input of the decoder is already shifted.
                 options["shift_labels"] = labels.contiguous()
         else:
             if attention_mask is not None and "position_ids" not in kwargs and self.takes_positions():
@@ -480,7 +469,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         return outputs, self.loss_function(outputs.logits, labels, vocab_size=vocab_size, **options)
 
     def takes_positions(self) -> bool:
-        """Whether the language model can be told positions; others find them in the mask, or have none."""
+        """Whether the language model takes `position_ids`. Others compute them from the mask, or have none."""
         return "position_ids" in inspect.signature(self.language_model.forward).parameters
 
     @torch.no_grad()
@@ -501,30 +490,30 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Any,
     ) -> Any:
         r"""
-        Write the text that follows. The video is read once, whatever the number of beams or returned sequences.
+        Write the text that follows. The video is read once, for any number of beams and returned sequences.
 
         Args:
             pixel_values, ..., interpolate_pos_encoding (*optional*):
-                As in `forward`; texts are padded on either side. A `memory` is grown in place by the frames, unless an
-                error is raised. Without a text the model begins one.
+                See `forward`. Texts may be padded on either side; without a text the model begins one. The frames are
+                added to the `memory` in place, unless an error is raised.
             kwargs (*optional*):
-                Of [`~transformers.GenerationMixin.generate`]; the defaults are those of `generation_config`, also for
-                `None`. Penalties, n-grams and lengths, `max_length` and `min_length` too, are of generated tokens
-                alone, as in MA-LMM, whose language model gets embeddings and no ids of the prompt. So a row of a
-                batch gets what it gets alone.
+                Options of [`~transformers.GenerationMixin.generate`]. `generation_config` has the defaults, also for
+                options that are `None`. Penalties, n-grams and lengths, including `max_length` and `min_length`, count
+                generated tokens alone. So it is in MA-LMM, whose language model gets embeddings and no ids of the
+                prompt, and so the answer for a row does not depend on the batch.
 
         Returns:
-            What the language model's `generate` returns: `torch.LongTensor` of shape `(batch_size *
-            num_return_sequences, length)` by default. It has the generated tokens alone, not the prompt; of an
-            encoder-decoder it has the decoder's first token, which its lengths count, too.
+            The result of the language model's `generate`, by default `torch.LongTensor` of shape `(batch_size *
+            num_return_sequences, length)`. It has the generated tokens without the prompt. For an encoder-decoder it
+            begins with the decoder's first token, which lengths count.
 
         Raises:
             ValueError: for the reasons of `forward`.
         """
         if hasattr(self.language_model, "_hf_hook"):
-            # Accelerate's hooks must leave the tokens where `generate` looks for them.
+            # Accelerate's hook then returns outputs on the device of the inputs, where `generate` needs them.
             self.language_model._hf_hook.io_same_device = True
-        # The defaults are those saved with this model, not those that its parts were made with.
+        # The defaults were saved with this model. Those of its parts may be others.
         self.language_model.generation_config = self.generation_config
         with restored_on_error(memory):
             video = self.read_video(
@@ -548,11 +537,11 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self, num_before: int, generation_config: GenerationConfig | None = None, **options: Any
     ) -> dict[str, Any]:
         """
-        Options with which a causal language model's `generate`, given `num_before` embeddings, padding among them,
-        counts generated tokens alone.
+        Options with which `generate` of a causal language model counts generated tokens alone, if its input is
+        `num_before` embeddings, including padding.
 
-        Transformers takes embeddings, with their padding, off `max_length` and `min_length`. And its repetition
-        penalty leaves out as many tokens as the mask has zeros in front, which are no tokens of the ids that it sees.
+        Transformers subtracts the number of embeddings from `max_length` and `min_length`. Its repetition penalty
+        skips as many ids as the mask has zeros in front, although none of the ids it sees are padding.
         """
         changes: dict[str, Any] = {}
 
@@ -566,7 +555,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         penalty, processors = setting("repetition_penalty"), list(options.get("logits_processor", ()))
         if penalty not in (None, 1.0):
             changes["repetition_penalty"] = 1.0
-            # As in Transformers, one that was passed takes the place of that which the setting makes.
+            # As in Transformers, a processor that the caller passes replaces the one of the setting.
             if not any(type(processor) is RepetitionPenaltyLogitsProcessor for processor in processors):
                 processors = [RepetitionPenaltyLogitsProcessor(float(penalty)), *processors]
                 options["logits_processor"] = LogitsProcessorList(processors)
@@ -587,19 +576,20 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Any,
     ) -> Any:
         r"""
-        Answer a question about videos that a memory holds, whatever was asked while it was filled. Without merged
-        frames the answer is that of having asked from the start, later an approximation: see [`replay_memory`].
+        Answer a question about the videos of a memory, whatever text it was filled with. As long as no frames were
+        merged, the answer is the same as if the question had been asked from the start. After that it is an
+        approximation, see [`replay_memory`].
 
         Args:
             memory ([`MemoryBank`]):
-                Left as it is. Of one video it answers any number of questions.
+                The memory, which is not changed. If it has one video, it answers any number of questions.
             qformer_input_ids, qformer_attention_mask (*optional*):
                 The question for the Q-Former, `(batch_size, text_length)`.
             kwargs (*optional*):
-                Of `generate`: `input_ids` and `attention_mask` of the prompts, and how to generate.
+                Inputs and options of `generate`, such as `input_ids` and `attention_mask` of the prompts.
 
         Returns:
-            What `generate` returns.
+            The result of `generate`.
 
         Raises:
             ValueError: for the reasons of [`replay_memory`] and `generate`.
@@ -624,34 +614,35 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         **kwargs: Any,
     ) -> MemoryBankQFormerRankingOutput:
         r"""
-        How likely the model is to continue with each of some given texts (`predict_class` of LAVIS and MA-LMM). The
+        Rank given texts by how likely the model is to continue with them (`predict_class` of LAVIS and MA-LMM). The
         video is read once.
 
         Args:
             candidate_input_ids (`torch.LongTensor` of shape `(num_candidates, length)` or `(batch_size,
                 num_candidates, length)`):
-                The same candidates for all videos, or different ones. They follow the text without a token between;
-                the end-of-sequence token counts where it is given.
+                The same candidates for all videos, or different ones. They follow the text directly. A candidate's
+                end-of-sequence token counts if it is given.
             candidate_attention_mask (`torch.LongTensor` of the same shape, *optional*):
                 0 for padding on the right.
             input_ids, attention_mask, inputs_embeds (*optional*):
-                The text before, as in `forward`, padded on either side.
+                The text before the candidates, see `forward`. It may be padded on either side.
             candidates_per_pass (`int`, defaults to 16):
-                How many candidates of a video to try at once; bounds the memory it takes.
+                Number of candidates of a video in one pass. It bounds the use of memory.
             original_protocol (`bool`, defaults to `False`):
-                Whether to rank as the original, on other tokens than it generates from: all frames' queries, read
-                without a visual bank and the frames' positions. Its losses are divided by the tokens of the longest
-                sequence, padding included, less one.
+                Whether to rank as the original does. It ranks on other tokens than it generates from: the queries of
+                all frames, read without a visual bank and without positions of frames. It divides the losses by the
+                number of tokens of the longest sequence, including padding, minus one.
             memory ([`MemoryBank`], *optional*):
-                Grown in place by the frames, unless an error is raised; none for the original's protocol.
+                Memory of the frames before. The frames are added in place, unless an error is raised. The original
+                protocol takes none.
             kwargs (*optional*):
-                Frames and what else `forward` takes to read them, or `video_embeds`.
+                Frames and other inputs of `forward`, or `video_embeds`.
 
         Returns:
             [`MemoryBankQFormerRankingOutput`].
 
         Raises:
-            ValueError: for candidates of another shape or without a token, besides the reasons of `forward`.
+            ValueError: if candidates have a wrong shape or no token, or for the reasons of `forward`.
         """
         candidates_per_pass = 16 if candidates_per_pass is None else candidates_per_pass
         if candidates_per_pass < 1:
@@ -685,7 +676,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
     def check_candidates(
         self, batch_size: int, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Candidates of each video `(batch_size, num_candidates, length)`, and bool which of their tokens are real."""
+        """Candidates of each video `(batch_size, num_candidates, length)`, and bool: False for their padding."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if input_ids.ndim not in (2, 3) or (input_ids.ndim == 3 and len(input_ids) != batch_size):
             raise ValueError(
@@ -707,8 +698,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         self, states: torch.Tensor, mask: torch.Tensor, input_ids: torch.Tensor, is_token: torch.Tensor
     ) -> torch.Tensor:
         """
-        What a causal language model expects at each token of a text that follows another one: `(batch_size, length,
-        vocab_size)`. The first is foreseen at the last token before, which padding may follow.
+        Scores of a causal language model for each token of a text that follows a sequence, `(batch_size, length,
+        vocab_size)`. The scores of the first token are those at the last token of the sequence, which may be followed
+        by padding.
         """
         before, length = states.shape[1], input_ids.shape[1]
         sequence = torch.cat([states, self.get_input_embeddings()(input_ids)], dim=1)
@@ -724,7 +716,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
     def logits_of_decoder(
         self, states: torch.Tensor, mask: torch.Tensor, input_ids: torch.Tensor, is_token: torch.Tensor
     ) -> torch.Tensor:
-        """What a decoder expects at each token of a text, given the encoder's states."""
+        """Scores of a decoder for each token of a text `(batch_size, length, vocab_size)`, given encoder states."""
         labels = input_ids.masked_fill(~is_token, -100)
         decoder_input_ids = self.language_model.prepare_decoder_input_ids_from_labels(labels=labels)
         encoder_outputs = BaseModelOutput(last_hidden_state=states)

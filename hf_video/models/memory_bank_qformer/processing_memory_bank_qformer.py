@@ -1,5 +1,6 @@
 """Processor of MemoryBankQFormer: videos, the text that the Q-Former reads, and the prompts of the language model."""
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +14,10 @@ from transformers.video_utils import VideoInput
 
 # The loss is not computed where a label has this value.
 IGNORED_LABEL = -100
-# Options of `from_pretrained` that find a file.
+# Options of `from_pretrained` that tell where a file is.
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
 
-# In front of a language model's chat template, most of which expect messages of plain text.
+# Goes before the language model's chat template: most templates expect plain text in the messages.
 FLATTEN_MESSAGES = """\
 {%- set flat = namespace(messages=[], text='') -%}
 {%- for message in messages -%}
@@ -39,24 +40,25 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
     r"""
     Constructs a processor for videos and texts, as MA-LMM (https://arxiv.org/abs/2404.05726) prepares them.
 
-    A prompt begins with `num_query_tokens` placeholders, for which the model puts in what the Q-Former says of the
-    video; they stand elsewhere if the text holds the `video_token` once. The Q-Former reads the same text.
+    A prompt begins with `num_query_tokens` placeholders, which the model replaces by the output of the Q-Former. If
+    the text holds the `video_token` once, they stand there instead. The Q-Former reads the same text.
 
     Args:
         video_processor ([`VideoClipProcessor`]): samples and prepares frames.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): of the language model. Texts that are too long lose their
-            beginning: its `truncation_side` is set to "left". None for a model without a language model.
-        qformer_tokenizer (`PreTrainedTokenizerBase`, *optional*): of the Q-Former, likewise. None where the Q-Former
-            reads no text, as that of BLIP-2.
-        num_query_tokens (`int`, defaults to 32): as in the model's configuration. For a model without memory
-            (`memory_bank_length=0`), which reads every frame's queries, as many for each of `num_frames`.
-        video_token (`str`, *optional*, defaults to `"<video>"`): placeholder, added to the tokenizer if it is none of
-            its tokens; the model's `video_token_id` is its id. None for models that put the video in front of the text
-            without placeholders.
-        is_encoder_decoder (`bool`, defaults to `False`): whether the language model reads prompt and target apart, as
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): tokenizer of the language model, if there is one. Its
+            `truncation_side` is set to "left", so texts that are too long lose their beginning.
+        qformer_tokenizer (`PreTrainedTokenizerBase`, *optional*): tokenizer of the Q-Former, with the same change.
+            None if the Q-Former reads no text, as in BLIP-2.
+        num_query_tokens (`int`, defaults to 32): number of placeholders, `num_query_tokens` of the model. A model
+            without memory (`memory_bank_length=0`) reads the queries of every frame, and needs `num_frames` times as
+            many.
+        video_token (`str`, *optional*, defaults to `"<video>"`): the placeholder; its id is the model's
+            `video_token_id`. It is added to the tokenizer if it is missing there. None for models that put the video
+            before the text without placeholders.
+        is_encoder_decoder (`bool`, defaults to `False`): whether the language model reads prompt and answer apart, as
             T5 does.
-        chat_template (`str` or `dict`, *optional*): defaults to that of the tokenizer, with the video token for a
-            video.
+        chat_template (`str` or `dict`, *optional*): the chat template; by default that of the tokenizer, with the
+            video token for a video.
 
     Example:
 
@@ -94,7 +96,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
 
     @property
     def video_token_id(self) -> Any:
-        """Id of the placeholder in the vocabulary of the language model, an int; None where there is none."""
+        """Id of the placeholder in the tokenizer of the language model, or None if there is no placeholder."""
         return None if self.video_token is None else self.tokenizer.convert_tokens_to_ids(self.video_token)
 
     @property
@@ -126,37 +128,40 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         **kwargs: Any,
     ) -> BatchFeature:
         """
-        Prepare videos, prompts and, for training, what the model is to answer. An option that is None has its default.
+        Prepare videos, prompts and, for training, answers. An option that is None has its default.
 
         Args:
-            videos (*optional*): a video or a batch, see [`VideoClipProcessor`]. Without videos the texts are prepared
-                alone, for frames or a memory that the model has already.
+            videos (*optional*): a video or a batch, see [`VideoClipProcessor`]. Without videos only the texts are
+                prepared, for frames or a memory that the model already has.
             text (`str` or `Sequence[str]`, *optional*): the prompt, or one for each video.
-            qformer_text (`str` or `Sequence[str]`, *optional*): what the Q-Former reads; the prompt by default.
-            text_target (`str` or `Sequence[str]`, *optional*): the answers, for training. Of a decoder they follow the
-                prompt, with the end of sequence behind them, and padding comes last; for generation it comes first.
-            images (*optional*): instead of videos, images that are read as videos of one frame.
-            audio: none; there for chat templates.
-            add_special_tokens (`bool`, defaults to `True`): whether prompts get those of the tokenizer.
-            max_length (`int`, *optional*): tokens of the prompt, without placeholders, and of the Q-Former's text.
-            max_target_length (`int`, *optional*): tokens of the answer; the rest is cut off.
-            padding (`bool` or `str`, defaults to `True`): texts are padded to the longest.
-            truncation (`bool`, *optional*): whether long texts are cut; with `max_length` by default. Without it they
-                are cut to what the tokenizer's model reads.
+            qformer_text (`str` or `Sequence[str]`, *optional*): the text for the Q-Former; by default the prompt.
+            text_target (`str` or `Sequence[str]`, *optional*): the answers, for training. For a decoder they follow
+                the prompt and end with the end-of-sequence token. Padding then comes last; without answers it comes
+                first, because generated tokens follow the prompt.
+            images (*optional*): images instead of videos; each becomes a video of one frame.
+            audio: must be None; chat templates pass it.
+            add_special_tokens (`bool`, defaults to `True`): whether prompts get the tokenizer's special tokens.
+            max_length (`int`, *optional*): most tokens of the prompt, without placeholders, and of the Q-Former's
+                text.
+            max_target_length (`int`, *optional*): most tokens of the answer; the rest is cut off.
+            padding (`bool` or `str`, defaults to `True`): texts are padded to the longest, the only choice.
+            truncation (`bool`, *optional*): whether long texts are cut, to `max_length` or, if that is not set, to the
+                longest text that the tokenizer's model reads. By default they are cut if `max_length` is set.
             return_tensors (`str`, *optional*): "pt" for tensors.
-            text_kwargs, videos_kwargs, common_kwargs (`dict`, *optional*): the same options, sorted by what they are
-                of.
+            text_kwargs, videos_kwargs, common_kwargs (`dict`, *optional*): the same options, grouped as in other
+                processors: for texts, for videos, and for both.
             kwargs: options of the video processor.
 
         Returns:
-            `BatchFeature`, as far as there are videos, texts and tokenizers: `pixel_values` (batch_size, num_frames,
+            `BatchFeature` with what there are inputs and tokenizers for. `pixel_values` (batch_size, num_frames,
             num_channels, height, width); `input_ids` and `attention_mask` (batch_size, sequence_length);
-            `qformer_input_ids` and `qformer_attention_mask` (batch_size, text_length), padded on the right; `labels`,
-            as `input_ids` with -100 but for the answer, or of an encoder-decoder (batch_size, target_length).
+            `qformer_input_ids` and `qformer_attention_mask` (batch_size, text_length), padded on the right; `labels`
+            (batch_size, sequence_length), which are -100 outside of the answer. For an encoder-decoder `labels` are
+            (batch_size, target_length).
 
         Raises:
             ValueError: if the numbers of videos and texts differ, a text holds several videos, answers come without
-                prompts, or texts are to be padded to another length.
+                prompts, or `padding` asks for another length.
         """
         if nested := [each for each in (common_kwargs, text_kwargs, videos_kwargs) if each]:
             options = {
@@ -216,7 +221,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         max_length: int | None,
         max_target_length: int | None,
     ) -> dict[str, list[list[int]]]:
-        """Prompts with placeholders, and labels where there are targets; lists of one length."""
+        """Prompts with placeholders, and labels if there are targets. All lists of one kind have one length."""
         encoded = self.tokenizer(
             prompts, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
         )
@@ -235,7 +240,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
             pairs = list(zip(sequences, answers, strict=True))
             labels = [[IGNORED_LABEL] * len(prompt) + answer for prompt, answer in pairs]
             sequences = [prompt + answer for prompt, answer in pairs]
-        # New tokens follow the prompt, so padding stands before it; an encoder, as a loss, does not care.
+        # Generated tokens follow the prompt, so its padding comes first. For an encoder or a loss the side is free.
         side = "left" if targets is None and not self.is_encoder_decoder else "right"
         longest = max(map(len, sequences))
         if self.tokenizer.pad_token_id is None and any(len(ids) < longest for ids in sequences):
@@ -265,26 +270,24 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
         return ids[:place] + placeholders + ids[place + 1 :]
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """As in the base class, but a tokenizer may be None."""
+        """Does what the base class does, and allows a tokenizer to be None."""
         if argument is None and argument_name.endswith("tokenizer"):
             return type(None)
         return super().check_argument_for_proper_class(argument_name, argument)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """As in the base class: the Q-Former's tokenizer gets a folder of its own, and None leaves no file."""
-        # The base class would save every sub-processor that the class can have.
+        """Does what the base class does, without files for a tokenizer that is None."""
+        # The base class saves every attribute that `get_attributes` lists. It is given a copy that lists fewer.
         present = [name for name in self.get_attributes() if getattr(self, name) is not None]
-        self.__dict__["get_attributes"] = lambda: present
-        try:
-            return super().save_pretrained(save_directory, push_to_hub, **kwargs)
-        finally:
-            del self.__dict__["get_attributes"]
+        processor: Any = copy.copy(self)
+        processor.get_attributes = lambda: present
+        return ProcessorMixin.save_pretrained(processor, save_directory, push_to_hub, **kwargs)
 
     @classmethod
     def _load_tokenizer_from_pretrained(
         cls, sub_processor_type: str, pretrained_model_name_or_path: Any, subfolder: str = "", **kwargs: Any
     ) -> Any:
-        """As in the base class, but None where there are no files."""
+        """Does what the base class does, and returns None if there are no files."""
         folder = subfolder if sub_processor_type == "tokenizer" else os.path.join(subfolder, sub_processor_type)
         config = cached_file(
             pretrained_model_name_or_path,
@@ -301,7 +304,7 @@ class MemoryBankQFormerProcessor(ProcessorMixin):
 
 
 def _as_videos(images: Any) -> list[Any]:
-    """Images, in whatever nesting, as videos of one frame."""
+    """Turn images, in lists of any depth, into videos of one frame."""
     if isinstance(images, (list, tuple)):
         return [video for image in images for video in _as_videos(image)]
     if isinstance(images, str):
@@ -310,7 +313,7 @@ def _as_videos(images: Any) -> list[Any]:
 
 
 def _one_each(texts: Any, number: int, name: str, is_number_fixed: bool = True) -> list[str] | None:
-    """A text for each of `number` videos."""
+    """One text for each of `number` videos. Without `is_number_fixed` a list of texts may have any length."""
     if texts is None:
         return None
     if isinstance(texts, str):

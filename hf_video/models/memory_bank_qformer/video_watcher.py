@@ -1,4 +1,4 @@
-"""Watching a video that goes on: frames in, answers out, with time and memory that do not grow."""
+"""Watching a video of any length: frames in, answers out. Time and memory for a frame do not grow."""
 
 import hashlib
 import os
@@ -10,13 +10,14 @@ import torch
 from .memory_bank import MemoryBank
 from .memory_replay import replay_memory
 
-# How far half precisions move a token of the Q-Former's input, as a share of its length; other words are farther.
+# Largest distance, as a share of a vector's length, by which half precision moves a token of the Q-Former's input.
+# Tokens of other words are farther apart.
 ROUNDING = 0.02
 
 
 class VideoWatcher:
     """
-    Reads frames as they come and answers questions about all of them at any time.
+    Reads frames as they come, and answers questions about all of them at any time.
 
         watcher = VideoWatcher(model, processor, "what is the person doing?")
         for _ in watcher.watch(camera):
@@ -24,20 +25,20 @@ class VideoWatcher:
                 print(watcher.answer())
 
     Args:
-        model ([`MemoryBankQFormerForConditionalGeneration`]): with a memory and a vision tower.
-        processor ([`MemoryBankQFormerProcessor`]): its own.
-        question (`str`, defaults to `""`): what the Q-Former looks for while it watches. Other questions are answered
-            from what the memory kept, see [`replay_memory`].
-        prompt (`str`, defaults to `"{}"`): the text around a question, as the model was trained with, for example
+        model ([`MemoryBankQFormerForConditionalGeneration`]): a model with a memory and a vision tower.
+        processor ([`MemoryBankQFormerProcessor`]): the processor of the model.
+        question (`str`, defaults to `""`): the text that the Q-Former reads while it watches. Other questions are
+            answered from what the memory has kept, see [`replay_memory`].
+        prompt (`str`, defaults to `"{}"`): the text around a question that the model was trained with, for example
             `"Question: {} Short answer:"`.
-        chunk_size (`int`, defaults to 8): frames that the vision tower takes at once. A live source with 1 is
-            answered about without delay.
-        memory ([`MemoryBank`], *optional*): of frames seen before, grown in place. One that was filled with another
-            question is left as it is, and a replay of it grows.
+        chunk_size (`int`, defaults to 8): number of frames in one pass of the vision tower. With 1, frames of a live
+            source are read without delay.
+        memory ([`MemoryBank`], *optional*): the memory of earlier frames. It grows in place. If it was filled with
+            another question, it stays as it is, and a replay of it grows instead.
 
     Raises:
-        ValueError: if the model has no memory, its Q-Former reads text and the processor has no tokenizer for it, the
-            question is too long, or the memory is of several videos or of another model.
+        ValueError: if the model has no memory; if its Q-Former reads text, but the processor has no tokenizer for it;
+            if the question is too long; if the memory has several videos or was filled by another model.
     """
 
     def __init__(
@@ -76,19 +77,18 @@ class VideoWatcher:
 
     @property
     def frames_seen(self) -> int:
-        """Frames so far, with those of the memory that the watcher began with."""
+        """Number of frames read so far, including those of the memory that the watcher began with."""
         return int(self.memory.frames_seen.sum())
 
     def watch(self, frames: Iterable[Any]) -> Iterator[int]:
         """
-        Read frames, one after the other. An error of their source is raised behind the frames before it.
+        Read frames, one after the other. If their source raises an error, all frames before it are read first.
 
         Args:
-            frames: from anywhere, a generator or a list: images of one size, PIL images or arrays (height, width,
-                channels), uint8.
+            frames: any iterable of images of one size: PIL images or arrays (height, width, channels), uint8.
 
         Yields:
-            `frames_seen`, after each frame. Here the caller may answer, save, or stop.
+            `frames_seen`, after each frame. The caller may then ask, save, or stop.
         """
         for chunk in _chunks(frames, self.chunk_size):
             pixel_values = self.processor.video_processor(
@@ -103,7 +103,7 @@ class VideoWatcher:
                 yield self.frames_seen
 
     def update(self, frames: Iterable[Any]) -> int:
-        """[`~VideoWatcher.watch`] to the end of the frames; returns `frames_seen`."""
+        """Call [`~VideoWatcher.watch`] for all frames, and return `frames_seen`."""
         for _ in self.watch(frames):
             pass
         return self.frames_seen
@@ -111,15 +111,15 @@ class VideoWatcher:
     @torch.no_grad()
     def answer(self, question: str | None = None, **generate_kwargs: Any) -> str:
         """
-        Answer a question about all that was seen.
+        Answer a question about all frames so far.
 
         Args:
-            question (`str`, *optional*): the one that the watcher has by default. Another one is answered from a
-                replay of the memory, which is left as it is.
-            generate_kwargs: as for the model's `generate`.
+            question (`str`, *optional*): the question; by default that of the watcher. Another question is answered
+                from a replay of the memory, which is not changed.
+            generate_kwargs: options of the model's `generate`.
 
         Raises:
-            ValueError: if there was no frame yet, or the question is too long.
+            ValueError: if no frame was read yet, or the question is too long.
         """
         if not self.frames_seen:
             raise ValueError("There is nothing to answer about yet: watch at least one frame.")
@@ -138,7 +138,7 @@ class VideoWatcher:
 
     def check_question(self, question: str) -> None:
         """
-        See before hours of watching that a question can be answered behind them.
+        Check that a question can be answered, before hours are spent on watching.
 
         Raises:
             ValueError: if it is too long for the Q-Former, or the processor cannot make a prompt of it.
@@ -148,11 +148,11 @@ class VideoWatcher:
 
     def save(self, path: str | os.PathLike) -> None:
         """
-        Write the memory, complete or not at all, as [`MemoryBank.save`] does; [`MemoryBank.load`] reads it. The file
-        tells of the question and, by a hash, of the model.
+        Write the memory with [`MemoryBank.save`], complete or not at all. The file also holds the question, and a hash
+        by which the model is recognised.
 
         Raises:
-            ValueError: if there was no frame yet, or the last one was interrupted while it entered the memory.
+            ValueError: if no frame was read yet, or a call was interrupted while it added a frame to the memory.
         """
         if not self.frames_seen:
             raise ValueError("There is nothing to save yet: watch at least one frame.")
@@ -174,7 +174,7 @@ class VideoWatcher:
         return self.processor(text=self._ask(question), return_tensors="pt").to(self.model.device)
 
     def _ask(self, question: str) -> str:
-        # Whatever else the prompt has in braces is text.
+        # Not `str.format`: other braces of the prompt are plain text.
         return self.prompt.replace("{}", question)
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ class VideoWatcher:
             return memory.origin["text"] == self._ask(self.question)
         if not memory.query:
             return False
-        # The input of the first layer is the same for every frame.
+        # The input of the first layer does not depend on the frame.
         base = self.model.base_model
         expected = base.qformer.embeddings(base.query_tokens, self._text.get("qformer_input_ids"))
         bank = memory.query[0]
@@ -197,7 +197,7 @@ class VideoWatcher:
 
 
 def _chunks(frames: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` frames; the last, also before an error of the source, may be shorter."""
+    """Lists of `size` frames. The last one may be shorter, at the end or before an error of the source."""
     chunk: list[Any] = []
     try:
         for frame in frames:
@@ -214,7 +214,7 @@ def _chunks(frames: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _fingerprint(weights: torch.Tensor) -> str:
-    """A hash of the signs, which are the same in every precision."""
+    """A hash of the signs of the weights. They are the same in every precision."""
     return hashlib.sha256(torch.signbit(weights.detach()).cpu().numpy().tobytes()).hexdigest()
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from hf_video.ops.operators import operator_namespace, register_convolution_gradients, turn
-from hf_video.ops.selective_scan.mamba_ssm import RecordedContext
+from hf_video.ops.operators import RecordedContext, turn
+
+from .operators import register_gradients
 
 INTERFACE = "causal_conv1d.causal_conv1d_interface"
-NAMESPACE = operator_namespace(__name__)
 
 
 def causal_conv1d_cuda(
@@ -61,13 +61,13 @@ def _run(context: RecordedContext, x: torch.Tensor, weight: torch.Tensor, bias: 
     return load_function().forward(context, x, weight.contiguous(), bias, activation="silu").contiguous()
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_cuda", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """From x `(batch, dim, length)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
     return _run(RecordedContext(), x, weight, bias)
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_cuda_backward", mutates_args=())
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -88,4 +88,4 @@ def _(dy, x, weight, bias):
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(len(weight))
 
 
-register_convolution_gradients(conv_forward, conv_backward)
+register_gradients(conv_forward, conv_backward)

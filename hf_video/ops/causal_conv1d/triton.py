@@ -8,9 +8,8 @@ import functools
 
 import torch
 
-from hf_video.ops.operators import operator_namespace, register_convolution_gradients
+from .operators import register_gradients
 
-NAMESPACE = operator_namespace(__name__)
 # Of a tile: its steps read those before them once more, and its channels fill 128 bytes of bfloat16.
 STEPS, BLOCK = 32, 64
 
@@ -53,7 +52,7 @@ def settings(taps: int) -> dict[str, int]:
     return {"TAPS": taps, "STEPS": STEPS, "BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_triton", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
     from .triton_kernels import conv_forward_kernel
@@ -66,7 +65,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return y
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_triton_backward", mutates_args=())
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -94,4 +93,4 @@ def _(dy, x, weight, bias, reverse):
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(x.shape[-1])
 
 
-register_convolution_gradients(conv_forward, conv_backward)
+register_gradients(conv_forward, conv_backward)

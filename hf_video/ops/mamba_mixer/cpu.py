@@ -15,11 +15,10 @@ import torch.nn.functional as F
 
 from hf_video.ops.causal_conv1d.cpu import conv_backward, conv_forward
 from hf_video.ops.numba_threads import new_output, run_units, split_tokens
-from hf_video.ops.operators import needs_gradient, operator_namespace
+from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_forward, scan_backward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
 
-NAMESPACE = operator_namespace(__name__)
 # Tokens of all clips of a tile together: with 1,152 channels, 9 MiB a tensor.
 TILE_SIZE = 2048
 
@@ -153,7 +152,7 @@ def prepare(
     return projected, u, F.linear(time_steps, direction.dt_proj), B[:, :, None], C[:, :, None]
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
 def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -> list[torch.Tensor]:
     """
     Args:
@@ -199,7 +198,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
     return [outputs, projected_input, total, *kept] if keeps_states else [outputs]
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
 def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:

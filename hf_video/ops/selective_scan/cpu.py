@@ -5,21 +5,13 @@ The operators have channels last, as linear layers give and take them. The backw
 chunks of time and computes the others once more, so that memory grows with length / chunk.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
 from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
-from hf_video.ops.operators import (
-    LOG2_E,
-    needs_gradient,
-    operator_namespace,
-    register_gradients,
-    share_groups,
-)
+from hf_video.ops.operators import needs_gradient
 
-NAMESPACE = operator_namespace(__name__)
+from .operators import LOG2_E, Situation, register_gradients, share_groups
 
 
 def selective_scan_cpu(
@@ -53,7 +45,7 @@ def selective_scan_cpu(
     return outputs.to(u.dtype), last_state
 
 
-def why_cpu_cannot(situation: Any) -> str | None:
+def why_cpu_cannot(situation: Situation) -> str | None:
     """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
     if situation.device_type != "cpu":
         return f"it runs on the CPU, not on {situation.device_type}"
@@ -100,7 +92,7 @@ def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
     return [u, delta, to_blocks(A[None] * LOG2_E, groups)[0], B.contiguous(), C.contiguous(), D, delta_bias]
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_cpu", mutates_args=())
 def scan_forward(
     u: torch.Tensor,
     delta: torch.Tensor,
@@ -169,7 +161,7 @@ def run_forward(
     return from_blocks(state, groups, dim // groups)
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_cpu_backward", mutates_args=())
 def scan_backward(
     dy: torch.Tensor,
     dlast_state: torch.Tensor | None,

@@ -16,21 +16,13 @@ from transformers.utils import logging
 
 from .cpu import selective_scan_cpu, why_cpu_cannot
 from .mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
+from .operators import Situation
 from .reference import selective_scan_reference
 from .triton import selective_scan_triton, why_triton_cannot
 
 logger = logging.get_logger(__name__)
 
 BACKEND_VARIABLE = "HF_VIDEO_SELECTIVE_SCAN"
-
-
-class Situation(NamedTuple):
-    """What a backend must cope with."""
-
-    device_type: str
-    dtype: torch.dtype
-    state_size: int
-    carries_state: bool
 
 
 class Backend(NamedTuple):

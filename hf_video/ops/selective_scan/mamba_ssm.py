@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
-from hf_video.ops.operators import add_and_gate, operator_namespace, reversed_copy
+from hf_video.ops.operators import RecordedContext, reversed_copy
+
+from .operators import Situation, add_and_gate
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
 MAX_STATE_SIZE = 256
 INTERFACE = "ops.selective_scan_interface"
-NAMESPACE = operator_namespace(__name__)
 
 
 def selective_scan_mamba_ssm(
@@ -52,7 +53,7 @@ def selective_scan_mamba_ssm(
     return (y if addend is None else add_and_gate(y, addend, z)), None
 
 
-def why_mamba_ssm_cannot(situation: Any, source: str) -> str | None:
+def why_mamba_ssm_cannot(situation: Situation, source: str) -> str | None:
     """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
     if situation.device_type != "cuda":
         return f"it runs on CUDA, not on {situation.device_type}"
@@ -88,18 +89,6 @@ def probe(source: str, device: str = "cuda") -> str | None:
     return None if output.isfinite().all() else "its compiled scan answers with numbers that are not finite"
 
 
-class RecordedContext:
-    """
-    Takes the place of autograd's context: an operator's kernels run below autograd, and call both halves of
-    `SelectiveScanFn` by themselves.
-    """
-
-    saved_tensors: tuple[torch.Tensor | None, ...] = ()
-
-    def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        self.saved_tensors = tensors
-
-
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
     """Tensors or `None`: those over time in the order of the scan, weights, of one or two dimensions, as they are."""
     for tensor in tensors:
@@ -111,7 +100,7 @@ def _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, 
     return load_interface(source).SelectiveScanFn.forward(context, *tensors, delta_softplus)
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm", mutates_args=())
 def scan_forward(
     u: torch.Tensor,
     delta: torch.Tensor,
@@ -129,7 +118,7 @@ def scan_forward(
     return reversed_copy(output) if reverse else output.contiguous()
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm_backward", mutates_args=())
 def scan_backward(
     grad: torch.Tensor,
     u: torch.Tensor,

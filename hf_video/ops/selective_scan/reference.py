@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
-from hf_video.ops.operators import over_time
+from .operators import over_time
 
 CHUNK_LENGTH = 16
 

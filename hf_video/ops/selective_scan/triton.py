@@ -8,19 +8,14 @@ the device, so that both can be captured in a CUDA graph.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from hf_video.ops.operators import (
-    LOG2_E,
-    needs_gradient,
-    operator_namespace,
-    register_gradients,
-    share_groups,
-)
+from hf_video.ops.operators import needs_gradient
 
-NAMESPACE = operator_namespace(__name__)
+from .operators import LOG2_E, Situation, register_gradients, share_groups
+
 LANES = 32
 # Steps that a thread takes in a row: as many as its registers hold in the backward. The more, the less it costs to
 # hand on states between threads.
@@ -103,7 +98,7 @@ def selective_scan_triton(
     return outputs, last_state
 
 
-def why_triton_cannot(situation: Any) -> str | None:
+def why_triton_cannot(situation: Situation) -> str | None:
     """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
     if situation.device_type != "cuda":
         return f"it runs on CUDA, not on {situation.device_type}"
@@ -154,7 +149,7 @@ def _keeps_mixed(z: torch.Tensor | None, keeps_borders: bool) -> bool:
     return z is not None and keeps_borders
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_triton", mutates_args=())
 def scan_forward(
     u: torch.Tensor,
     delta: torch.Tensor,
@@ -208,7 +203,7 @@ def scan_forward(
     return y, last_state, borders if keeps_borders else borders.new_empty(0), mixed
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_triton_backward", mutates_args=())
 def scan_backward(
     dy: torch.Tensor,
     dlast_state: torch.Tensor | None,

@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from hf_video import MemoryBank
 from hf_video.models.memory_bank_qformer.memory_undo import restored_on_error
+from hf_video.models.memory_bank_qformer.token_bank import TokenBank
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
 from .test_memory_bank import assert_same
@@ -105,11 +106,9 @@ def test_however_the_call_reads(kind, num_frames, tmp_path):
 @pytest.mark.parametrize("where", ["keys_and_values", "compress", "append"])
 def test_a_call_that_is_interrupted_anywhere_leaves_nothing(where, monkeypatch):
     """In the midst of a bank's work, too, by whatever stops a program."""
-    from hf_video.models.memory_bank_qformer.frame_bank import Bank
-
     model, memory = tiny_model(), MemoryBank(LENGTH)
     read(model, memory, 6)
-    expected, calls, method = memory.clone(), [], getattr(Bank, where)
+    expected, calls, method = memory.clone(), [], getattr(TokenBank, where)
 
     def interrupted(self, *args, **kwargs):
         calls.append(self)
@@ -119,7 +118,7 @@ def test_a_call_that_is_interrupted_anywhere_leaves_nothing(where, monkeypatch):
         return outputs
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bank, where, interrupted)
+        patch.setattr(TokenBank, where, interrupted)
         with pytest.raises(KeyboardInterrupt), restored_on_error(memory):
             read(model, memory, 9, seed=2)
     assert not memory.is_unfinished

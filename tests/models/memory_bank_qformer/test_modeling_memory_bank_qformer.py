@@ -581,7 +581,10 @@ def test_a_tower_that_knows_no_such_option_is_not_given_it():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("option", ["use_memory", "output_frame_hidden_states", "frame_attention_mask", "memory"])
+@pytest.mark.parametrize(
+    "option",
+    ["use_memory", "use_visual_memory", "output_frame_hidden_states", "frame_attention_mask", "memory"],
+)
 def test_none_is_the_default_of_an_option(option):
     for model in (tiny_model(projection_dim=8), tiny_model(MemoryBankQFormerForVideoClassification, num_labels=3)):
         calls = [model] + ([model.get_video_features] if isinstance(model, MemoryBankQFormerModel) else [])

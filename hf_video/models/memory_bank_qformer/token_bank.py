@@ -1,0 +1,298 @@
+"""One bank of a memory: entries at every token position, and the keys and values made of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .memory_compression import POLICIES, similarity
+
+TensorMap = Callable[[torch.Tensor], torch.Tensor]
+# Maps states (..., num_channels) to keys and values (..., hidden_size).
+Projection = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def read(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The given rows `(num_rows, num_channels)` of a tensor `(..., num_channels)`."""
+    return tensor.view(-1, tensor.shape[-1]).index_select(0, rows)
+
+
+def write(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Write `values` `(..., num_channels)` to the rows that `read` returns for the same arguments."""
+    values = values.detach().reshape(-1, tensor.shape[-1])
+    tensor.view(-1, tensor.shape[-1]).index_copy_(0, rows, values.to(tensor))
+
+
+@dataclass(eq=False)
+class TokenBank:
+    """
+    Up to `length` entries, oldest first, at every token position: positions of a frame's vision tokens, or of a
+    Q-Former layer's queries and text.
+
+    Entries live in `length + 1` slots; one slot is for the current frame. An entry never moves: a compression writes
+    one slot of a pair, and `order` keeps the order in time. What is written for a frame therefore does not grow with
+    `length`. Attention does not depend on the order of its keys, so it reads the slots as they lie.
+
+    States, keys and values are at least float32, because a mean over many frames needs that precision.
+
+    Attributes:
+        policy: key of `POLICIES`, what happens when the bank is full.
+        slots: states `(batch_size, length + 1, num_positions, num_channels)`.
+        order: int64 `(batch_size, length + 1, num_positions)`, numbers of slots in order of time. The slots after the
+            last entry are free, and the first of them is filled next.
+        slot_counts: float32 `(batch_size, length + 1, num_positions)`, in order of time: number of frames that an
+            entry stands for; 0 after the last entry.
+        similarities: `(batch_size, length + 1, num_positions)`, in order of time: similarity of each entry and the
+            next one, if the policy uses it. The last column is scratch space.
+        num_entries: number of entries of each video.
+        projections: for each layer that has read the bank, keys and values of the slots, each `(batch_size,
+            length + 1, num_positions, hidden_size)`.
+        undo: what is needed to undo the current call, see `memory_undo.py`.
+    """
+
+    policy: str
+    slots: torch.Tensor
+    order: torch.Tensor
+    slot_counts: torch.Tensor
+    similarities: torch.Tensor
+    num_entries: list[int]
+    projections: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    undo: Any = None
+    # Rows of the first slot, computed when they are first needed.
+    first_rows: torch.Tensor | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def empty(
+        cls,
+        batch_size: int,
+        num_positions: int,
+        num_channels: int,
+        length: int,
+        policy: str,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> "TokenBank":
+        """
+        A bank without entries.
+
+        Args:
+            batch_size, num_positions, num_channels: sizes of the states.
+            length: number of entries that a compression leaves, at least 1.
+            policy: key of `POLICIES`.
+            dtype, device: dtype and device of the states; half precisions become float32.
+        """
+        sizes = (batch_size, length + 1, num_positions)
+        dtype = torch.promote_types(dtype, torch.float32)
+        return cls(
+            policy,
+            slots=torch.zeros(*sizes, num_channels, dtype=dtype, device=device),
+            order=torch.arange(length + 1, device=device)[None, :, None].expand(sizes).contiguous(),
+            slot_counts=torch.zeros(sizes, dtype=torch.float32, device=device),
+            similarities=torch.zeros(sizes, dtype=dtype, device=device),
+            num_entries=[0] * batch_size,
+        )
+
+    @property
+    def length(self) -> int:
+        return self.slots.shape[1] - 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of token positions and of channels."""
+        num_positions, num_channels = self.slots.shape[2:]
+        return num_positions, num_channels
+
+    @property
+    def states(self) -> torch.Tensor:
+        """
+        A copy of the entries `(batch_size, num_entries, num_positions, num_channels)`, oldest first. If a video has
+        fewer entries than others, zeros follow, with a count of 0.
+        """
+        order = self.order[:, : max(self.num_entries, default=0)]
+        states = self.slots.gather(1, order[..., None].expand(-1, -1, -1, self.slots.shape[-1]))
+        for row, num_entries in enumerate(self.num_entries):
+            states[row, num_entries:] = 0
+        return states
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """A copy of the counts `(batch_size, num_entries, num_positions)`: frames that each entry stands for."""
+        return self.slot_counts[:, : max(self.num_entries, default=0)].clone()
+
+    @property
+    def entries_of_each(self) -> int:
+        """Number of entries of each video; raises `ValueError` if the videos differ in it."""
+        if len(set(self.num_entries)) != 1:
+            raise ValueError(
+                f"The videos have different numbers of entries, {self.num_entries}: take them one by one."
+            )
+        return self.num_entries[0]
+
+    def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
+        """Numbers of the rows, for `read` and `write`, of slots `(batch_size, num_slots, num_positions)`."""
+        if self.first_rows is None:
+            batch_size, num_slots, num_positions = self.order.shape
+            first_rows = torch.arange(batch_size)[:, None] * num_slots * num_positions + torch.arange(num_positions)
+            self.first_rows = first_rows[:, None].to(slots.device)
+        return torch.add(self.first_rows, slots, alpha=self.order.shape[2]).flatten()
+
+    def rows_of_entries(self, index: torch.Tensor) -> torch.Tensor:
+        """Numbers of the rows of entries, given by their numbers in order of time: int64 like `rows_of`."""
+        return self.rows_of(self.order.gather(1, index))
+
+    def fill(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """Write the current frame to the rows of the slots that are filled next."""
+        if self.undo is not None and self.undo.has_merged:
+            self.undo.keep(tensor, rows, read(tensor, rows))
+        write(tensor, rows, values)
+
+    @torch.no_grad()
+    def keys_and_values(self, layer: int, project: Projection, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """
+        Keys and values of all entries and of the current frame. Only those of the frame are computed.
+
+        Args:
+            layer: number of the layer that reads them.
+            project: the layer's projections to keys and values.
+            states: the current frame `(batch_size, num_positions, num_channels)`.
+
+        Returns:
+            Keys and values, each `(batch_size, (num_entries + 1) * num_positions, hidden_size)`, in no order.
+        """
+        num_entries = self.entries_of_each
+        current = project(states)
+        if layer not in self.projections:
+            if num_entries:
+                key, value = (projected.to(self.slots) for projected in project(self.slots.to(states.dtype)))
+            else:
+                shape = (*self.slots.shape[:-1], current[0].shape[-1])
+                key, value = (self.slots.new_zeros(shape) for _ in current)
+            self.projections[layer] = key, value
+        buffers = self.projections[layer]
+        rows = self.rows_of(self.order[:, num_entries : num_entries + 1])
+        for buffer, new in zip(buffers, current, strict=True):
+            self.fill(buffer, rows, new)
+        # Until all slots have been in use, the entries and the current frame are in the first slots.
+        return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
+
+    @torch.no_grad()
+    def append(self, states: torch.Tensor) -> None:
+        """
+        Add a frame `(batch_size, num_positions, num_channels)`, and compress if the bank is full. If the bank has keys
+        and values, [`~TokenBank.keys_and_values`] must have added those of this frame.
+        """
+        num_entries = self.entries_of_each
+        index = self.order[:, num_entries : num_entries + 1]
+        self.fill(self.slots, self.rows_of(index), states)
+        self.slot_counts[:, num_entries] = 1
+        self.num_entries = [num_entries + 1] * len(self.num_entries)
+        if num_entries and POLICIES[self.policy].uses_similarities:
+            self.update_similarities(torch.full_like(index, num_entries - 1))
+        if num_entries == self.length:
+            self.compress()
+
+    @torch.no_grad()
+    def compress(self) -> None:
+        """
+        Replace two entries by one, at every token position. Keys and values are replaced alike: they are affine in the
+        states, so the mean of two keys is the key of the mean.
+        """
+        num_entries = self.entries_of_each
+        policy = POLICIES[self.policy]
+        replacement = policy(self.slot_counts[:, :num_entries], self.similarities[:, : num_entries - 1])
+        index, weight = replacement.index[:, None], replacement.weight.reshape(-1, 1)
+        older_rows, newer_rows = self.rows_of_entries(index), self.rows_of_entries(index + 1)
+        freed_slot = self.order.gather(1, index + 1)
+        for tensor in (self.slots, *(tensor for pair in self.projections.values() for tensor in pair)):
+            older, newer = read(tensor, older_rows), read(tensor, newer_rows)
+            if policy.averages:
+                merged = torch.lerp(newer, older, weight.to(tensor))
+            else:
+                # An infinite entry that is dropped leaves no trace; 0 times infinity would.
+                merged = newer.where(weight == 0, older)
+            if self.undo is not None:
+                self.undo.keep(tensor, older_rows, older)
+            write(tensor, older_rows, merged)
+        if self.undo is not None:
+            self.undo.has_merged = True
+
+        remaining = num_entries - 1
+        time = torch.arange(remaining, device=index.device)[None, :, None]
+        kept = time + (time > index)
+        self.order[:, :num_entries] = torch.cat([self.order.gather(1, kept), freed_slot], dim=1)
+        self.slot_counts[:, :remaining] = self.slot_counts.gather(1, kept).scatter(
+            1, index, replacement.count[:, None]
+        )
+        self.slot_counts[:, remaining] = 0
+        self.num_entries = [remaining] * len(self.num_entries)
+        if policy.uses_similarities and remaining > 1:
+            self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
+            self.update_similarities(torch.cat([index - 1, index], dim=1))
+
+    def update_similarities(self, index: torch.Tensor) -> None:
+        """
+        Compute the similarities of the entries `index` and `index + 1`.
+
+        Args:
+            index: int64 `(batch_size, num_pairs, num_positions)`, numbers of entries in order of time. It may be one
+                before the first or one after the last pair, whose similarity is not kept.
+        """
+        last = self.entries_of_each - 1
+        older, newer = (read(self.slots, self.rows_of_entries(each.clamp(0, last))) for each in (index, index + 1))
+        is_pair = (index >= 0) & (index < last)
+        self.similarities.scatter_(1, index.where(is_pair, self.length), similarity(older, newer).view(index.shape))
+
+    def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "TokenBank":
+        """A bank with the results of a function for every tensor of this one."""
+        return TokenBank(
+            self.policy,
+            slots=function(self.slots),
+            order=function(self.order),
+            slot_counts=function(self.slot_counts),
+            similarities=function(self.similarities),
+            num_entries=list(self.num_entries if num_entries is None else num_entries),
+            projections={layer: (function(key), function(value)) for layer, (key, value) in self.projections.items()},
+        )
+
+    def take(self, rows: torch.Tensor) -> "TokenBank":
+        """A bank with copies of the videos `rows`, int64."""
+        return self.map(
+            lambda tensor: tensor[rows.to(tensor.device)], [self.num_entries[row] for row in rows.tolist()]
+        )
+
+    def put(self, rows: torch.Tensor, bank: "TokenBank") -> None:
+        """Write back the videos that [`~TokenBank.take`] copied."""
+        if not any(self.num_entries):
+            for layer, pair in bank.projections.items():
+                key, value = (tensor.new_zeros(len(self.num_entries), *tensor.shape[1:]) for tensor in pair)
+                self.projections[layer] = key, value
+        if self.projections.keys() != bank.projections.keys():
+            self.projections, bank.projections = {}, {}
+        for own, new in zip(self.tensors(), bank.tensors(), strict=True):
+            if self.undo is not None:
+                self.undo.keep_all(own)
+            own[rows.to(own.device)] = new
+        for row, num_entries in zip(rows.tolist(), bank.num_entries, strict=True):
+            self.num_entries[row] = num_entries
+
+    def tensors(self) -> list[torch.Tensor]:
+        projections = [tensor for pair in self.projections.values() for tensor in pair]
+        return [self.slots, self.order, self.slot_counts, self.similarities, *projections]
+
+    def resized(self, length: int) -> "TokenBank":
+        """A bank of another length. Entries beyond it are compressed one after the other, without keys and values."""
+        bank = TokenBank.empty(
+            len(self.num_entries), *self.size, length, self.policy, self.slots.dtype, self.slots.device
+        )
+        for row, num_entries in enumerate(self.num_entries):
+            video = self.take(torch.tensor([row]))
+            video.projections = {}
+            for _ in range(num_entries - length):
+                video.compress()
+            kept = video.entries_of_each
+            bank.slots[row, :kept] = video.states[0]
+            bank.slot_counts[row, :kept] = video.counts[0]
+            bank.similarities[row, : max(kept - 1, 0)] = video.similarities[0, : max(kept - 1, 0)]
+            bank.num_entries[row] = kept
+        return bank

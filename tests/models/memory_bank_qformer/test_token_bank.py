@@ -1,0 +1,110 @@
+"""One bank by itself: compression against the original, and what each policy keeps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hf_video.models.memory_bank_qformer.token_bank import TokenBank
+from tests.goldens import load_golden
+
+COMPRESS = load_golden("memory_bank_qformer", "compress")
+CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
+
+
+def fill(bank, num_frames, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    frames = torch.randn(len(bank.num_entries), num_frames, *bank.size, generator=generator)
+    for frame in frames.unbind(1):
+        bank.append(frame)
+    return frames
+
+
+def bank_of(states, counts):
+    """A bank with the given entries."""
+    batch_size, num_entries, *sizes = states.shape
+    bank = TokenBank.empty(batch_size, *sizes, length=num_entries, policy="merge", dtype=states.dtype)
+    for frame in states.unbind(1):
+        bank.append(frame)
+    bank.slot_counts[:, :num_entries] = counts
+    return bank
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_compression_equals_the_original(case):
+    states, counts = (COMPRESS.inputs[f"{case}.{name}"] for name in ("bank", "size"))
+    before = states.clone()
+    bank = bank_of(states, counts)
+    bank.compress()
+    torch.testing.assert_close(bank.states, COMPRESS.expected[f"{case}.bank"], atol=1e-6, rtol=0)
+    assert torch.equal(bank.counts, COMPRESS.expected[f"{case}.size"])
+    assert torch.equal(states, before)
+
+
+def test_of_equal_pairs_the_oldest_merges():
+    bank = bank_of(torch.ones(1, 4, 2, 8), torch.ones(1, 4, 2))
+    bank.compress()
+    assert bank.counts[0, :, 0].tolist() == [2, 1, 1]
+
+
+def test_incremental_similarities_equal_computed_ones():
+    bank = TokenBank.empty(2, 5, 8, length=6, policy="merge")
+    fill(bank, 40)
+    states = bank.states
+    expected = F.cosine_similarity(states[:, :-1], states[:, 1:], dim=-1)
+    torch.testing.assert_close(bank.similarities[:, :5], expected)
+    assert (bank.counts.sum(1) == 40).all()
+
+
+def test_fifo_is_a_window():
+    bank = TokenBank.empty(2, 5, 8, length=4, policy="fifo")
+    frames = fill(bank, 11)
+    assert torch.equal(bank.states, frames[:, -4:])
+    assert (bank.counts == 1).all()
+
+
+def test_uniform_keeps_frames_spread_over_the_video():
+    bank = TokenBank.empty(1, 1, 8, length=5, policy="uniform")
+    frames = fill(bank, 200)
+    kept = [int((frames[0, :, 0] == state).all(-1).nonzero()) for state in bank.states[0, :, 0]]
+    assert kept == [0, *torch.cumsum(bank.counts[0, :, 0], 0)[:-1].int().tolist()]
+    gaps = torch.tensor([*kept, 200]).diff()
+    assert gaps.max() <= 3 * gaps.min()
+
+
+def test_a_bank_of_one_is_the_mean():
+    bank = TokenBank.empty(1, 3, 8, length=1, policy="merge")
+    frames = fill(bank, 50)
+    torch.testing.assert_close(bank.states[:, 0], frames.mean(1))
+
+
+def test_a_mean_over_many_half_precision_frames_stays_exact():
+    bank = TokenBank.empty(1, 3, 8, length=1, policy="merge", dtype=torch.bfloat16)
+    frames = fill(bank, 2000).bfloat16()
+    assert bank.states.dtype == torch.float32
+    torch.testing.assert_close(bank.states[:, 0], frames.float().mean(1), atol=1e-2, rtol=0)
+
+
+def test_shortening_one_by_one_equals_shortening_at_once():
+    at_once, one_by_one = (TokenBank.empty(2, 5, 8, length=8, policy="merge") for _ in range(2))
+    fill(at_once, 20), fill(one_by_one, 20)
+    expected = at_once.resized(3)
+    for length in range(7, 2, -1):
+        one_by_one = one_by_one.resized(length)
+    torch.testing.assert_close(one_by_one.states, expected.states)
+    assert torch.equal(one_by_one.counts, expected.counts)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "uniform"])
+def test_an_infinite_frame_leaves_without_a_trace(policy):
+    bank = TokenBank.empty(1, 2, 4, length=3, policy=policy)
+    for t in range(40):
+        bank.append(torch.full((1, 2, 4), float("inf") if t == 1 else float(t)))
+    assert bank.states.isfinite().all()
+
+
+def test_a_double_precision_mean_is_one():
+    bank = TokenBank.empty(1, 1, 2, length=1, policy="merge", dtype=torch.float64)
+    frames = torch.randn(30, 1, 1, 2, dtype=torch.float64)
+    for frame in frames:
+        bank.append(frame)
+    torch.testing.assert_close(bank.states[:, 0], frames.mean(0), atol=1e-14, rtol=0)
