@@ -1,4 +1,4 @@
-"""Files of memories: each field that does not fit the others is refused by its name."""
+"""Files of memories: a field that does not fit the others is refused, and named."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path):
 
 @torch.no_grad()
 def test_a_memory_that_answers_another_question_can_be_saved(sound, tmp_path):
-    """Its counts are no whole numbers."""
+    """Its counts are not whole numbers."""
     memory, _ = replay_memory(tiny_model(), MemoryBank.load(sound[0]), **random_text(BATCH_SIZE, length=4))
     memory.save(tmp_path / "memory")
     assert MemoryBank.load(tmp_path / "memory").frames_seen.tolist() == [NUM_FRAMES] * BATCH_SIZE
