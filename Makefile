@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 help:  ## list these targets
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,12 +17,19 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
 	$(BIN)/hf-video demo
 
-test: lint  ## lint, then run every test that needs no GPU
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+# One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
-lint: $(INSTALLED)  ## style, formatting and types
+test: lint  ## lint, then run every test that needs no GPU and is not slow
+	$(PYTEST) -m "not slow and not gpu" $(ARGS)
+
+test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
+	$(PYTEST) -m "slow and not gpu" $(ARGS)
+
+lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(INSTALLED)  ## rewrite the code in the project's style
@@ -32,7 +39,10 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py
 
+docs: $(INSTALLED)  ## write the reference page of all settings
+	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
+
 bench: $(INSTALLED)  ## run every benchmark and print its figures
 	for script in benchmarks/*.py; do $(BIN)/python $$script || [ $$? -eq 77 ] || exit 1; done
 
-.PHONY: help demo test lint format cards bench
+.PHONY: help demo test test-slow lint format cards docs bench

@@ -1,8 +1,8 @@
 """
-Transformers' own VideoMAE folders and Hub repositories.
+The VideoMAE classes of Transformers, as VideoViT.
 
-Files are read as they are, never through the installed `VideoMAE` class: versions of it disagree about the names of
-the query and value biases, and have loaded them as zeros.
+The files are read directly, never through the `VideoMAE` class that is installed: its versions disagree about the
+names of the query and value biases, and some loaded them as zeros.
 """
 
 import argparse
@@ -13,11 +13,11 @@ import torch
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, preview, read_model_folder
-from .command import Converted, make_parser, run
-from .labels import names_of_original
-from .videovit_rules import has_key_bias, processor_settings, transformers_block_rules
-from .weight_rules import apply_rules, load_converted, rename
+from .helpers.checkpoint import ConversionError, preview, read_model_folder
+from .helpers.command import Converted, make_parser, run
+from .helpers.labels import names_of_original
+from .helpers.videovit import has_key_bias, processor_settings, transformers_block_rules
+from .helpers.weight_rules import apply_rules, load_converted, rename
 
 RULES = (
     rename(
@@ -91,7 +91,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
     config = {name: original.get(name, default) for name, default in FIELDS.items()}
-    # `fc_norm` and the decoder's norm have PyTorch's default epsilon whatever the configuration says.
+    # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
     config["qkv_bias"] = original.get("qv_bias", original.get("qkv_bias", True))
@@ -103,7 +103,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("hf_videomae", "Convert a VideoMAE model of Transformers to VideoViT.", from_hub=True)
+    parser = make_parser(__spec__, __doc__, from_hub=True)
     run(parser, argv, convert)
 
 

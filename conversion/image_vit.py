@@ -1,9 +1,4 @@
-"""
-An image ViT of Transformers as the start of a video model: 2-D patches inflated over time.
-
-Source of the two inflations: "Quo Vadis, Action Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv
-2103.15691, section 3.4; centre).
-"""
+"""Image ViTs of Transformers, inflated over time to VideoViT."""
 
 import argparse
 from functools import partial
@@ -15,40 +10,26 @@ from transformers import CLIPImageProcessor
 from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, read_model_folder
-from .command import Converted, make_parser, positive_int, run
-from .labels import names_of_original, num_labels_of_new_head
-from .videovit_rules import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
-from .weight_rules import Rule, apply_rules, drop, load_converted, rename
-
-
-def inflate_patches(kernel: torch.Tensor, tubelet_size: int, inflation: str) -> torch.Tensor:
-    """
-    Rows of the linear patch embedding, `(hidden_size, num_channels * tubelet_size * patch_height * patch_width)`, that
-    give a still video the tokens of its image.
-
-    Args:
-        kernel: `(hidden_size, num_channels, patch_height, patch_width)`.
-        tubelet_size: frames of a patch.
-        inflation: `"mean"` shares the weights out over the frames; `"centre"` gives them all to the middle frame.
-    """
-    inflated = kernel.new_zeros(*kernel.shape[:2], tubelet_size, *kernel.shape[2:])
-    if inflation == "mean":
-        inflated += kernel[:, :, None] / tubelet_size
-    else:
-        inflated[:, :, tubelet_size // 2] = kernel
-    return inflated.flatten(1)
+from .helpers.checkpoint import ConversionError, read_model_folder
+from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.labels import names_of_original, num_labels_of_new_head
+from .helpers.patch_inflation import inflate_patches
+from .helpers.videovit import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 
 def repeat_positions(positions: torch.Tensor, num_token_frames: int) -> torch.Tensor:
-    """The positions of an image, `(1, 1 + h * w, hidden_size)`, once more for every token frame."""
+    """The positions of an image, `(1, 1 + h * w, hidden_size)`, with the patches' repeated for each token frame."""
     class_token, patches = positions.split([1, positions.shape[1] - 1], dim=1)
     return torch.cat([class_token, patches.repeat(1, num_token_frames, 1)], dim=1)
 
 
 def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
     """The table for a video model of a configuration."""
-    inflate = partial(inflate_patches, tubelet_size=config.tubelet_size, inflation=inflation)
+
+    def inflate(kernel: torch.Tensor) -> torch.Tensor:
+        return inflate_patches(kernel, config.tubelet_size, inflation).flatten(1)
+
     repeat = partial(repeat_positions, num_token_frames=config.token_grid[0])
     embeddings, target = r"(?:vit\.)?embeddings\.", "videovit.embeddings."
     return (
@@ -125,7 +106,7 @@ def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("image_vit", "Turn an image ViT of Transformers into a video model.", from_hub=True)
+    parser = make_parser(__spec__, __doc__, from_hub=True)
     parser.add_argument(
         "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
     )

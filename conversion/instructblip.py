@@ -1,8 +1,8 @@
 """
-InstructBLIP, InstructBlipVideo and BLIP-2 of Transformers, given a memory: MA-LMM starts from these weights.
+InstructBLIP and BLIP-2 of Transformers, as MemoryBankQFormer.
 
-The Q-Former reads videos frame by frame instead of one image. On a video of one frame the model does what the original
-does on an image.
+MA-LMM starts from these weights, and from those of InstructBlipVideo. The Q-Former reads a video frame by frame into a
+memory, where the original reads one image. For a video of one frame the output is that of the original for an image.
 """
 
 import argparse
@@ -16,21 +16,21 @@ from transformers.video_processing_utils import BaseVideoProcessor
 
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 
-from .checkpoint import ConversionError
-from .command import Converted, make_parser, positive_int, run
-from .language_model import (
+from .helpers.checkpoint import ConversionError
+from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.memory_bank_qformer import (
     load_language_model,
     load_pretrained,
     load_tokenizer,
     make_processor,
+    make_video_processor,
     read_config,
     with_language_model,
 )
-from .malmm import make_video_processor
 
 MODEL_TYPES = ("instructblip", "instructblipvideo", "blip-2")
 
-# Applied one after the other. `vision_layernorm` is the norm behind the tower, which BLIP has inside.
+# Applied one after the other. `vision_layernorm` is the norm after the vision tower, in BLIP a part of the tower.
 KEY_MAPPING = {
     r"^vision_model\.post_layernorm\.": "vision_layernorm.",
     r"^qformer\.layernorm\.": "qformer.embeddings.layernorm.",
@@ -108,13 +108,13 @@ def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> Memory
 
 
 def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
-    """What a configuration of another class says about the fields that a class defines itself."""
+    """What a configuration has in the fields that `config_class` itself defines; inherited fields are left out."""
     inherited = {field.name for field in fields(config_class.__base__)}
     return {field.name: getattr(config, field.name) for field in fields(config_class) if field.name not in inherited}
 
 
 def read_image_settings(source: str) -> dict[str, Any]:
-    """How the original prepares an image, as far as that applies to frames; nothing where it does not say."""
+    """The options of the original's processor that also apply to frames; none if there is no processor."""
     shared = (
         "do_resize",
         "size",
@@ -135,7 +135,7 @@ def read_image_settings(source: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("instructblip", "Turn InstructBLIP or BLIP-2 into a model of long videos.", from_hub=True)
+    parser = make_parser(__spec__, __doc__, from_hub=True)
     parser.add_argument(
         "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
     )
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
         "--num-frames", type=positive_int, default=20, help="frames that the processor takes of a video (default: 20)"
     )
     parser.add_argument(
-        "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it begins anew"
+        "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it is initialised again"
     )
     run(parser, argv, convert)
 

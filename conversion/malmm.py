@@ -1,9 +1,9 @@
 """
-MA-LMM: the Q-Former with memory banks, its frame positions and projection.
+The Q-Former of MA-LMM and its language model, as MemoryBankQFormer.
 
-Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. Its trainer saves what it trained; the frozen vision tower comes
-from `--frozen-weights` or `--vision`, and without either the model takes precomputed `vision_embeds`. The frozen
-language model comes from `--llm`, and without it the model ends with the projection to it.
+Source: boheumd/MA-LMM, `Blip2VicunaInstruct_MALMM`. The original's trainer saves only the weights that it trained. The
+frozen vision tower comes from `--frozen-weights` or `--vision`; without either, the model takes precomputed
+`vision_embeds`. The frozen language model comes from `--llm`; without it, the model ends with the projection to it.
 """
 
 import argparse
@@ -22,15 +22,20 @@ from transformers import (
     InstructBlipVisionModel,
     LlamaConfig,
 )
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
-from .command import Converted, make_parser, run
-from .language_model import load_language_model, load_tokenizer, make_processor, with_language_model
-from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
+from .helpers.command import Converted, make_parser, run
+from .helpers.memory_bank_qformer import (
+    load_language_model,
+    load_tokenizer,
+    make_processor,
+    make_video_processor,
+    with_language_model,
+)
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 LAYER = r"Qformer\.bert\.encoder\.layer\.(\d+)\."
 RULES = (
@@ -47,7 +52,7 @@ RULES = (
     rename(LAYER + r"((?:intermediate|output)(?:_query)?\..*)", r"qformer.layers.\1.\2"),
     drop(r"Qformer\.bert\.embeddings\.position_ids", "counts from 0; the model makes it itself"),
     drop(r"Qformer\.cls\..*", "predicts masked words, which no stage of MA-LMM does"),
-    drop(r"llm_model\..*", "the language model, which this model ends before"),
+    drop(r"llm_model\..*", "the frozen language model, which `--llm` brings"),
 )
 
 BLOCK = r"blocks\.(\d+)\."
@@ -66,11 +71,11 @@ VISION_RULES = (
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
 
-# Attention heads of the published sizes, by width; tensors do not tell.
+# Attention heads of the published sizes, by width. They cannot be read from tensors.
 QFORMER_HEADS = {768: 12}
 VISION_HEADS = {1408: 16}
 
-# Fields of the original `BertConfig` beside those that tensors tell, with its defaults.
+# Fields of the original `BertConfig` that tensors do not show, with their defaults.
 QFORMER_FIELDS = {
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
@@ -108,13 +113,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
     weights = {name: tensor for name, tensor in weights.items() if not name.startswith("visual_encoder.")}
     converted = apply_rules(weights, RULES) | ({} if tower is None else tower.weights)
     if model.frame_position_embeddings is None:
-        # The original keeps the table, and adds it only where there is a visual bank.
+        # The original keeps the table, and adds it only if there is a visual bank.
         converted.pop("frame_position_embeddings.weight", None)
     if model.qformer.embeddings.position_embeddings is None:
         # The original keeps this one too, and adds it only without relative positions.
         converted.pop("qformer.embeddings.position_embeddings.weight", None)
     if tower is None:
-        # What `vision_embeds` are comes after this norm.
+        # `vision_embeds` are taken after this norm.
         converted = {name: tensor for name, tensor in converted.items() if not name.startswith("vision_layernorm.")}
     load_converted(model, converted)
     image_size = getattr(config.vision_config, "image_size", original.model.get("img_size", 224))
@@ -186,7 +191,7 @@ def memory_bank_qformer_config(
 
 
 def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Fields of the original `BertConfig` that the tensors tell."""
+    """The fields of the original `BertConfig` that tensors show."""
     layers, crossed = set(), set()
     for name in weights:
         if match := re.match(LAYER + r"(crossattention)?", name):
@@ -212,7 +217,7 @@ def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def language_model_settings(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The width that `llm_proj` ends in and, where the original configuration has it, the language model's own."""
+    """The width of the projection's output, and the language model's configuration if the original has one."""
     if "llm_proj.weight" not in weights:
         return {}
     width = weights["llm_proj.weight"].shape[0]
@@ -222,7 +227,7 @@ def language_model_settings(original: dict[str, Any], weights: dict[str, torch.T
 
 
 def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | None:
-    """The vision tower that the command line names, if it names one."""
+    """The vision tower that the command line names; `None` if there is none."""
     if arguments.frozen_weights and arguments.vision:
         raise ConversionError("`--frozen-weights` and `--vision` both bring a vision tower: pass one of them.")
     if arguments.vision:
@@ -270,7 +275,7 @@ def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> In
 
 
 def load_tower(source: str) -> Tower:
-    """An image encoder from a folder or the Hub; of InstructBLIP its EVA-ViT, without reading its other parts."""
+    """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
     try:
         if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
             tower, report = InstructBlipVisionModel.from_pretrained(
@@ -282,37 +287,16 @@ def load_tower(source: str) -> Tower:
         raise ConversionError(f"{source} is no vision tower: {error}") from error
     if report["missing_keys"]:
         raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
-    # The norm behind EVA-ViT was trained with the Q-Former, and is in the checkpoint.
+    # The norm after EVA-ViT was trained with the Q-Former, and is in the checkpoint.
     state = {name: tensor for name, tensor in tower.state_dict().items() if not name.startswith("post_layernorm.")}
     weights = state if isinstance(tower, InstructBlipVisionModel) else tower.state_dict()
     return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
 
 
-def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
-    """
-    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
-
-    Args:
-        image_size: of the frames, one number or height and width.
-        num_frames: to take of a video.
-        settings: what is different.
-    """
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    recipe = {
-        "sampling_strategy": "linspace",
-        "size": {"height": height, "width": width},
-        "resample": PILImageResampling.BICUBIC,
-        "do_center_crop": False,
-        "image_mean": list(OPENAI_CLIP_MEAN),
-        "image_std": list(OPENAI_CLIP_STD),
-    }
-    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
-
-
 def add_language_model(
     base: MemoryBankQFormerModel, processor: VideoClipProcessor, arguments: argparse.Namespace, original: Original
 ) -> Converted:
-    """The whole of the original: the language model that the command line names goes behind the Q-Former."""
+    """The whole of the original: the Q-Former, followed by the language model that the command line names."""
     language_model = load_language_model(arguments.llm)
     llama, sizes = language_model.config, ("num_hidden_layers", "num_attention_heads", "intermediate_size")
     is_original = (
@@ -323,11 +307,11 @@ def add_language_model(
     model = with_language_model(base, language_model, is_original)
     tokenizer = load_tokenizer(arguments.llm)
     if tokenizer is not None and is_original:
-        # The original begins and ends texts with one and the same token, and adds one for padding.
+        # The original begins and ends texts with the same token, and adds a token for padding.
         end = tokenizer.eos_token
         tokenizer.add_special_tokens({"bos_token": end, "unk_token": end, "pad_token": "[PAD]"})
         tokenizer.add_bos_token = True
-    # The settings of the original's `generate`, whatever those of the language model alone are.
+    # These are the settings of the original's `generate`. Those of the language model are not used.
     model.generation_config = GenerationConfig(
         bos_token_id=llama.bos_token_id if tokenizer is None else tokenizer.bos_token_id,
         eos_token_id=llama.eos_token_id if tokenizer is None else tokenizer.eos_token_id,
@@ -341,7 +325,7 @@ def add_language_model(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("malmm", "Convert the Q-Former of MA-LMM to MemoryBankQFormer.")
+    parser = make_parser(__spec__, __doc__)
     parser.add_argument(
         "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
     )

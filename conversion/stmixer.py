@@ -1,7 +1,8 @@
 """
-STMixer: the ViT backbone of a detector, or of the classifier it starts from.
+The ViT backbone of STMixer, as VideoViTBackbone.
 
-Source: MCG-NJU/STMixer, `video_model_builder.ViT`; `utils/checkpoint_loader` for what is loaded where.
+The checkpoint is that of a detector, or of the classifier that it starts from. Source: MCG-NJU/STMixer,
+`video_model_builder.ViT`; `utils/checkpoint_loader` says which tensor is loaded where.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import argparse
 from hf_video.models.videovit import VideoViTBackbone, VideoViTConfig
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import (
+from .helpers.checkpoint import (
     ConversionError,
     agree,
     find_weights,
@@ -19,8 +20,8 @@ from .checkpoint import (
     select_prefix,
     strip_prefixes,
 )
-from .command import Converted, make_parser, run
-from .videovit_rules import (
+from .helpers.command import Converted, make_parser, run
+from .helpers.videovit import (
     block_rules,
     check_blocks,
     encoder_config,
@@ -29,7 +30,7 @@ from .videovit_rules import (
     read_block_sizes,
     read_patch_sizes,
 )
-from .weight_rules import apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import apply_rules, drop, load_converted, rename
 
 # Keys of `cfg.ViT` with the defaults of the original, by the names that the constructor of VideoMAE uses.
 ARGUMENTS = {
@@ -85,7 +86,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     learned = config["use_learnable_pos_emb"]
     model = VideoViTBackbone(
         VideoViTConfig(
-            # The original's table is always laid out for 16 frames.
+            # The original's table of positions is always for 16 frames.
             **encoder_config(dict(ARGUMENTS.values()) | config | {"all_frames": 16}),
             position_embedding_type="learned" if learned else "sinusoidal",
             position_embedding_resize="token_count",
@@ -94,7 +95,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
             require_even_token_frames=True,
         )
     )
-    # A classifier with mean pooling has no norm on tokens: the original's stays at its initial 1 and 0.
+    # A classifier with mean pooling has no norm of tokens: that of the original keeps its initial values, 1 and 0.
     initial = [r"videovit\.layernorm\..*"] if "norm.weight" not in weights else []
     load_converted(model, apply_rules(weights, BACKBONE_RULES), keep_initial=initial)
     return model, make_processor(model.config)
@@ -114,7 +115,7 @@ def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("stmixer", "Convert the ViT backbone of an STMixer detector to VideoViTBackbone.")
+    parser = make_parser(__spec__, __doc__)
     run(parser, argv, convert)
 
 

@@ -1,8 +1,9 @@
 """
-VideoMAE and VideoMAE V2: fine-tuned classifiers and pre-trained masked autoencoders.
+VideoMAE and VideoMAE V2, as VideoViT.
 
-Sources: MCG-NJU/VideoMAE, `modeling_finetune.VisionTransformer` and `modeling_pretrain.PretrainVisionTransformer`;
-OpenGVLab/VideoMAEv2, the files of the same names.
+Reads fine-tuned classifiers and pre-trained masked autoencoders. Sources: MCG-NJU/VideoMAE,
+`modeling_finetune.VisionTransformer` and `modeling_pretrain.PretrainVisionTransformer`; OpenGVLab/VideoMAEv2, the
+files of the same names.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import torch
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import (
+from .helpers.checkpoint import (
     ConversionError,
     agree,
     find_weights,
@@ -22,9 +23,9 @@ from .checkpoint import (
     read_original_config,
     strip_prefixes,
 )
-from .command import Converted, make_parser, positive_int, run
-from .labels import num_labels_of_new_head
-from .videovit_rules import (
+from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.labels import num_labels_of_new_head
+from .helpers.videovit import (
     DECODER_HEADS,
     block_rules,
     check_blocks,
@@ -35,7 +36,7 @@ from .videovit_rules import (
     read_block_sizes,
     read_patch_sizes,
 )
-from .weight_rules import apply_rules, drop, load_converted, rename
+from .helpers.weight_rules import apply_rules, drop, load_converted, rename
 
 CLASSIFICATION, PRE_TRAINING = "video-classification", "pre-training"
 
@@ -221,7 +222,7 @@ def decoder_config(original: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("videomae", "Convert a VideoMAE or VideoMAE V2 checkpoint to VideoViT.")
+    parser = make_parser(__spec__, __doc__)
     parser.add_argument(
         "--task",
         choices=(CLASSIFICATION, PRE_TRAINING),

@@ -1,7 +1,8 @@
 """
-VideoMamba: image and video classifiers, masked pre-training, and the video encoders of multimodal models.
+VideoMamba: classifiers of images and videos, and pre-trained models.
 
-Source: OpenGVLab/VideoMamba, `VisionMamba` of `videomamba/image_sm/models/videomamba.py`,
+Reads image and video classifiers, models of masked pre-training, and the video encoders of multimodal models. Source:
+OpenGVLab/VideoMamba, `VisionMamba` of `videomamba/image_sm/models/videomamba.py`,
 `videomamba/video_sm/models/videomamba.py` and `videomamba_pretrain.py`, and `PretrainVideoMamba` of `video_mm`.
 """
 
@@ -19,7 +20,7 @@ from hf_video.models.videomamba import (
 )
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
 
-from .checkpoint import (
+from .helpers.checkpoint import (
     ConversionError,
     find_weights,
     preview,
@@ -27,16 +28,16 @@ from .checkpoint import (
     select_prefix,
     strip_prefixes,
 )
-from .command import Converted, make_parser, positive_int, run
-from .image_vit import inflate_patches
-from .labels import num_labels_of_new_head
-from .videomamba_config import alignment_config, encoder_config, read_config
-from .videomamba_released import sampling_strategy_of
-from .weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.command import Converted, make_parser, positive_int, run
+from .helpers.labels import num_labels_of_new_head
+from .helpers.patch_inflation import inflate_patches
+from .helpers.videomamba_config import alignment_config, encoder_config, read_config
+from .helpers.videomamba_released import sampling_strategy_of
+from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
 
-# What the sizes are read from.
+# The tensors that sizes are read from.
 TELLING_TENSORS = ("patch_embed.proj.weight", "pos_embed") + tuple(
     f"layers.0.{name}" for name in ("norm.weight", "mixer.A_log", "mixer.conv1d.weight", "mixer.dt_proj.weight")
 )
@@ -75,16 +76,13 @@ INFLATION_RULES = (
 )
 
 
-def patch_rule(num_channels: int, tubelet_size: int, inflation: str) -> Rule:
-    """The kernel of the patch embedding: as it is, or inflated over time if it is that of images."""
+def patch_rule(tubelet_size: int, inflation: str) -> Rule:
+    """The kernel of the patch embedding: that of images is inflated over time, that of videos stays as it is."""
 
-    def over_time(kernel: torch.Tensor) -> torch.Tensor:
-        if kernel.ndim == 5:
-            return kernel
-        inflated = inflate_patches(kernel, tubelet_size, inflation)
-        return inflated.unflatten(1, (num_channels, tubelet_size, *kernel.shape[2:]))
+    def inflate(kernel: torch.Tensor) -> torch.Tensor:
+        return kernel if kernel.ndim == 5 else inflate_patches(kernel, tubelet_size, inflation)
 
-    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", over_time)
+    return rename(r"patch_embed\.proj\.weight", f"{EMBEDDINGS}patch_embeddings.projection.weight", inflate)
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
@@ -117,13 +115,13 @@ def convert(arguments: argparse.Namespace) -> Converted:
         if task == IMAGE:
             model_class = VideoMambaForImageClassification
     model = model_class(VideoMambaConfig(**config))
-    patches = patch_rule(model.config.num_channels, model.config.tubelet_size, arguments.inflate_mode)
+    patches = patch_rule(model.config.tubelet_size, arguments.inflate_mode)
     load_converted(model, apply_rules(weights, (patches, *ENCODER_RULES, *rules)), keep_initial)
     return model, make_processor(model.config, task, arguments.variant)
 
 
 def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """The encoder's tensors with their heads, whatever they are wrapped in."""
+    """The tensors of the encoder and its heads, without wrappers and prefixes."""
     content = read_checkpoint(arguments.checkpoint)
     if arguments.ema and not isinstance(content.get("model_ema"), dict):
         raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
@@ -145,7 +143,7 @@ def task_of(weights: dict[str, torch.Tensor]) -> str:
 
 
 def choose_task(arguments: argparse.Namespace, saved_for: str) -> str:
-    """The task that was asked for, or the one the checkpoint was saved for; `ConversionError` if it cannot be had."""
+    """The task of `--task`, or else that of the checkpoint; raises `ConversionError` if it is impossible."""
     inflates = saved_for == IMAGE and arguments.inflate_frames is not None
     task = arguments.task or (VIDEO if inflates else saved_for)
     if task != saved_for and (task != VIDEO or saved_for == VIDEO):
@@ -168,9 +166,9 @@ def make_processor(
     config: VideoMambaConfig, task: str, variant: str | None
 ) -> VideoClipProcessor | CenterCropImageProcessor:
     """
-    The original's evaluation: of a video one clip and its centre crop, of an image the centre. For frames that are not
-    square, which the original's scripts do not know, the shorter edge is resized to their longer one, so that the crop
-    fits into videos of any aspect.
+    The processor of the original's evaluation: one clip and its centre crop for a video, the centre crop for an image.
+    The original's scripts know only square frames. For others, the shorter edge of a video is resized to the longer
+    side of the crop, so that the crop fits into videos of any aspect.
     """
     height, width = config.image_shape
     crop_size = {"height": height, "width": width}
@@ -190,7 +188,7 @@ def make_processor(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser("videomamba", "Convert an original VideoMamba checkpoint.")
+    parser = make_parser(__spec__, __doc__)
     parser.add_argument(
         "--task",
         choices=(VIDEO, IMAGE, PRE_TRAINING),

@@ -1,15 +1,15 @@
 """
-Which digit came first? A language model that answers questions about hundreds of frames, trained from nothing.
+Which digit came first? A language model that answers questions about hundreds of frames, trained from random weights.
 
-Three handwritten digits follow each other along the border of a board, 240 frames in all, each for at least 40 of
-them. A small vision tower, a Q-Former with a memory of eight frames and a small Llama learn together to answer what
-came first and what came last: the question is read by the Q-Former and by the Llama, and the loss is on the answer.
+Three handwritten digits follow each other along the border of a board, for 240 frames in all, each for at least 40 of
+them. A small vision tower, a Q-Former with a memory of eight frames and a small Llama learn together which digit came
+first and which came last. The Q-Former and the Llama both read the question; the loss is that of the answer.
 
     python examples/ask_long_video.py OUTPUT_DIR [--short-steps 400] [--long-steps 60]
 
-Training begins with clips of twelve frames, which teach what to look for in a fraction of the time. Writes the model,
-and `answers.json`: the share of right answers about digits that training has not seen, written by `generate`; of the
-saved model; and of a memory that was filled with the other question in mind and is asked afterwards.
+Training begins with clips of twelve frames, which take a fraction of the time. Writes the model and `answers.json`:
+the share of right answers of `generate` for digits that training has not seen; whether the saved model answers the
+same; and the share of right answers if the memory is filled with the other question, and asked this one afterwards.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class DigitStories(Dataset):
     Args:
         processor: prepares frames and texts.
         size: number of clips.
-        held_out: whether they show the scans that training does not.
+        held_out: whether they show scans that are not used for training.
         num_frames: of a clip.
         seed: determines every clip.
     """
@@ -106,7 +106,7 @@ class DigitStories(Dataset):
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word."""
+    """A tokenizer with one token for each word."""
     words = ["<pad>", "<s>", "</s>", "<unk>", *" ".join(QUESTIONS).split(), *NAMES]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(dict.fromkeys(words))}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -147,7 +147,7 @@ def make_model() -> tuple[MemoryBankQFormerForConditionalGeneration, MemoryBankQ
         text_config=text_config,
         num_query_tokens=processor.num_query_tokens,
         memory_bank_length=BANK_LENGTH,
-        # As many rows as the short clips have frames; those of the long ones share them.
+        # As many rows as a short clip has frames. In a long clip, several frames share a row.
         max_num_frames=NUM_SHORT_FRAMES,
         frame_position_overflow="scale",
         expected_num_frames=NUM_SHORT_FRAMES,
@@ -156,7 +156,7 @@ def make_model() -> tuple[MemoryBankQFormerForConditionalGeneration, MemoryBankQ
         initializer_range=0.1,
     )
     model = MemoryBankQFormerForConditionalGeneration(config)
-    # The published models begin with zeros, and learn what came first from far more clips.
+    # The published models begin with zeros, and learn the order of frames from far more clips.
     torch.nn.init.normal_(model.base_model.frame_position_embeddings.weight, std=0.5)
     return model, processor
 
@@ -197,10 +197,10 @@ def answers(
     batch_size: int = 50,
 ) -> list[str]:
     """
-    What the model generates, a word for each clip.
+    The answers that the model generates, a word for each clip.
 
     Args:
-        ask_later: whether the memory is filled with the other question in mind, and replayed with the one to answer.
+        ask_later: whether the memory is filled with the other question, and replayed with the one to answer.
     """
     model.eval()
     found: list[str] = []

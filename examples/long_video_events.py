@@ -1,16 +1,16 @@
 """
-Which digit flashed up? A short event in a long video, and which memory still knows of it at the end.
+Which digit flashed up? A short event in a long video, and the memories that still hold it at the end.
 
 A handwritten digit wanders along the border of a board for 240 frames. For ten of them, anywhere in the clip, it is
-another digit: fewer frames than an entry of the memory stands for. The label is which. The model reads frame by frame
-with banks of eight frames, and answers after the last one.
+another digit; that is fewer frames than an entry of the memory stands for. The label is the other digit. The model
+reads frame by frame with banks of eight frames, and answers after the last one.
 
     python examples/long_video_events.py OUTPUT_DIR [--short-steps 400] [--long-steps 60]
 
-One model is trained for each policy of compression, all alike: first on clips of ten frames with an event of one,
-which teaches what to look for in a fraction of the time, then on the long ones. One more is trained with `fifo` on
-clips whose event lies inside its window. Writes `events.json`, and `events.png`: the accuracy on long clips of digits
-not seen in training, by the place of the event.
+One model is trained for each policy of compression, in the same way: first on clips of ten frames with an event of
+one frame, which take a fraction of the time, then on long clips. Another one is trained with `fifo` on clips whose
+event is inside its window. Writes `events.json`, and `events.png`: the accuracy on long clips of digits that were not
+seen in training, by the place of the event.
 """
 
 import argparse
@@ -41,8 +41,8 @@ class FlashingDigits(Dataset):
 
     Args:
         size: number of clips.
-        held_out: whether they show the scans that training does not.
-        num_frames, event_frames: of a clip, and of the event in it.
+        held_out: whether they show scans that are not used for training.
+        num_frames, event_frames: number of frames of a clip, and of the event in it.
         first_start: earliest frame for the event to begin at.
         seed: determines every clip.
     """
@@ -125,7 +125,7 @@ def make_model(policy: str) -> MemoryBankQFormerForVideoClassification:
 def train_and_test(
     policy: str, short_steps: int, long_steps: int, output_dir: Path, first_start: int = 0
 ) -> dict[str, Any]:
-    """Accuracy over all held-out clips and by the tenth of the clip that the event begins in."""
+    """The accuracy on all held-out clips, and on those whose event begins in each tenth of the clip."""
     set_seed(0)
     model = make_model(policy)
     short = FlashingDigits(64 * short_steps, held_out=False, num_frames=NUM_SHORT_FRAMES, event_frames=1)

@@ -31,13 +31,14 @@ def collate_pixels(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 def unpatchify(patches: torch.Tensor, config: VideoViTConfig) -> torch.Tensor:
     """Videos `(batch_size, frames, channels, height, width)` from the pixels of their patches in raster order."""
-    sizes = dict(zip(("t", "h", "w", "dt", "dh", "dw"), config.token_grid + config.patch_shape, strict=True))
+    (t, h, w), (dt, dh, dw) = config.token_grid, config.patch_shape
+    sizes = {"t": t, "h": h, "w": w, "dt": dt, "dh": dh, "dw": dw}
     return rearrange(patches, "b (t h w) (dt dh dw c) -> b (t dt) c (h dh) (w dw)", **sizes)
 
 
 @torch.no_grad()
 def draw_reconstruction(model: VideoViTForPreTraining, pixel_values: torch.Tensor, path: Path) -> None:
-    """One clip: the frames of the input, what the encoder sees of them, and what the model makes of it."""
+    """Draw one clip in three rows: the frames of the input, the patches that the encoder sees, and the output."""
     config = model.config
     pixel_values = pixel_values.to(model.device)
     outputs = model.eval()(pixel_values)
@@ -108,7 +109,7 @@ def main() -> None:
             report_to="none",
             remove_unused_columns=False,
         ),
-        # Small enough to be decoded once and kept; of larger data, give the ClipDataset itself.
+        # These data are small enough to be decoded once and kept. For larger ones, pass the ClipDataset itself.
         train_dataset=list(ClipDataset(data["train"], processor, training=False)),
         data_collator=collate_pixels,
         processing_class=processor,

@@ -4,13 +4,13 @@ Does masked pre-training help where few videos have labels? A small VideoViT on 
     python examples/transfer.py OUTPUT_DIR [--seeds 0 1 2] [--pretraining-epochs 28] [--epochs 30]
 
 For each seed a masked autoencoder is pre-trained on all training videos without their labels. It is then fine-tuned on
-a tenth of them with their labels, 30 videos a class, and the same model from random weights is trained on the same
-videos, as many steps, with the same settings. Both with two learning rates, so that neither is held back by the choice
-of one; nothing is selected afterwards, every run is reported with its last weights, on digits that no run has seen.
+a tenth of them with their labels, 30 videos of each class. The same model from random weights is trained on the same
+videos, for as many steps, with the same settings. Both are trained with two learning rates, so that the choice of one
+favours neither. Nothing is selected: every run is reported with its last weights, on digits that no run has seen.
 Writes `transfer.json` and the table `transfer.md`.
 
-The autoencoder reconstructs raw pixels (`norm_pix_loss=False`): pixels standardised by patch would, on a black
-background, be mostly the noise of the video codec.
+The autoencoder reconstructs raw pixels (`norm_pix_loss=False`). On a black background, pixels standardised by patch
+would be mostly the noise of the video codec.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def main() -> None:
     data = load_video_dataset(
         write_moving_digits(arguments.output_dir / "digits", train_per_class=arguments.train_per_class)
     )
-    # Small enough to be decoded once and kept: those to train on a little larger than the crops of them.
+    # Small enough to be decoded once and kept. The videos to train on are a little larger than their crops.
     train, test = (
         list(ClipDataset(data[split], make_processor(crop_size), training=False))
         for split, crop_size in (("train", IMAGE_SIZE), ("test", CROP_SIZE))

@@ -61,10 +61,10 @@ class Released:
         auto_class: the Auto class that loads it.
         summary: one sentence.
         command: the shell command that converts it.
-        link: where the original file is; None where the zoo has no link.
-        results: what the original authors report.
-        facts: what else the zoo says, by name.
-        limits: what a user has to know.
+        link: address of the original file; None if the zoo has no link.
+        results: figures that the original authors report.
+        facts: other statements of the zoo, by name.
+        limits: sentences about what the model cannot do.
     """
 
     name: str
@@ -92,7 +92,7 @@ def read_released() -> list[Released]:
 
 
 def _videomae(row: dict[str, Any]) -> Iterator[Released]:
-    """The fine-tuned and the pre-trained file of a row, where there are links to them."""
+    """The fine-tuned and the pre-trained file of a row, if there are links to them."""
     name, data, backbone = slug(row["name"]), row["dataset"], row["backbone"]
     facts = _pick(
         row, "dataset", "backbone", "pretrain_epochs", "frames", "resolution", "tubelet", "extra_data", "note"
@@ -174,7 +174,7 @@ def _stmixer(row: dict[str, Any]) -> Released:
 
 
 def _videomamba(content: dict[str, Any]) -> Iterator[Released]:
-    """One card a file: two rows of the zoo link to the file of another row, whose figures are not theirs."""
+    """One card for each file. Two rows of the zoo link to the file of another row; their figures are not its own."""
     seen = set()
     (doubt,) = (note for note in content["notes"] if note.startswith("ssv2 rows"))
     tasks = {

@@ -1,5 +1,6 @@
 """The package as a whole: what importing it does, and what it costs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import transformers
 
 import hf_video
 from hf_video.auto import CLASSES
+
+from .fork_server import Program, run_forked
 
 MODELS = [row for row in CLASSES if not row.auto_class.endswith("Processor")]
 
@@ -49,7 +52,7 @@ def test_registration_survives_any_order_of_imports(first_import):
     program = (
         f"{first_import}\nfrom transformers import AutoConfig\nprint(AutoConfig.for_model('videovit').model_type)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert result.stdout.strip() == "videovit", result.stderr
 
 

@@ -1,19 +1,12 @@
 """`hf-video convert`: original checkpoints into folders that `from_pretrained` loads."""
 
 import argparse
+import ast
 import importlib
 import importlib.util
+from pathlib import Path
 
 PACKAGE = "hf_video.conversion"
-SOURCES = {
-    "videomae": "VideoMAE and VideoMAE V2",
-    "hf_videomae": "the VideoMAE classes of Transformers",
-    "stmixer": "the VideoMAE backbone of STMixer",
-    "image_vit": "image ViTs, inflated to videos",
-    "videomamba": "VideoMamba",
-    "malmm": "the Q-Former of MA-LMM, and its language model",
-    "instructblip": "InstructBLIP and BLIP-2 of Transformers, as models of long videos",
-}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -35,10 +28,12 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 
 def installed_sources() -> dict[str, str]:
-    """Sources by name with what they read, looked up without importing them."""
-    if importlib.util.find_spec(PACKAGE) is None:
-        return {}
-    return {name: text for name, text in SOURCES.items() if importlib.util.find_spec(f"{PACKAGE}.{name}")}
+    """The modules of the package by name, each with the first line of its docstring; none of them is imported."""
+    package = importlib.util.find_spec(PACKAGE)
+    folders = [] if package is None else package.submodule_search_locations or []
+    files = sorted(file for folder in folders for file in Path(folder).glob("[!_]*.py"))
+    docstrings = {file.stem: ast.get_docstring(ast.parse(file.read_bytes())) or "" for file in files}
+    return {name: text.partition("\n")[0].rstrip(".") for name, text in docstrings.items()}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .demo_check import describe
-from .train import train
+from . import train
+from .command_line import parse
+from .demo_reload import describe
 
 if TYPE_CHECKING:
     from hf_video.training import VideoTrainer
@@ -49,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
     """Says what it does, step by step; the exit code is 1 when a check fails."""
     from hf_video.data import write_moving_digits
 
-    from .main import parse
-
     begin = time.monotonic()
     folder = Path(args.folder)
     digits, model_dir = folder / "digits", folder / "model"
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     words += ["--epochs", "1" if args.fast else "16"]
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
     print(f"\n2. Training: hf-video {' '.join(words)}")
-    trainer, report = train(parse(words))
+    trainer, report = train.train(parse(words, {"train": train}))
 
     print("\n3. The same model on clips with shuffled frames.")
     shuffled = _shuffled_accuracy(trainer, digits)
@@ -139,7 +138,7 @@ def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
 
 
 def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hf_video.cli.demo_check", str(model_dir), str(digits)]
+    command = [sys.executable, "-m", "hf_video.cli.demo_reload", str(model_dir), str(digits)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise OSError(f"A new process could not load the model:\n{result.stderr}")

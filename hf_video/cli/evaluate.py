@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .option_types import VIDEO_ROOT_HELP, non_negative_int
-from .trained_model import add_model_options, load_trained_model
+from .command_line import add_flags
+from .model_loading import load_trained_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,30 +19,19 @@ if TYPE_CHECKING:
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    parser = commands.add_parser(
+    return commands.add_parser(
         "evaluate",
         help="measure a trained model on labelled videos",
         description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
         "classes. Probabilities are averaged over the views of a video.",
     )
-    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
-    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
-    add_model_options(parser)
-    parser.add_argument("--split", help="default: test if DATA has it, else validation, else train")
-    parser.add_argument(
-        "--on-error", choices=("error", "skip"), default="error", help="a video that cannot be read; default error"
-    )
-    parser.add_argument(
-        "--num-workers", type=non_negative_int, default=0, metavar="N", help="processes that read videos; default 0"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with the confusion matrix")
-    parser.add_argument("--output", metavar="FILE", help="also write the JSON object to FILE, which must not exist")
-    parser.add_argument(
-        "--predictions",
-        metavar="FILE",
-        help="also write a table of all videos, .csv or .parquet, which must not exist",
-    )
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import EVALUATE
+
+    add_flags(parser, EVALUATE, positional="data")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,13 +40,12 @@ def run(args: argparse.Namespace) -> int:
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
-    from transformers import EvalPrediction
-
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.files import replace_text
-    from hf_video.training import compute_metrics, evaluate_dataset, write_predictions
+    from hf_video.metrics import measure
+    from hf_video.training import evaluate_dataset, write_predictions
+    from hf_video.training.evaluation import check_table_name
     from hf_video.training.loading import class_names_of
-    from hf_video.training.predictions import check_table_name
 
     if table is not None:
         check_table_name(table)
@@ -80,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "split": split,
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
-        **compute_metrics(EvalPrediction(predictions=scores, label_ids=labels)),
+        **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
         **({"broken_videos": broken} if broken else {}),
     }
@@ -125,10 +113,8 @@ def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) ->
 
 
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Measures of single classes, and those of all together that are no metric of training."""
-    import numpy as np
-
-    from hf_video.training import average_precision, calibration_error, confusion_matrix, per_class_accuracy
+    """Figures of single classes."""
+    from hf_video.metrics import average_precision, confusion_matrix, per_class_accuracy
 
     if labels.ndim == 2:
         return {
@@ -139,8 +125,6 @@ def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[
     accuracies = per_class_accuracy(scores, labels)
     counts = confusion_matrix(scores, labels)
     return {
-        "mean_class_accuracy": float(np.nanmean(accuracies)),
-        "calibration_error": calibration_error(scores, labels),
         "class_names": names,
         "class_videos": counts.sum(axis=1).tolist(),
         "class_accuracy": [_number(value) for value in accuracies],
@@ -154,17 +138,11 @@ def _number(value: float) -> float | None:
 
 
 def _print_table(result: dict[str, Any]) -> None:
+    from hf_video.metrics import measured_in
+
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
-    titles = {
-        "top1_accuracy": "top-1 accuracy",
-        "top5_accuracy": "top-5 accuracy",
-        "mean_average_precision": "mean average precision",
-        "mean_class_accuracy": "mean of classes",
-        "calibration_error": "calibration error",
-    }
-    for key, title in titles.items():
-        if key in result:
-            print(f"{title}  {result[key]:.2%}")
+    for metric, value in measured_in(result):
+        print(f"{metric.title}  {metric.text(value)}")
     measure = "class_accuracy" if "class_accuracy" in result else "class_average_precision"
     title = {"class_accuracy": "recognised", "class_average_precision": "average precision"}[measure]
     width = max(map(len, result["class_names"]))

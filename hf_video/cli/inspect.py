@@ -8,27 +8,26 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from .option_types import VIDEO_ROOT_HELP, positive_int
+from .command_line import add_flags
 
 SOME_BROKEN = 1
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    parser = commands.add_parser(
+    return commands.add_parser(
         "inspect",
         help="read every video of a data set: counts, durations, classes, broken files",
         description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
         "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken.",
     )
-    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
-    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
-    parser.add_argument("--quick", action="store_true", help="read the structure and one frame of each file only")
-    parser.add_argument(
-        "--num-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import INSPECT
+
+    add_flags(parser, INSPECT, positional="data")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     splits = load_video_dataset(args.data, video_root=args.video_root)
     rows = concatenate_datasets([*splits.values()])
-    videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers)
+    videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers or os.cpu_count() or 1)
     repeated = find_repeated_clips(splits)
     readable = [video for video in videos if video.error is None]
     durations = sorted(video.duration for video in readable if video.duration is not None)

@@ -3,12 +3,38 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import hf_video
-
-from . import convert, demo, env, evaluate, inspect, predict, probe, publish, train, train_answers, watch
-from .boundary import EXIT_CODES, run_guarded
+from . import (
+    command_line,
+    convert,
+    demo,
+    env,
+    evaluate,
+    inspect,
+    predict,
+    probe,
+    publish,
+    train,
+    train_answers,
+    watch,
+)
+from .boundary import run_guarded
 from .processes import require_one_process
+
+COMMANDS: dict[str, Any] = {
+    "inspect": inspect,
+    "train": train,
+    "train-answers": train_answers,
+    "probe": probe,
+    "evaluate": evaluate,
+    "predict": predict,
+    "watch": watch,
+    "publish": publish,
+    "demo": demo,
+    "convert": convert,
+    "env": env,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,28 +58,4 @@ def _run(words: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options of a command, as its `run` takes them; `argparse` exits on a mistake."""
-    args, words = _build_parser().parse_known_args(argv)
-    takes_words = getattr(args, "takes_words", False)
-    unknown = [word for word in words if not takes_words or word.startswith("-") or "=" not in word]
-    if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    args.words = words
-    return args
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-video",
-        description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (inspect, train, train_answers, probe, evaluate, predict, watch, publish, demo, convert, env):
-        command_parser = command.add_parser(commands)
-        command_parser.add_argument(
-            "--debug", action="store_true", default=False, help="show the traceback of an error"
-        )
-        command_parser.set_defaults(run=command.run, parser=command_parser)
-    return parser
+    return command_line.parse(argv, COMMANDS)

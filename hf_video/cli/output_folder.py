@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,15 +16,15 @@ from hf_video.files import FULL_DISK, read_own_json, write_error_number
 from .processes import is_first_process
 
 OPTIONS_FILE = "train_options.json"
-# That of hf_video.training.record, spelled out because options must not wait for its imports.
+# That of hf_video.hub.training_facts, spelled out because options must not wait for its imports.
 FACTS_FILE = "training_facts.json"
 ANSWERS_FILE = "answers.json"
 LOCK_FILE = ".hf-video.lock"
 # Keys that tell our files from a user's of the same name; those of every version.
 _KEYS = {
-    OPTIONS_FILE: {"words", "model", "epochs"},
-    FACTS_FILE: {"model", "recipe", "versions", "hardware"},
-    ANSWERS_FILE: {"split", "num_videos", "top1", "videos"},
+    OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
+    FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
+    ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
 }
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # How long the processes that read videos outlive their main process, in seconds; they hold its lock.
@@ -50,6 +50,58 @@ def require_fresh(
     if newest_complete(folder)[0] is not None:
         ways_out = f"Continue the run in it with --resume, or {ways_out[0].lower()}{ways_out[1:]}"
     raise ValueError(f"--output-dir {folder} is not empty ({listed}). {ways_out}")
+
+
+def checkpoint_to_resume(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> Path | None:
+    """The newest complete checkpoint of a run that is resumed; None where a run begins.
+
+    Takes the lock of a folder that exists and is to be resumed or renamed, or that another run may be writing.
+
+    Raises:
+        ValueError: the folder has files and nothing was said of them, or none to resume, or it is being written.
+    """
+    if resume and overwrite:
+        raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
+    if (overwrite and folder.is_dir()) or (folder / LOCK_FILE).exists():
+        lock.take(folder)
+    if not resume:
+        if not overwrite:
+            require_fresh(folder, is_leftover)
+        return None
+    checkpoint = last_checkpoint(folder)
+    from hf_video.training.checkpoints import require_resumable
+
+    lock.take(folder)
+    require_resumable(checkpoint)
+    require_ours(folder)
+    return checkpoint
+
+
+def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> None:
+    """Makes the folder of a run and takes its lock; what is there is renamed if it is to be overwritten.
+
+    Raises:
+        ValueError: another run has begun to write it.
+    """
+    if overwrite:
+        lock.release()
+        move_aside(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock.take(folder)
+    if not resume:
+        require_fresh(folder, is_leftover)
+        clear_leftovers(folder)
+
+
+def check_none_inside(paths: Iterable[str], folder: Path) -> None:
+    """Refuses a folder with data in it, which would be renamed.
+
+    Raises:
+        ValueError: names the first file or folder of the data that is inside.
+    """
+    for path in paths:
+        if Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{path}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
 
 
 def is_leftover(path: Path) -> bool:
@@ -217,4 +269,4 @@ def _is_unfinished(path: Path) -> bool:
 
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
-    return isinstance(found, dict) and _KEYS[path.name] <= found.keys()
+    return isinstance(found, dict) and any(keys <= found.keys() for keys in _KEYS[path.name])

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .option_types import positive_int
-from .trained_model import add_model_options, load_trained_model
+from .command_line import add_flags
+from .model_loading import load_trained_model
 
 if TYPE_CHECKING:
     import torch
@@ -25,10 +25,14 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "classified all the same. The exit code is then 1.",
     )
     parser.add_argument("videos", nargs="+", metavar="FILE", help="video files, URLs, or folders of frames")
-    add_model_options(parser)
-    parser.add_argument("--top-k", type=positive_int, default=5, metavar="K", help="classes shown a video; default 5")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import PREDICT
+
+    add_flags(parser, PREDICT)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .option_types import VIDEO_ROOT_HELP, non_negative_int, open_fraction, positive_int
+from .command_line import add_flags
+from .model_loading import choose_device
 from .output_folder import require_fresh
-from .train_inputs import load_data, readable_videos, training_splits
-from .trained_model import add_model_options, choose_device, locate_model
+from .run_settings import choose_values, make, read_given
+from .training_data import load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,10 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data import ClipDataset
-    from hf_video.training.features import Features
+    from hf_video.inference.features import Features
 
-# Those of hf_video.training.probes, spelled out because help must not wait for its imports.
-PROBE_KINDS = ("linear", "attentive", "knn")
 SPLITS = ("train", "validation", "test")
 
 DESCRIPTION = """\
@@ -35,8 +35,7 @@ attentive  a query that attends to all tokens, for models whose training pools n
 knn        the nearest neighbours among the training videos; nothing is trained
 """
 EPILOG = """\
-Words `name=value` set the fields of transformers.TrainingArguments for the probe, such as num_train_epochs=100,
-learning_rate=0.01 or report_to=tensorboard.
+Words `name=value` set the same as flags, and every other field of transformers.TrainingArguments for the probe.
 
 example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe --kind attentive
 """
@@ -62,7 +61,7 @@ class _Split(NamedTuple):
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    parser = commands.add_parser(
+    return commands.add_parser(
         "probe",
         help="train a small classifier on the features of a frozen model",
         usage="hf-video probe DATA --model MODEL --output-dir DIR [options] [name=value ...]",
@@ -70,39 +69,21 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(takes_words=True)
-    parser.add_argument("data", metavar="DATA", help="labelled videos, as for `hf-video train`")
-    parser.add_argument(
-        "--output-dir", required=True, metavar="DIR", help="for the probe and its report; new or empty"
-    )
-    parser.add_argument("--kind", choices=PROBE_KINDS, default=PROBE_KINDS[0], help=f"default {PROBE_KINDS[0]}")
-    parser.add_argument(
-        "--features", metavar="DIR", help="where features are kept; default: in the cache folder of Hugging Face"
-    )
-    parser.add_argument(
-        "--num-neighbors", type=positive_int, default=20, metavar="N", help="of knn; default 20, at most all videos"
-    )
-    add_model_options(parser)
-    parser.add_argument("--video-root", metavar="DIR", help=VIDEO_ROOT_HELP)
-    parser.add_argument(
-        "--validation-fraction",
-        type=open_fraction,
-        default=0.2,
-        metavar="X",
-        help="share of each class held out where DATA has no validation split; default 0.2",
-    )
-    parser.add_argument(
-        "--on-error", choices=("error", "skip"), default="error", help="a video that cannot be read; default error"
-    )
-    parser.add_argument("--seed", type=non_negative_int, default=42, metavar="N", help="default 42")
-    parser.add_argument(
-        "--num-workers", type=non_negative_int, default=0, metavar="N", help="processes that read videos; default 0"
-    )
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import PROBE
+
+    add_flags(parser, PROBE, positional="data")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the accuracy, and where probe and report are."""
+    values = choose_values(args.settings, read_given(args))
+    args = argparse.Namespace(**vars(args) | values)
+    if args.model is MISSING:
+        raise ValueError("The model to probe is missing: give --model.")
     output_dir = Path(args.output_dir).expanduser().absolute()
     require_fresh(output_dir, ways_out="Choose another folder: results are never overwritten.")
     device = choose_device(args.device)
@@ -113,20 +94,16 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
+    from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model
-    from hf_video.training.arguments import parse_arguments
     from hf_video.training.loading import class_names_of
-    from hf_video.training.probes import PROBE_DEFAULTS, train_probe
+    from hf_video.training.probes import train_probe
 
     features_dir = Path(args.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
-    options = PROBE_DEFAULTS | {
-        "output_dir": str(output_dir / "probe"),
-        "seed": args.seed,
-        "use_cpu": device.type == "cpu",
-    }
-    (arguments,) = parse_arguments(args.words, [TrainingArguments], **options)
+    here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
+    arguments = make(TrainingArguments, values | here)
     set_seed(args.seed)
-    model, splits, broken = _load(args, locate_model(args.model), device, features_dir)
+    model, splits, broken = _load(args, args.model, device, features_dir)
     split = "test" if "test" in splits else "validation"
     history: list[dict[str, float]] = []
     # Nothing is there under its own name before all of it is: an interrupted probe leaves its features alone behind.
@@ -151,10 +128,8 @@ def run(args: argparse.Namespace) -> int:
         class_names = class_names_of(model.config)
         metrics = _report(args, folder / "report", scores, history, splits, split, class_names, broken)
 
-    name, value = next(
-        (name, metrics[name]) for name in ("top1_accuracy", "mean_average_precision") if name in metrics
-    )
-    print(f"{name.replace('_', ' ')} {value:.1%} on {metrics['num_videos']} {split} videos")
+    metric, value = measured_in(metrics)[0]
+    print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {split} videos")
     print(f"{'model ' if args.kind == 'linear' else 'probe '}   {output_dir}")
     print(f"report   {output_dir / 'report' / 'report.md'}\nfeatures {features_dir}")
     if broken:
@@ -170,7 +145,7 @@ def _load(
 
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
-    from hf_video.training.features import extract_features
+    from hf_video.inference.features import extract_features
     from hf_video.training.loading import check_views, load_classifier, load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)

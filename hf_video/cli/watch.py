@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .boundary import Terminated
-from .option_types import positive_float, positive_int
-from .trained_model import DTYPES, choose_device, locate_model
+from .command_line import add_flags
+from .model_loading import choose_device, locate_model
 
 DESCRIPTION = """\
 Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
@@ -47,55 +47,31 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("video", metavar="FILE", help="video file")
-    parser.add_argument("--model", required=True, help="a model folder, or the name of one on the Hub")
     parser.add_argument(
         "--question", action="append", required=True, metavar="TEXT", help="what to answer; may be given several times"
     )
-    parser.add_argument(
-        "--prompt",
-        default="{}",
-        metavar="TEXT",
-        help='text around a question, with {} for it, such as "Question: {} Short answer:"; default: none',
-    )
-    parser.add_argument(
-        "--every", type=seconds, metavar="TIME", help="answer each time so much of the video has passed: 30s, 5m, 1h"
-    )
-    parser.add_argument(
-        "--fps", type=positive_float, default=1.0, metavar="X", help="frames to look at in each second; default 1"
-    )
-    parser.add_argument("--memory", type=Path, metavar="FILE", help="file for the memory, saved with each answer")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the memory in FILE, behind the frames that it has seen"
-    )
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE.png", help="draw what the memory holds at the end; needs matplotlib"
-    )
-    parser.add_argument(
-        "--chunk-size", type=positive_int, default=8, metavar="N", help="frames in the vision tower at once; default 8"
-    )
-    parser.add_argument(
-        "--max-new-tokens", type=positive_int, metavar="N", help="tokens of an answer; default: as the model was saved"
-    )
-    parser.add_argument(
-        "--num-beams", type=positive_int, metavar="N", help="of beam search; default: as the model was saved"
-    )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, mps ...; default auto: an accelerator if any")
-    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help=f"of the weights; default {DTYPES[0]}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import WATCH
+
+    add_flags(parser, WATCH, positional="video")
 
 
 def seconds(word: str) -> float:
     """A time such as 30s, 5m or 1.5h; a number alone is of seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", word)
     if match is None or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"expected a time such as 30s, 5m or 1h, got {word!r}")
+        raise ValueError(f"--every is {word!r}; a time such as 30s, 5m or 1h is expected.")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}.get(match[2], 1)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints answers with the time in the video; writes memory and picture at the end, however it comes."""
+    args.every = None if args.every is None else seconds(args.every)
+    args.memory, args.picture = (None if name is None else Path(name) for name in (args.memory, args.picture))
     _check_files(args)
     watcher = _make_watcher(args)
 

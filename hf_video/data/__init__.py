@@ -5,15 +5,15 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "ClipAugmentation": ".augmentation",
-    "ClipDataset": ".clips",
+    "ClipDataset": ".clip_dataset",
     "ClipMixing": ".mixing",
     "MixingCollator": ".mixing",
     "collate_clips": ".collation",
-    "hold_out": ".datasets",
+    "hold_out": ".video_dataset",
     "inspect_videos": ".inspection",
     "is_multi_label": ".labels",
     "label_names": ".labels",
-    "load_video_dataset": ".datasets",
+    "load_video_dataset": ".video_dataset",
     "write_moving_digits": ".moving_digits",
 }
 

@@ -17,7 +17,7 @@ _LIST_COLUMNS = ("path", "label", "start", "end")
 # Between the labels of a clip in a CSV file.
 _LABEL_SEPARATOR = ";"
 
-# The name of a clip's class, or the names of all that it has where clips may have several.
+# The name of a clip's class, or the names of all its classes if clips may have several.
 Label = str | tuple[str, ...]
 _Row = dict[str, Any]
 _JSON_VIDEO_SUFFIXES = (".webm", ".mp4", "")
@@ -33,7 +33,7 @@ class Clip(NamedTuple):
 
 
 def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
-    """The labelled videos of one file; what formats there are, `load_video_dataset` says.
+    """The labelled videos of one file, in one of the formats of `load_video_dataset`.
 
     Args:
         path: the file.
@@ -41,7 +41,7 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
 
     Raises:
         FileNotFoundError: a video does not exist.
-        ValueError: the file has none of the formats, no rows, or a row that cannot be right.
+        ValueError: the file has none of the formats or no rows, or a row has a wrong value.
     """
     root = path.parent if root is None else root
     rows = list(_json_rows(path, root) if path.suffix.lower() == ".json" else _text_rows(path, root))
@@ -70,7 +70,7 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
 
 
 def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
-    """Rows of a CSV file or of a list without a first line of names, with their places in the file."""
+    """The rows of a CSV file, or of a list without a line of column names, each with its place in the file."""
     rows = read_csv(path)
     _, names = next(rows, (0, []))
     columns = [name.strip() for name in names]
@@ -97,7 +97,7 @@ def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
 
 
 def _cells(where: str, line: str, root: Path) -> list[str]:
-    """The cells of a line of a list; separated by spaces, a path may itself have some."""
+    """The cells of a line of a list. Cells are separated by commas, or by spaces, which a path may also have."""
     if "," in line:
         try:
             (cells,) = csv.reader([line], skipinitialspace=True, strict=True)
@@ -142,7 +142,7 @@ def _exists(root: Path, path: str) -> bool:
 
 
 def _check_kinds(rows: Iterable[tuple[str, _Row]]) -> None:
-    """Refuses numbers among names: 1 and "1" would silently be one class."""
+    """Raises `ValueError` for labels of which some are numbers and some texts: 1 and "1" would become one class."""
     places: dict[bool, str] = {}
     for where, row in rows:
         labels = row.get("labels", [row.get("label")])
@@ -159,7 +159,7 @@ def _clip_of_row(where: str, row: _Row, folder: Path) -> Clip:
 
 
 def _labels(where: str, labels: Any) -> tuple[str, ...]:
-    """The classes in a cell of a CSV file, or in a list of a JSON file; there may be none."""
+    """The names of classes in a cell of a CSV file or in a list of a JSON file; possibly none."""
     if isinstance(labels, str):
         labels = labels.split(_LABEL_SEPARATOR) if labels.strip() else []
     if not isinstance(labels, list):

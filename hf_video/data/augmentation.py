@@ -3,69 +3,33 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torchvision.transforms import v2
 
+from .settings import ClipAugmentationSettings
+
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
 
-# Finer than timm's ten levels, so that a magnitude with noise keeps a tenth of a level.
+# Steps in each of timm's ten levels, so that noise on a magnitude is not rounded away.
 _MAGNITUDE_STEPS = 10
 
 
 @dataclass(frozen=True)
-class ClipAugmentation:
-    """The augmentation of VideoMAE's and VideoMamba's fine-tuning, everything off by default.
+class ClipAugmentation(ClipAugmentationSettings):
+    """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
-    RandAugment follows timm's `rand-m7-n4-mstd0.5`: each of the operations is applied to half of the clips, with a
-    magnitude from 0 to 10 that varies normally. The operations are those of torchvision. Unlike the originals, which
-    augment whole frames, it sees the cropped ones: the same changes at a fraction of the cost.
+    RandAugment follows timm's `rand-m7-n4-mstd0.5`: each operation is applied to half of the clips, with a magnitude
+    from 0 to 10 that is drawn from a normal distribution. The operations are those of torchvision. The originals
+    augment whole frames; here the cropped ones are augmented, which changes them in the same way and costs less.
 
     Source: `rand_augment.py`, `random_erasing.py` and `video_transforms.py` of VideoMAE.
 
     Raises:
         ValueError: a value is out of its range.
     """
-
-    crop_min_area: float | None = field(
-        default=None,
-        metadata={
-            "help": "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the "
-            "crop has its own size and a random place."
-        },
-    )
-    horizontal_flip: bool = field(
-        default=False, metadata={"help": "Mirror half of the clips, but for classes whose name has a direction."}
-    )
-    rand_augment_num_ops: int = field(default=0, metadata={"help": "Operations of RandAugment; 0 leaves it out."})
-    rand_augment_magnitude: float = field(default=7.0, metadata={"help": "Mean magnitude of RandAugment, 0 to 10."})
-    rand_augment_magnitude_std: float = field(default=0.5, metadata={"help": "Its standard deviation."})
-    color_jitter: float = field(
-        default=0.0, metadata={"help": "Largest relative change of brightness, contrast and saturation."}
-    )
-    erasing_prob: float = field(default=0.0, metadata={"help": "Share of clips with a rectangle of noise in them."})
-    num_augmentations: int = field(
-        default=1, metadata={"help": "Views of each clip in a batch, augmented independently (repeated augmentation)."}
-    )
-
-    def __post_init__(self) -> None:
-        allowed = {
-            "crop_min_area": (
-                0 < (1.0 if self.crop_min_area is None else self.crop_min_area) <= 1,
-                "above 0, up to 1",
-            ),
-            "rand_augment_num_ops": (self.rand_augment_num_ops >= 0, "0 or more"),
-            "rand_augment_magnitude": (0 <= self.rand_augment_magnitude <= 10, "from 0 to 10"),
-            "rand_augment_magnitude_std": (self.rand_augment_magnitude_std >= 0, "0 or more"),
-            "color_jitter": (0 <= self.color_jitter <= 1, "from 0 to 1"),
-            "erasing_prob": (0 <= self.erasing_prob <= 1, "from 0 to 1"),
-            "num_augmentations": (self.num_augmentations >= 1, "1 or more"),
-        }
-        for name, (is_allowed, expected) in allowed.items():
-            if not is_allowed:
-                raise ValueError(f"{name} is {getattr(self, name)}; a number {expected} is expected.")
 
     def crop(
         self, frames: torch.Tensor, size: tuple[int, int], antialias: bool, generator: np.random.Generator
@@ -114,7 +78,7 @@ def has_direction(label: str) -> bool:
 
 @contextmanager
 def torch_seeded_by(generator: np.random.Generator) -> Iterator[None]:
-    """Makes the draws of torchvision, which come from PyTorch's global CPU generator, follow `generator`."""
+    """Seeds PyTorch's global CPU generator, which torchvision draws from, by `generator`; restores it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(int(generator.integers(2**63)))
         yield

@@ -1,4 +1,4 @@
-"""From the clips of a `ClipDataset` to a batch."""
+"""Joining the items of a `ClipDataset` into a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import default_data_collator
 
-# (seed, epoch, index) of a training clip, from which whatever is drawn for its batch follows.
+# The name of (seed, epoch, index) in the item of a training clip; it seeds the draws for the clip's batch.
 SAMPLE_KEY = "sample_key"
 
 
@@ -20,8 +20,9 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
 
     Returns:
         `pixel_values` (B, T, C, H, W), or (B, V, T, C, H, W) with several views, which a classifier averages; and
-        `labels`, (B,) int64 or (B, num_classes) float32, where the items have them. In training, where items have a
-        sample key, each view is a clip of its own: (B * V, T, C, H, W) and as many labels, views of a video adjacent.
+        `labels`, (B,) int64 or (B, num_classes) float32, if the items have them. Items of training have a sample key.
+        Then each view is a clip of its own, next to the other views of its video: `pixel_values` is (B * V, T, C, H,
+        W), and there are B * V labels.
 
     Raises:
         ValueError: If no item is left, the shapes of `pixel_values` differ, or only some items have `labels`.

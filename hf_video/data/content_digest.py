@@ -1,4 +1,4 @@
-"""A quick digest of what a video holds, which tells changed and copied files without reading them whole."""
+"""A quick digest of the content of a video: finds changed and copied files without reading them whole."""
 
 import errno
 import hashlib
@@ -15,17 +15,17 @@ _BLOCK_SIZE = 16 * 1024
 def content_digest(path: str | os.PathLike) -> str:
     """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them.
 
-    Files of up to 64 KiB are read whole. A change elsewhere in a larger file that keeps its size is not seen.
+    Files of up to 64 KiB are read whole. In a larger file a change between the blocks that keeps the size is not seen.
 
     Args:
-        path: a file; a folder, of which the names and digests of the files directly inside count; or a URL, whose name
-            alone counts.
+        path: a file; a folder, whose digest is that of the names and digests of the files directly inside; or a URL,
+            whose digest is that of its text.
 
     Returns:
         64 hexadecimal digits.
 
     Raises:
-        OSError: there is no such file, or it cannot be read, or it is neither file nor folder, such as a FIFO.
+        OSError: the file does not exist, cannot be read, or is neither file nor folder, such as a FIFO.
     """
     digest = hashlib.sha256()
     if "://" in os.fspath(path):

@@ -18,20 +18,20 @@ from .video_column import BYTES, open_video
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
 
-# From and to, in seconds; None for the beginning and the end of the video.
+# Start and end in seconds; None stands for the beginning or the end of the video.
 Segment = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
 class InspectedVideo:
-    """What reading a video found.
+    """The result of reading a video.
 
     Attributes:
-        path: its file, its folder of frames, or its name in a data set that it is stored in.
-        error: why it cannot be read, None if it can.
-        num_frames: number of frames, 0 where unknown.
-        duration: seconds, None where unknown.
-        height, width: of a frame in pixels, 0 where unknown.
+        path: the file, the folder of frames, or the name of a video that is stored inside a data set.
+        error: why the video cannot be read, None if it can be.
+        num_frames: number of frames, 0 if unknown.
+        duration: duration in seconds, None if unknown.
+        height, width: size of a frame in pixels, 0 if unknown.
     """
 
     path: str
@@ -49,9 +49,9 @@ def inspect_videos(
 
     Args:
         dataset: rows of `load_video_dataset`. A segment without a frame is an error of its video.
-        decode: decode all frames; otherwise the structure of a file and one frame.
-        num_workers: videos read at a time, in threads: the decoders run beside each other.
-        progress: shows a progress bar.
+        decode: whether to decode all frames; otherwise only the structure of a file and one frame are read.
+        num_workers: number of videos that are read at the same time, in threads.
+        progress: whether to show a progress bar.
 
     Returns:
         One entry a video, in the order in which they first occur. Nothing is raised for a broken video.
@@ -83,7 +83,7 @@ def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) 
                     open_video(video),
                     lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
                 )
-    except Exception as error:  # Files from anywhere make the decoders fail in ways that no list completes.
+    except Exception as error:  # Damaged files make decoders raise errors of any kind.
         reason = str(error) or type(error).__name__
         return InspectedVideo(path, error=reason if path in reason else f"{path} cannot be read: {reason}")
     return InspectedVideo(

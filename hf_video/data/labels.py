@@ -1,4 +1,4 @@
-"""The classes of labelled videos: one a clip in the column `label`, or any number in the column `labels`."""
+"""The classes of labelled videos: one for each clip in the column `label`, or any number in the column `labels`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,16 +24,16 @@ def label_ids(dataset: Dataset) -> list[list[int]]:
 
 
 def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:
-    """The column of the labels and what it holds."""
+    """The name of the column of labels, `label` or `labels`, and its feature."""
     label = ClassLabel(names=list(names))
     return {"labels": List(label)} if multi_label else {"label": label}
 
 
 def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
-    """Whether the clips of all splits have tuples of names for a label.
+    """Whether a label is a tuple of names in all splits, rather than one name.
 
     Raises:
-        ValueError: Some have and others have not.
+        ValueError: The splits differ.
     """
     kinds = {isinstance(clip.label, tuple) for clips in splits.values() for clip in clips}
     if len(kinds) > 1:
@@ -45,12 +45,13 @@ def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
 
 
 def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Sequence[str] | None) -> list[str]:
-    """The class names of all splits in the order of their ids: `labels`, or else those found, sorted.
+    """The class names of all splits in the order of their ids: `labels`, or else the names that are found, sorted.
 
-    Only the training split must have a clip of each class: rare ones happen to be missing elsewhere.
+    Only the training split must have a clip of each class: other splits may lack rare classes.
 
     Raises:
-        ValueError: A class is not among `labels`; or without them, the training split lacks one, or there is only one.
+        ValueError: A class is not among `labels`. Without `labels`: the training split lacks a class, or there are
+            fewer than two.
     """
     found = {
         split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}

@@ -1,43 +1,28 @@
 """MixUp and CutMix of the clips of a batch, with soft targets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from torch.nn.functional import one_hot
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from .augmentation import torch_seeded_by
 from .collation import SAMPLE_KEY, collate_clips
+from .settings import ClipMixingSettings
 
 
 @dataclass(frozen=True)
-class ClipMixing:
+class ClipMixing(ClipMixingSettings):
     """How the clips of a training batch are mixed; off by default.
 
     Raises:
         ValueError: a value is out of its range.
     """
-
-    mixup_alpha: float = field(
-        default=0.0, metadata={"help": "MixUp: both parameters of the Beta distribution of the weight; 0 for none."}
-    )
-    cutmix_alpha: float = field(
-        default=0.0, metadata={"help": "CutMix: both parameters of the Beta distribution of the area; 0 for none."}
-    )
-    mixing_prob: float = field(default=1.0, metadata={"help": "Share of batches that are mixed."})
-    cutmix_prob: float = field(default=0.5, metadata={"help": "Share of CutMix where both are on."})
-
-    def __post_init__(self) -> None:
-        for name in ("mixup_alpha", "cutmix_alpha"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; a number of at least 0 is expected.")
-        for name in ("mixing_prob", "cutmix_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; a number from 0 to 1 is expected.")
 
     @property
     def is_on(self) -> bool:
@@ -48,16 +33,16 @@ class MixingCollator:
     """`collate_clips` with the training clips of a batch mixed (https://arxiv.org/abs/1710.09412,
     https://arxiv.org/abs/1905.04899).
 
-    One weight and one box serve a whole batch, as in timm's batch mode; the partner of a clip is its neighbour. The
-    draws follow the sample keys of the batch, hence its contents, never the worker or process that collates it.
-    Items without a sample key, those of evaluation, are collated as they are.
+    One weight and one box are drawn for a whole batch, as in timm's batch mode. Each clip is mixed with its neighbour.
+    The draws are seeded by the sample keys of the batch, so that they do not depend on the worker or process. Items
+    without a sample key, those of evaluation, are not mixed.
 
-    `VideoTrainer` has the loss for the soft targets that come of it. A plain `Trainer` needs
-    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers take such targets for several labels
-    a video, and pipelines would from then on use a sigmoid.
+    `VideoTrainer` has the loss for the soft targets that result. A plain `Trainer` needs
+    `compute_loss_func=hf_video.training.soft_target_loss`: models of Transformers would take such targets for several
+    labels of a video, and pipelines would then use a sigmoid.
 
     Args:
-        mixing: what to do.
+        mixing: the settings.
         num_classes: width of the soft targets.
         label_smoothing: share of each target that is spread over all classes before mixing.
     """
@@ -70,11 +55,12 @@ class MixingCollator:
         self.label_smoothing = label_smoothing
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """As `collate_clips`, but for training clips `labels` are (B * V, num_classes) float32 and views of one video
-        are B rows apart, so that neighbours are different videos.
+        """As `collate_clips`, but `labels` of training clips are (B * V, num_classes) float32. Views of a video are B
+        rows apart, so that neighbours show different videos.
 
         Raises:
-            ValueError: as `collate_clips`, or if training clips have no labels, or several while they are smoothed.
+            ValueError: as `collate_clips`; if training clips have no labels; or if they may have several labels and
+                `label_smoothing` is on.
         """
         items = [item for item in items if item is not None]
         batch = collate_clips(items)
@@ -84,7 +70,7 @@ class MixingCollator:
         if "labels" not in batch:
             raise ValueError("Mixing needs labels, but the clips have none.")
         clips, targets = (
-            rows.unflatten(0, (len(items), -1)).transpose(0, 1).flatten(0, 1)
+            rearrange(rows, "(videos views) ... -> (views videos) ...", videos=len(items))
             for rows in (batch["pixel_values"], self._targets(batch["labels"]))
         )
         generator = np.random.default_rng(np.random.SeedSequence([number for key in keys for number in key]))

@@ -1,12 +1,12 @@
-"""A small real task for trials and tests: which way does the handwritten digit go around the square?
+"""A small real task for trials and tests: which way does a handwritten digit go around a square?
 
-Scans of handwritten digits travel once around a square, and the class is how the round begins: direction and turn.
-Nothing but the order of the frames tells the class:
+Scans of handwritten digits travel once around a square. The class is how the round begins: the direction of the first
+side and of the next. Only the order of the frames shows the class:
 
 - all classes pass the same places, in squares of random place and size;
-- a round begins anywhere on the first half of a side, so that regular sampling of frames meets the same places in all
-  classes, whichever way the digit goes around;
-- every frame is coded on its own, so that no frame carries traces of the one before.
+- a round begins anywhere on the first half of a side, so that regular sampling of frames takes the same places in all
+  classes, in whatever direction the digit moves;
+- every frame is coded on its own, so that no frame has traces of the one before.
 
 A model that sees the frames of a video shuffled can therefore only guess.
 
@@ -55,17 +55,16 @@ def write_moving_digits(
 ) -> Path:
     """Write a data set of moving digits: H.264 files in `train/<class>/` and `test/<class>/`, eight classes.
 
-    The digits of `test` are other scans than those of `train`. A seed and the versions of the libraries determine
-    every byte. The data set is built in a temporary folder beside `folder` and moved there when it is complete.
+    No scan is in both `train` and `test`. The seed and the versions of the libraries determine every byte. The data
+    set is built in a temporary folder beside `folder` and moved there when it is complete.
 
     Args:
-        folder: Where to write: a new or empty folder, or one that this function completed with the same arguments,
-            which is left as it is.
-        train_per_class: Videos a class in `train/`.
-        test_per_class: Videos a class in `test/`.
-        num_frames: Frames a video, a multiple of 8: a round is four sides, and begins on half of one.
+        folder: A new or empty folder. A folder that this function completed with the same arguments is left as it is.
+        train_per_class: Videos of each class in `train/`.
+        test_per_class: Videos of each class in `test/`.
+        num_frames: Frames of a video, a multiple of 8: a round has four sides and begins on the first half of one.
         image_size: Height and width in pixels, even and at least 32.
-        fps: Frames a second.
+        fps: Frames per second.
         seed: Chooses digits, squares and starting points.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Clips that occur several times in a data set: under different labels, or in several splits."""
+"""Clips that occur several times in a data set: with different labels, or in several splits."""
 
 import os
 from collections import defaultdict
@@ -18,13 +18,13 @@ from .video_column import BYTES
 
 @dataclass(frozen=True)
 class RepeatedClip:
-    """A clip that stands in several rows.
+    """A clip that is in several rows.
 
     Attributes:
-        videos: its files, several where they hold the same.
-        start, end: of its segment in seconds, None for those of the video.
-        splits: where it stands.
-        labels: the different labels that it has, each the name of a class, or several joined by semicolons.
+        videos: the files of the clip; several if they have the same content.
+        start, end: start and end of the segment in seconds, None for those of the video.
+        splits: the splits that have the clip.
+        labels: the different labels of the clip, each the name of a class, or several names joined by semicolons.
     """
 
     videos: tuple[str, ...]
@@ -40,11 +40,11 @@ class RepeatedClip:
 
 
 def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
-    """The clips that have different labels, or stand in several splits.
+    """The clips that have different labels, or are in several splits.
 
-    Two clips are the same if they are the same segment of one file, whatever links lead to it, or of files with the
+    Two clips are the same if they are the same segment of one file, also if links lead to it, or of files with the
     same `content_digest`. Only files of the same size are opened. Folders of frames, URLs and files that cannot be
-    read are compared by their paths alone, and empty files with nothing.
+    read are compared by their paths alone. Empty files are never the same.
 
     Args:
         splits: data sets of `load_video_dataset` or `load_video_texts` by name.
@@ -71,7 +71,7 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
 
 
 def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
-    """A sentence on the clips of each kind that there are, with their number and the first three."""
+    """A sentence for each kind of repetition that occurs, with the number of clips and the first three of them."""
     kinds = {
         "in several splits, so that what is learned is also measured": lambda clip: len(clip.splits) > 1,
         "listed with different labels": lambda clip: len(clip.labels) > 1,
@@ -85,7 +85,7 @@ def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
 
 
 def _labels(split: Dataset) -> list[str]:
-    """The labels of each row, always the same for data that have none."""
+    """The label of each row as one text; empty for data without labels."""
     if not {"label", "labels"} & set(split.column_names):
         return [""] * len(split)
     names = label_names(split)
@@ -93,7 +93,7 @@ def _labels(split: Dataset) -> list[str]:
 
 
 def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
-    """What stands for the content of each video: its digest where another one has the same size, else its path."""
+    """A text that stands for the content of each video: its digest if another has the same size, else its path."""
     paths: dict[str, str] = {}
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
@@ -115,7 +115,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
 
 
 def _stored_sizes(split: Dataset) -> list[int | None]:
-    """The sizes of files that are stored inside a data set; their bytes are not read."""
+    """The sizes of the videos that are stored inside a data set, without reading them; None for all others."""
     if BYTES not in split.column_names:
         return [None] * len(split)
     batches = split.select_columns(BYTES).with_format("arrow").iter(1000)

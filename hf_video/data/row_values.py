@@ -1,4 +1,4 @@
-"""What the cells of a row may hold: texts, such as the names of classes, and times."""
+"""The values in the cells of a row: texts, such as the names of classes, and times."""
 
 import math
 from typing import Any
@@ -8,15 +8,16 @@ _MISSING_TEXTS = ("nan", "NaN", "None", "null", "NULL", "<NA>")
 
 
 def cell_text(where: str, column: str, value: Any) -> str:
-    """The text of a cell without the spaces around it; a number is a text as well.
+    """The text of a cell, without the spaces around it. A number becomes a text.
 
     Args:
         where: the place of the row, for messages.
         column: the name of the cell.
-        value: what the file has there.
+        value: the value in the file.
 
     Raises:
-        ValueError: the cell is empty, null, NaN or a text that stands for them; or true, false, or no single value.
+        ValueError: the cell is empty, null, NaN or a text that stands for one of these; true or false; or no single
+            value.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -33,10 +34,10 @@ def cell_text(where: str, column: str, value: Any) -> str:
 
 
 def segment(where: str, start: Any, end: Any) -> tuple[float | None, float | None]:
-    """From and to in seconds, None for an empty cell.
+    """Start and end in seconds, None for an empty cell.
 
     Raises:
-        ValueError: one of them is no time, or they enclose nothing.
+        ValueError: one of them is no time, or the end is not after the start.
     """
     first, stop = _seconds(where, "start", start), _seconds(where, "end", end)
     if stop is not None and stop <= (first or 0.0):

@@ -15,24 +15,26 @@ from huggingface_hub.utils import validate_repo_id
 
 from .annotation_files import Clip, Label, listed
 from .row_values import cell_text, segment
+from .splits import split_of
 
 logger = logging.getLogger(__name__)
 
 # The column of video files that are stored inside a data set.
 BYTES = "bytes"
 _TIMES = ("start", "end")
-# How data sets keep the labels of a test split to themselves.
+# Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
 _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
 
 
 class VideoColumn(NamedTuple):
-    """What a data set with a column of videos holds.
+    """The content of a data set with a column of videos.
 
     Attributes:
-        clips: by split, one a row; `video` is a path, or for a file that is stored inside a name made of its row.
-        names: class names by id, None where the data set declares none.
-        files: by split, the column of the files that are stored inside.
+        clips: the clips of each split, one for each row. `video` is a path; for a video that is stored inside the data
+            set, it is a name made of its row.
+        names: class names by id, None if the data set declares none.
+        files: for each split, the column of the videos that are stored inside.
     """
 
     clips: dict[str, list[Clip]]
@@ -41,10 +43,10 @@ class VideoColumn(NamedTuple):
 
 
 def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
-    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None where `data` is neither.
+    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither.
 
     Raises:
-        FileNotFoundError: `data` is no path, but could be a name on the Hub, where there is no such data set.
+        FileNotFoundError: `data` is no path, and the Hub has no data set of this name.
     """
     path = Path(data).expanduser()
     if path.is_dir():
@@ -70,12 +72,13 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
     """The splits of a data set with a column of videos and one of labels.
 
     Args:
-        dataset: Splits, or one that is taken as "train".
+        dataset: Splits, or one data set, which is then "train".
         root: The folder that relative paths count from.
 
     Raises:
         FileNotFoundError: A video does not exist.
-        ValueError: There is no such split or column, or it is not clear which, or a row has no video or label.
+        ValueError: There is no known split, not exactly one column of videos or labels, or a row lacks its video or
+            label.
     """
     splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
     features = next(iter(splits.values())).features
@@ -114,7 +117,7 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
 
 
 def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
-    """What `read_video` reads for a row of `load_video_dataset`: a path, or the file that is stored inside the row."""
+    """The video of a row of `load_video_dataset`, for `read_video`: a path, or a file if it is stored in the row."""
     if row.get(BYTES) is None:
         return row["video"]
     file = io.BytesIO(row[BYTES])
@@ -125,7 +128,7 @@ def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
     known: dict[str, Dataset] = {}
     for name, split in splits.items():
-        found = next((str(known) for known, words in SPLIT_KEYWORDS.items() if name.lower() in words), None)
+        found = split_of(name)
         if found is None:
             logger.warning(f"The split {name!r} is left out: it is none of train, validation and test.")
         elif found in known:
@@ -138,7 +141,7 @@ def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
 
 
 def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool]) -> str:
-    """The column with one of `names`, or the only one that fits."""
+    """The column with one of `names`, or else the only column that fits."""
     found = [name for name in names if name in features] or [name for name in features if fits(features[name])]
     if len(found) != 1:
         have = f"{len(found)} columns of {what}: {', '.join(found)}" if found else f"no column of {what}"
@@ -154,7 +157,7 @@ def _item(feature: Any) -> Any:
 
 
 def _is_stored(split: Dataset) -> list[bool]:
-    """Which rows hold the bytes of a file, which are not read to find out."""
+    """Whether each row holds the bytes of a file; they are not read."""
     batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
     return [is_stored for batch in batches for is_stored in batch[BYTES].is_valid().to_pylist()]
 
@@ -170,7 +173,7 @@ def _path(where: str, path: str | None, root: Path) -> str:
 
 
 def _label(where: str, value: Any, feature: Any) -> Label:
-    """The names behind a value of a column of labels: ids, or names themselves."""
+    """The names of the classes in a row, from their ids or names."""
 
     def name_of(item: Any) -> str:
         if item in _UNKNOWN:

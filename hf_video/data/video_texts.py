@@ -9,14 +9,14 @@ from typing import Any
 
 import datasets
 import torch
-from datasets.data_files import SPLIT_KEYWORDS
 from transformers import ProcessorMixin
 
 from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
-from .clips import ClipDataset
+from .clip_dataset import ClipDataset
 from .collation import collate_clips
 from .row_values import cell_text, segment
+from .splits import sources_by_split
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 COLUMNS = ("video", "question", "answer", "start", "end")
@@ -39,12 +39,12 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
     Returns:
         The splits found among "train", "validation" and "test"; a file is "train". Columns: `video` (absolute path),
-        `question` ("" where there is none), `answer`, `start` and `end` (float64, seconds, or None).
+        `question` ("" if there is none), `answer`, `start` and `end` (float64, seconds, or None).
 
     Raises:
         FileNotFoundError: If `data`, or a video that it names, does not exist.
-        ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list of them, or
-            names a FIFO or another thing that is no file.
+        ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a
+            text, or names a video that is neither file nor folder, such as a FIFO.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
@@ -61,30 +61,30 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
 
 
 def clean_question(text: str) -> str:
-    """A question as MA-LMM reads it: lower case, without the characters . ! " ( ) * # : ; ~, 50 words at most."""
+    """A question as MA-LMM reads it: in lower case, without the characters . ! " ( ) * # : ; ~, at most 50 words."""
     return _first_words(_REMOVED.sub("", text.lower()))
 
 
 def clean_answer(text: str) -> str:
-    """A caption or answer as MA-LMM learns it: as `clean_question`, but the characters become spaces."""
+    """A caption or answer as MA-LMM learns it: like a question, but each of the characters becomes a space."""
     return _first_words(_REMOVED.sub(" ", text.lower()))
 
 
 class VideoTextDataset(ClipDataset):
     """The clips of a data set of `load_video_texts` with their texts.
 
-    An item is that of a [`ClipDataset`] without labels, one view of the video, and `text`, the prompt, and
-    `text_target`, the answer, both cleaned.
+    An item is that of a [`ClipDataset`] without labels, with one view of the video. Besides it has `text`, the prompt,
+    and `text_target`, the answer; both are cleaned.
 
     Args:
         dataset: Rows with `video`, `question`, `answer` and, optionally, `start` and `end`.
         processor: A [`MemoryBankQFormerProcessor`].
-        prompt: The prompt, with {} for the question where it has a place.
+        prompt: The prompt; {} stands for the question.
         kwargs: Those of [`ClipDataset`].
 
     Raises:
-        ValueError: If the prompt has no place for the questions, or a place and there are none, besides the reasons of
-            [`ClipDataset`].
+        ValueError: If there are questions and the prompt has no {}, or the prompt has one and a row has no question;
+            and for the reasons of [`ClipDataset`].
     """
 
     def __init__(self, dataset: datasets.Dataset, processor: ProcessorMixin, prompt: str = "{}", **kwargs: Any):
@@ -110,9 +110,9 @@ class VideoTextCollator:
 
     Args:
         processor: A [`MemoryBankQFormerProcessor`].
-        max_length: Tokens of prompts, see the processor.
-        max_target_length: Tokens of answers, likewise.
-        with_targets: Whether the answers are for the model to learn; otherwise the inputs are those to generate from.
+        max_length: Largest number of tokens of a prompt, see the processor.
+        max_target_length: Largest number of tokens of an answer, see the processor.
+        with_targets: Whether the inputs have the answers, to train on; otherwise they are inputs to generate from.
     """
 
     processor: ProcessorMixin
@@ -123,7 +123,7 @@ class VideoTextCollator:
     def __call__(self, items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
         """
         Args:
-            items: None stands for a video that could not be read and is left out.
+            items: Items of the data set. None stands for a video that could not be read, and is left out.
 
         Raises:
             ValueError: If no item is left, the clips differ in their shapes, or have several views.
@@ -150,14 +150,7 @@ def _first_words(text: str) -> str:
 
 
 def _split_files(folder: Path) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()):
-        split = next((str(name) for name, words in SPLIT_KEYWORDS.items() if file.stem.lower() in words), None)
-        if split is None or file.suffix.lower() not in SUFFIXES:
-            continue
-        if split in files:
-            raise ValueError(f"{files[split]} and {file.name} both name the split {split!r}. Keep one of them.")
-        files[split] = file
+    files = sources_by_split((f.stem, f) for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f"{folder} holds no such file. {_EXPECTED}")
     return files

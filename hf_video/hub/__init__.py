@@ -1,11 +1,11 @@
-"""Publishing models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
+"""Publishes models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Publication": ".publishing",
-    "PublishError": ".checks",
+    "PublishError": ".connection",
     "publish": ".publishing",
     "push": ".publishing",
     "register_custom_code": ".custom_code",

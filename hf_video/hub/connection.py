@@ -1,4 +1,4 @@
-"""Requests to the Hub while publishing: within limits of time, and failures in sentences with the way out."""
+"""Requests to the Hub while publishing: limits of time, and errors in sentences with the way out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,36 +7,38 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx
 
-from .checks import PublishError
-
-# A Hub at work on a large commit is silent for longer than one that sends a file.
+# Seconds. The Hub is silent for longer while it makes a large commit than while it sends a file.
 SHORTEST_LIMIT = 60.0
 AGAIN = "run the same command again: what has been sent is not sent twice."
 
 
+class PublishError(ValueError):
+    """A folder cannot be published, or the Hub refuses it. The message says why and the way out."""
+
+
 def time_limit() -> float:
-    """How long the Hub may be silent, in seconds; `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub makes it longer."""
+    """How long the Hub may be silent, in seconds. `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub can make it longer."""
     return max(SHORTEST_LIMIT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 @contextmanager
 def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothing was published") -> Iterator[None]:
-    """Limits the time that requests wait, and turns what the Hub's client raises into messages with the way out.
+    """Limits how long requests within the context wait, and turns errors of the Hub's client into sentences.
 
     Args:
-        repo_id: what the requests are about.
-        describe_outcome: called when a connection broke, says what has become of the repository.
+        repo_id: the repository that the requests are about.
+        describe_outcome: is called when the connection broke, and says what has become of the repository.
 
     Raises:
         PublishError: the Hub refused, was silent for too long, or the connection broke.
-        KeyboardInterrupt: with what to do, in place of a plain one.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how to go on.
     """
     try:
         with _limited_waiting():
             yield
     except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError) as error:
         raise PublishError(_explain_refusal(repo_id, error)) from error
-    # A connection that broke, in the words of whichever layer noticed.
+    # The connection broke; which of these is raised depends on the layer that noticed it.
     except (RuntimeError, OSError, httpx.HTTPError, httpx.InvalidURL) as error:
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         reason = str(cause) or type(cause).__name__
@@ -51,7 +53,7 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
 
 @contextmanager
 def _limited_waiting() -> Iterator[None]:
-    """huggingface_hub waits without end for the answers to most requests, some of which insist on it."""
+    """Adds a limit of time to requests. huggingface_hub waits for most answers without end, for some on purpose."""
     hooks = get_session().event_hooks["request"]
 
     def limit(request: httpx.Request) -> None:

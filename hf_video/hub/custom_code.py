@@ -1,4 +1,4 @@
-"""What lets a repository be loaded where hf_video is not installed: its `auto_map`, and the files it points to."""
+"""Custom code of a repository, with which it loads without hf_video: its `auto_map`, and the files it points to."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def model_types() -> dict[str, str]:
 
 
 def classes_of(model_type: str) -> dict[str, str]:
-    """The class names of a family by Auto class; none for a model type of Transformers, which needs no code."""
+    """The class names of a family by Auto class. Empty for a model type of Transformers, which needs no code."""
     config_class = model_types().get(model_type)
     if config_class is None:
         return {}
@@ -39,7 +39,7 @@ def classes_of(model_type: str) -> dict[str, str]:
 
 
 def collect(classes: dict[str, str]) -> CustomCode:
-    """The code of some classes.
+    """The custom code of some classes.
 
     Args:
         classes: names of public classes by Auto class.
@@ -59,7 +59,7 @@ def collect(classes: dict[str, str]) -> CustomCode:
 
 
 def needs_hf_video(config: dict[str, Any]) -> bool:
-    """Whether a model is built around one of another family, which only an installed hf_video provides.
+    """Whether a part of a model is of another family, which can only be loaded if hf_video is installed.
 
     Args:
         config: the content of `config.json`.
@@ -72,7 +72,7 @@ def needs_hf_video(config: dict[str, Any]) -> bool:
 def register_custom_code() -> None:
     """Let `save_pretrained` and `push_to_hub` of our classes write their code beside the weights.
 
-    Transformers then adds the class that is saved to `auto_map`, and only that; [`publish`] names all of them.
+    Transformers then names only the saved class in `auto_map`. [`publish`] names all classes of the family.
     """
     for name in CONFIGURATIONS:
         getattr(hf_video, name).register_for_auto_class()

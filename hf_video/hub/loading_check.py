@@ -1,18 +1,86 @@
-"""Loads a repository or folder as a stranger would; run by its path, as a process of its own.
+"""Whether a model loads for a stranger: in a process of its own, with an empty cache and without hf_video.
+
+`verify` runs this file as that process:
 
     python -P loading_check.py SOURCE REVISION {alone,with-hf-video} SECONDS
 
-`alone` makes hf_video impossible to import, whether it is installed or not. A Hub that is silent for SECONDS is given
-up. The last line of the output is one JSON
-object with the classes of model and processor, and the tensors that did not fit.
+`alone` makes hf_video impossible to import, whether it is installed or not. SECONDS is how long the Hub may be silent.
+The last line of the output is one JSON object: the classes of model and processor, and the tensors that did not fit.
+So nothing at the top of this file may import hf_video.
 """
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 
+def verify(
+    source: str,
+    *,
+    revision: str | None = None,
+    with_hf_video: bool = False,
+    endpoint: str | None = None,
+    token: str | None = None,
+) -> dict[str, Any]:
+    """Load a model and its processor in a fresh process that cannot import hf_video and trusts the repository's code.
+
+    Args:
+        source: a folder or a Hub repository.
+        revision: branch, tag or commit of a repository.
+        with_hf_video: whether the process imports hf_video and runs no code of the repository. A composite model
+            whose tower is of another family needs it.
+        endpoint: address of the Hub; that of huggingface_hub by default.
+        token: of a user who may read the repository.
+
+    Returns:
+        The names of the classes that were loaded, under `model` and `processor`.
+
+    Raises:
+        PublishError: the model does not load, or weights are missing, left over or of another shape.
+    """
+    import hf_video
+
+    from .connection import PublishError, time_limit
+
+    mode = "with-hf-video" if with_hf_video else "alone"
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "HF_HUB_CACHE": home, "HF_MODULES_CACHE": home, "HF_TOKEN": token or ""}
+        if endpoint is not None:
+            environment["HF_ENDPOINT"] = endpoint
+        if with_hf_video:
+            environment["PYTHONPATH"] = str(Path(hf_video.__file__).parents[1])
+        # -P: modules beside this file must not hide others of the same name.
+        process = subprocess.run(
+            [sys.executable, "-P", __file__, source, revision or "", mode, str(time_limit())],
+            env=environment,
+            cwd=home,
+            capture_output=True,
+            text=True,
+        )
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        raise PublishError(f"{source} cannot be loaded: {reason}")
+    loaded = json.loads(process.stdout.splitlines()[-1])
+    if problems := loaded.pop("problems"):
+        listed = "; ".join(f"{name.replace('_', ' ')}: {', '.join(keys[:3])}" for name, keys in problems.items())
+        raise PublishError(f"The weights of {source} do not fit its configuration ({listed}).")
+    return loaded
+
+
 def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, Any]:
+    """Load model and processor in this process: `model` and `processor`, the names of their classes, and `problems`,
+    lists of tensors by what is wrong with them.
+
+    Args:
+        source: a folder or a Hub repository.
+        revision: branch, tag or commit of a repository; empty for its main branch.
+        alone: whether hf_video is impossible to import.
+        seconds: how long the Hub may be silent.
+    """
     if alone:
         sys.modules["hf_video"] = None  # type: ignore[assignment]
     else:

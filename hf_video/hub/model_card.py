@@ -1,4 +1,4 @@
-"""The model card of a fine-tune, written from what training recorded and from the files themselves."""
+"""Writes the model card of a trained model from the facts of its training and from its files."""
 
 import hashlib
 import html
@@ -11,12 +11,11 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
-from hf_video.training.record import FACTS_FILE
+from hf_video.metrics import Metric, measured_in
 
-from .checks import CARD, PROCESSOR_FILES
+from .folder_checks import CARD, PROCESSOR_FILES
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
-REPORT = "report/metrics.json"
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
@@ -25,50 +24,27 @@ PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoBackbone": "feature-extraction",
 }
-# Titles, and names on the Hub, whose `accuracy` is a share from 0 to 1.
-METRICS = {
-    "top1_accuracy": ("top-1 accuracy", "accuracy"),
-    "top5_accuracy": ("top-5 accuracy", "accuracy"),
-    "mse": ("mean squared error", "mse"),
-    "mae": ("mean absolute error", "mae"),
-    "r2": ("coefficient of determination", "r_squared"),
-}
 
 
 class Result(NamedTuple):
-    """One figure with what it was measured on and how; `metric` is its title, `metric_type` its name on the Hub."""
+    """The value of a metric, with the data, the split and the views that it was measured on."""
 
     data: str
     split: str
     num_videos: int
     views: str
-    metric: str
-    metric_type: str
+    metric: Metric
     value: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.value:.2%}" if self.metric_type == "accuracy" else f"{self.value:.4g}"
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What training recorded in a model folder, with the report of its last evaluation; empty without a record."""
-    facts: dict[str, Any] = {}
-    for name, key in ((FACTS_FILE, None), (REPORT, "report")):
-        if (path := folder / name).is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            facts |= content if key is None else {key: content}
-    return facts
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
     """Write the card of the model in a folder.
 
     Args:
-        folder: the complete repository, whose configuration and weights the card describes.
-        repo_id: `user/name`, which the example loads.
-        facts: from [`read_facts`]; what is not in it is left out of the card.
-        needs_hf_video: whether the model only loads where hf_video is installed.
+        folder: the complete repository; the card describes its configuration and weights.
+        repo_id: `user/name`, the repository that the example loads.
+        facts: facts from `read_facts`. The card leaves out what they do not have.
+        needs_hf_video: whether the model only loads if hf_video is installed.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
@@ -88,9 +64,9 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 
 
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the top-1 accuracy in the Hub's `.eval_results` format, where the data set is one of the Hub."""
+    """Write the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
     data = facts.get("data", {}).get("validation", {})
-    found = [result for result in results(facts) if result.metric == METRICS["top1_accuracy"][0]]
+    found = [result for result in results(facts) if result.metric.name == "top1_accuracy"]
     if "hub_id" not in data or not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
@@ -101,7 +77,7 @@ def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def auto_class_of(architecture: str) -> str:
-    """The Auto class that loads a class, ours or of Transformers."""
+    """The Auto class that loads a model class of this package or of Transformers."""
     ours = {row.class_name: row.auto_class for row in CLASSES}
     heads = (f"AutoModelFor{match[1]}" for match in [re.search(r"For(\w+)$", architecture)] if match)
     return ours.get(architecture) or next(heads, "AutoModel")
@@ -116,7 +92,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
         datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in found)) or None,
+        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in found)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -125,8 +101,8 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 dataset_type=slug(result.data),
                 dataset_name=result.data,
                 dataset_split=result.split,
-                metric_type=result.metric_type,
-                metric_name=f"{result.metric} ({result.views})",
+                metric_type=result.metric.hub_type or result.metric.name,
+                metric_name=f"{result.metric.title} ({result.views})",
                 metric_value=round(result.value, 4),
             )
             for result in found
@@ -136,23 +112,21 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
 
 
 def results(facts: dict[str, Any]) -> list[Result]:
-    """The figures in the record of a training: of the report's split, and of the validation split."""
+    """The metrics that the facts of a training state: on the report's split, and on the validation split."""
     data = facts.get("data", {})
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
     report, validation = facts.get("report", {}), facts.get("validation", {})
     found = [
-        Result(name, report["split"], report["num_videos"], protocol, *metric, report[key])
-        for key, metric in METRICS.items()
-        if key in report
+        Result(name, report["split"], report["num_videos"], protocol, metric, value)
+        for metric, value in measured_in(report)
     ]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
         found += [
-            Result(name, "validation", num_videos, protocol, *metric, validation[f"eval_{key}"])
-            for key, metric in METRICS.items()
-            if f"eval_{key}" in validation
+            Result(name, "validation", num_videos, protocol, metric, value)
+            for metric, value in measured_in(validation, "eval_")
         ]
     return found
 
@@ -163,8 +137,8 @@ def usage(repo_id: str, auto_class: str, needs_hf_video: bool = False, num_frame
     Args:
         repo_id: `user/name`.
         auto_class: name of the Auto class that loads the model.
-        needs_hf_video: whether hf_video has to be imported, in place of trusting the code of the repository.
-        num_frames: frames of a clip, for a classifier whose configuration does not tell the pipeline.
+        needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
+        num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
     """
     requirement = "import hf_video  # pip install hf-video-models\n" if needs_hf_video else ""
     trust = "" if needs_hf_video else ", trust_remote_code=True"
@@ -187,7 +161,7 @@ model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="What happens?", return_tensors="pt")
 print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
     else:
-        # Of a pre-trained model it is the encoder that others use.
+        # Others use the encoder of a pre-trained model.
         auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class
         code = f"""\
 {requirement}from transformers import {auto_class}, AutoVideoProcessor
@@ -244,7 +218,7 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
 
 
 def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Titles and rows of the tables that a record fills."""
+    """Titles and rows of the tables that the facts fill."""
     data = {
         f"{split}: {key.replace('_', ' ')}": f"`{value}`" if key in ("sha256", "revision") else _cell(value)
         for split, description in facts.get("data", {}).items()
@@ -282,12 +256,12 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
 
 
 def _is_regression(config: dict[str, Any]) -> bool:
-    """Without a `problem_type` a single value is one of a regression, as `Trainer` takes it."""
+    """Whether the model estimates values: by its `problem_type`, or if that is missing by its single output."""
     problem_type = config.get("problem_type")
     return problem_type == "regression" or (problem_type is None and len(config.get("id2label", ())) == 1)
 
 
 def _cell(value: Any) -> str:
-    """A value in a table or a sentence; names that users chose must not become markup."""
+    """A value as text for a table or a sentence. Names that users chose must not become markup."""
     text = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
     return html.escape(text, quote=False).replace("|", "\\|")

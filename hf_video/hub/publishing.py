@@ -1,4 +1,4 @@
-"""From a model folder to a repository on the Hub that anyone can load: stage, check, push, verify."""
+"""Publishes a model folder as a repository on the Hub that anyone can load: stage, check, push, verify."""
 
 import hashlib
 import json
@@ -18,25 +18,26 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.auto import PUBLIC_NAMES
 
-from .checks import (
+from .connection import PublishError, explained, time_limit
+from .custom_code import classes_of, collect, needs_hf_video
+from .folder_checks import (
     CARD,
     PROCESSOR_FILES,
     TRAINER_STATE_NAME,
-    PublishError,
     find_odd_files,
     find_problems,
     read_config,
     select_files,
 )
-from .connection import explained, time_limit
-from .custom_code import classes_of, collect, needs_hf_video
-from .model_card import REPORT, is_repository, read_facts, write_card, write_evaluation_results
-from .scanning import TEXT
-from .verification import verify
+from .loading_check import verify
+from .model_card import is_repository, write_card, write_evaluation_results
+from .secret_scanning import TEXT
+from .training_facts import REPORT, read_facts
 
 logger = logging.getLogger(__name__)
 
-# In bytes: what is copied cannot change between the checks and the upload; copies of weights would fill a disk.
+# Bytes. Smaller files are copied, so that they cannot change between the checks and the upload. Copies of weights
+# would fill a disk.
 LINKED_FROM = 10 * 2**20
 PROCESSOR_AUTO_CLASSES = dict(
     zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
@@ -45,14 +46,14 @@ PROCESSOR_AUTO_CLASSES = dict(
 
 @dataclass
 class Publication:
-    """A complete repository in a folder, checked and ready to go up.
+    """A complete repository in a folder, checked and ready for the upload.
 
     Attributes:
         folder: holds exactly the files of the repository.
-        left_out: files of the model folder that stay where they are.
-        needs_hf_video: whether the model only loads where hf_video is installed.
-        card_is_generated: whether the card was written here, and so gives way to one that is on the Hub already.
-        hashes: SHA-256 of the files that are links to those of the model folder, by name.
+        left_out: files of the model folder that are not published.
+        needs_hf_video: whether the model only loads if hf_video is installed.
+        card_is_generated: whether the card was written here. Such a card does not replace one on the Hub.
+        hashes: SHA-256 by file name, for files that are links into the model folder.
     """
 
     folder: Path
@@ -81,11 +82,11 @@ def publish(
     """Publish a model folder as one commit that loads with `trust_remote_code=True` and nothing of ours installed.
 
     Args:
-        folder: what `save_pretrained` of model and processor, or `hf-video train`, wrote; it stays as it is.
+        folder: a folder that `save_pretrained` of model and processor, or `hf-video train`, wrote. It is not changed.
         repo_id: `user/name`; made if it does not exist.
         labels: names of the classes in the order of their ids, in place of those in the folder.
-        with_training_state: also publish the optimizer's state and what else resumes training.
-        facts: what the card states, in place of what training recorded in the folder.
+        with_training_state: whether to publish the state of the optimizer and of all else that resumes training.
+        facts: facts for the card, in place of those that training recorded in the folder.
         api: the Hub and the token to use; those of huggingface_hub by default.
         options: passed to [`push`].
 
@@ -111,19 +112,19 @@ def stage(
 ) -> Publication:
     """Build the repository in an empty folder and check it: text, weights, labels, card, and that it loads.
 
-    The code of the family is put beside the weights, every class goes into `auto_map`, and a model card is written
-    from the facts that training recorded, unless the folder has a card. Large files are linked, not copied, with a
-    hash of what was checked.
+    The code of the family is put beside the weights, and every class goes into `auto_map`. If the folder has no model
+    card, one is written from the facts that training recorded. Large files are linked, not copied, and the hash of
+    what was checked is kept.
 
     Args:
-        folder: the model folder; it stays as it is.
+        folder: the model folder; it is not changed.
         staging: an empty folder, to be kept until the push.
-        repo_id: the name that the card's example loads; without a user, it is that of the token's owner.
+        repo_id: the name that the card's example loads. If it has no user, the owner of the token is put before it.
         labels, with_training_state, facts: see [`publish`].
-        api: where the owner, and the licence of a model that the folder was fine-tuned from, are looked up.
+        api: the Hub on which the owner is looked up, and the licence of the model that was fine-tuned.
 
     Raises:
-        PublishError: there is no such folder, or something speaks against publishing it. Nothing was sent anywhere.
+        PublishError: there is no such folder, or it has problems, which are all listed. Nothing was sent anywhere.
     """
     folder, staging = Path(folder), Path(staging)
     if not folder.is_dir():
@@ -146,7 +147,7 @@ def stage(
             hashes[name] = _hash(staging / name)
     if (state := staging / TRAINER_STATE_NAME).is_file():
         content = json.loads(state.read_text(encoding="utf-8"))
-        # A path on this machine, which a resumed run elsewhere could not use.
+        # The path is one of this machine, which a resumed run elsewhere could not use.
         _write_json(state, content | {"best_model_checkpoint": None})
     config, problems = read_config(staging)
     if problems:
@@ -179,18 +180,18 @@ def push(
 ) -> CommitInfo:
     """Upload a publication as one commit, load it back in a fresh process, then tag it.
 
-    A card on the Hub is kept where the publication's was generated. Weight files of an earlier upload that are not in
-    this one are deleted, since Transformers might prefer them; the history keeps them. What an interrupted upload has
-    already sent is not sent again.
+    A generated card does not replace one on the Hub. Weight files of an earlier upload that are not in this one are
+    deleted, because Transformers might prefer them; the history keeps them. What an interrupted upload has already
+    sent is not sent again.
 
     Args:
         publication: from [`stage`].
         repo_id: `user/name`; made if it does not exist.
-        private: whether a repository that is made is private; True also refuses one that exists and is public.
+        private: whether a new repository is private. True also refuses a repository that exists and is public.
         revision: the branch to commit to, made if it does not exist; `main` by default.
-        tag: set on the commit once it has been loaded.
+        tag: a tag for the commit, set after the model was loaded from it.
         commit_message: first line of the commit.
-        check_download: load the result from the Hub in a process without hf_video and with an empty cache.
+        check_download: whether to load the result from the Hub, in a process without hf_video and with an empty cache.
         api: the Hub and the token to use; those of huggingface_hub by default.
 
     Raises:
@@ -204,7 +205,7 @@ def push(
         head = _prepare_branch(api, repo_id, private, revision, tag)
         operations = _operations(publication, {file.rfilename for file in head.siblings or []})
         for operation in operations:
-            # Several at once would be sent by threads, which Ctrl-C waits for.
+            # One file at a time: several would be sent by threads, for which Ctrl-C waits.
             if isinstance(operation, CommitOperationAdd) and not operation.path_in_repo.endswith((*TEXT, ".py")):
                 api.preupload_lfs_files(repo_id, additions=[operation], revision=revision, free_memory=False)
     with explained(repo_id, partial(_describe_outcome, api, repo_id, revision, head.sha)):
@@ -241,7 +242,7 @@ def push(
 def _prepare_branch(
     api: HfApi, repo_id: str, private: bool | None, revision: str | None, tag: str | None
 ) -> ModelInfo:
-    """The state of the branch to commit to."""
+    """The state of the branch to commit to, which is made if it does not exist."""
     info = api.model_info(repo_id)
     if private and not info.private:
         raise PublishError(f"{repo_id} exists and is public. Make it private in its settings, or choose another name.")
@@ -257,7 +258,7 @@ def _prepare_branch(
 
 
 def _describe_outcome(api: HfApi, repo_id: str, revision: str | None, before: str | None) -> str:
-    """After a commit that was not answered, whether it was made."""
+    """Says whether a commit was made to which no answer came."""
     try:
         now = api.model_info(repo_id, revision=revision, timeout=time_limit() / 4).sha
     except (OSError, httpx.HTTPError):
@@ -282,7 +283,7 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
 
 
 def _add_code(staging: Path, config: dict[str, Any]) -> None:
-    """Puts code beside the model and names it in `auto_map`, for what Transformers does not have itself."""
+    """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`."""
     classes = classes_of(config["model_type"])
     processors = {name: path for name in PROCESSOR_AUTO_CLASSES if (path := staging / name).is_file()}
     contents = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in processors.items()}
@@ -302,7 +303,7 @@ def _add_code(staging: Path, config: dict[str, Any]) -> None:
         if auto_class in code.auto_map:
             auto_classes = [auto_class]
             if isinstance(part := content.get("video_processor"), dict) and "AutoVideoProcessor" in code.auto_map:
-                # A processor's file holds that of its video processor, too.
+                # The file of a processor also describes its video processor.
                 part["auto_map"] = {"AutoVideoProcessor": code.auto_map["AutoVideoProcessor"]}
                 auto_classes.append("AutoVideoProcessor")
             _write_json(staging / name, content | {"auto_map": {each: code.auto_map[each] for each in auto_classes}})
@@ -341,7 +342,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """False on a file system, or for a Windows account, without symbolic links."""
+    """Makes a symbolic link. False if the file system, or the Windows account, has none."""
     try:
         target.symlink_to(source.resolve())
     except OSError:

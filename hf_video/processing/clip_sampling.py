@@ -1,9 +1,9 @@
 """Choosing which frames of a video make up its clips.
 
-A strategy answers for a whole video: the indices of `num_clips` clips of `num_frames` frames each. Without a generator
-the answer is the one used for evaluation; with a `numpy.random.Generator` every clip is an independent random draw, as
-in training. The names follow the literature: "dense" clips keep the rhythm of the video, the others spread every clip
-over its whole length.
+A strategy returns the indices of `num_clips` clips of `num_frames` frames each. Without a generator, these are the
+clips of evaluation. With a `numpy.random.Generator`, every clip is an independent random draw, for training. The names
+are those of the literature: the frames of "dense" and "strided" clips have a fixed distance, those of the others are
+spread over the whole video.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def strided_indices(
     num_clips: int,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
-    """Dense clips cut from the list of every `frame_sampling_rate`-th frame of the video, so that all share one grid.
+    """Dense clips out of every `frame_sampling_rate`-th frame of the video, so that all clips share one grid.
 
     Starts differ from `dense_indices` by less than one step. Source: `VideoClsDataset` of VideoMAE (`kinetics.py`),
     test mode; training draws the start.
@@ -50,7 +50,7 @@ def uniform_indices(
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
     """One frame from each of `num_frames` equal segments (TSN): the middle for a single clip, else the position
-    `clip / num_clips` inside the segment; training draws it.
+    `clip / num_clips` inside the segment. Training draws the position.
 
     Source: `SSVideoClsDataset` of VideoMAE and VideoMamba (`ssv2.py`), and VideoMAE V2 for more than two clips.
     """
@@ -68,8 +68,8 @@ def sparse_indices(
     num_clips: int,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
-    """One frame from each of `num_frames` segments of [0, total_num_frames - 1] whose borders are rounded half to
-    even; clip `c` lies `(c + 1) / (num_clips + 1)` into the segment, training draws anywhere from border to border.
+    """One frame from each of `num_frames` segments of [0, total_num_frames - 1], whose borders are rounded half to
+    even. Clip `c` has the position `(c + 1) / (num_clips + 1)` of the segment. Training draws from border to border.
 
     Source: `VideoClsDataset_sparse` of VideoMamba (`datasets/kinetics_sparse.py`).
     """
@@ -106,7 +106,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "sparse": sparse_indices,
     "linspace": linspace_indices,
 }
-# The strategies that `frame_sampling_rate` means something to.
+# The strategies that read `frame_sampling_rate`.
 STRIDED_STRATEGIES = ("dense", "strided")
 
 
@@ -131,20 +131,20 @@ def sample_clip_indices(
         num_frames (`int`):
             Number of frames of a clip.
         frame_sampling_rate (`float`, defaults to 1):
-            Distance between the frames of a clip, in frames of the video; need not be whole. Only "dense" and
-            "strided" clips have it, the others take the whole video.
+            Distance between the frames of a clip, in frames of the video; need not be a whole number. Only "dense" and
+            "strided" read it; the others spread a clip over the whole video.
         num_clips (`int`, defaults to 1):
             Number of clips.
         repeat_last_frame (`bool`, defaults to `True`):
             Whether a video that is shorter than a clip may repeat frames (the last one if dense).
         generator (`np.random.Generator`, *optional*):
-            Draws the clips at random, for training. Without it the clips are those of evaluation.
+            Draws the clips at random, for training. By default the clips are those of evaluation.
 
     Returns:
-        `np.ndarray`: (num_clips, num_frames) int64, rising along the frames, each in [0, total_num_frames).
+        `np.ndarray`: (num_clips, num_frames) int64, each in [0, total_num_frames), never falling within a clip.
 
     Raises:
-        `ValueError`: for an unknown strategy, a number that is not positive, or a video shorter than a clip when
+        `ValueError`: for an unknown strategy, a number that is not positive, or a video that is shorter than a clip if
             `repeat_last_frame` is off.
     """
     if sampling_strategy not in SAMPLING_STRATEGIES:
@@ -183,14 +183,14 @@ def _clip_starts(room: float, num_clips: int, generator: np.random.Generator | N
 
 
 def _strided(starts: np.ndarray, total_num_frames: int, num_frames: int, frame_sampling_rate: float) -> np.ndarray:
-    # A clip that runs over the end repeats its own last frame, which need not be the last frame of the video.
+    # A clip that is longer than the rest of the video repeats its own last frame, not always that of the video.
     last_step = (total_num_frames - 1 - starts) // frame_sampling_rate
     steps = np.minimum(np.arange(num_frames), last_step[:, None])
     return np.floor(starts[:, None] + steps * frame_sampling_rate)
 
 
 def _random_in_segments(borders: np.ndarray, num_clips: int, generator: np.random.Generator) -> np.ndarray:
-    """A random frame in [border, next border) for each segment, the border itself where that is empty."""
+    """A random frame in [border, next border) for each segment, the border itself if there is none."""
     low = np.floor(borders[:-1]).astype(np.int64)
     high = np.maximum(np.floor(borders[1:]).astype(np.int64), low + 1)
     return generator.integers(low, high, size=(num_clips, len(low)))

@@ -7,17 +7,18 @@ import numpy as np
 
 def to_rgb(frame: Any) -> np.ndarray:
     """(height, width, 3) uint8, turned upright."""
-    # On small frames, starting the threads that are the default takes longer than the work.
+    # One thread: for small frames, starting the default number of threads takes longer than the work.
     return turn_upright(frame.reformat(format="rgb24", threads=1).to_ndarray(), find_orientation(frame))
 
 
 def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
-    """How the display matrix of a frame turns it: whether rows and columns change places, and whether the result is
-    then mirrored left to right and top to bottom (ISO/IEC 14496-12, 6.2.2; the nearest of the eight)."""
+    """How the display matrix of a frame turns it (ISO/IEC 14496-12, 6.2.2): whether rows and columns change places,
+    whether the result is then mirrored left to right, and whether it is mirrored top to bottom. Of these eight ways
+    the nearest to the matrix is taken."""
     try:
         matrix = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:
-        # PyAV knows not all kinds of side data; it reads the rotation past them.
+        # The frame has side data that PyAV does not know. The rotation can still be read.
         turns = round(frame.rotation / 90) % 4
         return turns % 2 == 1, turns in (2, 3), turns in (1, 2)
     if matrix is None:

@@ -1,4 +1,4 @@
-"""Frames of a video file in their order, one at a time: what a model reads that must not hold the whole video."""
+"""Frames of a video file in their order, one at a time, so that memory does not hold the whole video."""
 
 import os
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ class StreamedFrame(NamedTuple):
     A frame of a video.
 
     Attributes:
-        number: of the frame in the file, from 0, as [`read_video`] counts them.
-        seconds: when it is shown, after the first frame.
+        number: number of the frame in the file, from 0, as [`read_video`] counts.
+        seconds: time of the frame in seconds after the first one.
         image: (height, width, 3) uint8 RGB, upright.
     """
 
@@ -32,13 +32,15 @@ def stream_frames(path: str | os.PathLike, fps: float | None = None) -> Iterator
 
     Args:
         path (`str` or `os.PathLike`):
-            Of the file.
+            The path of the file.
         fps (`float`, *optional*):
-            Frames a second to take: the first one from each multiple of 1 / `fps` seconds on. All frames by default.
+            Frames to take per second: the first frame at or after each multiple of 1 / `fps` seconds. By default all
+            frames.
 
     Raises:
-        `ValueError`: when `fps` is not positive.
-        `VideoReadError`: when there is no such file, it is no video, or it is damaged: then at the damage.
+        `ValueError`: if `fps` is not positive.
+        `VideoReadError`: if there is no such file, or it is no video; for a damaged file as soon as the damage is
+            reached.
     """
     if fps is not None and not fps > 0:
         raise ValueError(f"fps={fps} must be positive.")

@@ -1,28 +1,28 @@
-"""What the headers of H.264 slices tell of the order of pictures, without decoding them (ITU-T H.264, 7.3 and 8.2.1).
+"""The order of pictures from the headers of H.264 slices, without decoding (ITU-T H.264, 7.3 and 8.2.1).
 
-Frames that no other frame depends on may be left out only where the headers add up: a damaged header changes what the
-decoder makes of the frames after it, although nobody wants to see its own.
+Frames that no other frame depends on may be left out only if the headers are consistent: a damaged header changes how
+the frames after it are decoded, even if its own frame is not wanted.
 """
 
 from itertools import pairwise
 from typing import NamedTuple
 
-# Profiles whose parameters go on with those of colour (7.3.2.1.1).
+# Profiles whose parameter sets also have parameters of colour (7.3.2.1.1).
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 _SLICE, _IDR_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8
-# What may stand between slices and changes nothing: SEI, delimiter, filler.
+# Units between slices that change nothing: SEI, delimiter, filler.
 _WITHOUT_EFFECT = (6, 9, 12)
-# Bytes of a slice that hold everything read from it.
+# Bytes at the start of a slice that hold everything that is read from it.
 _HEADER_SIZE = 20
 
 
 class SequenceParameters(NamedTuple):
-    """What is needed of a sequence parameter set to read slices.
+    """The values of a sequence parameter set that are needed to read slices.
 
     Attributes:
-        length_size: bytes of the length before every unit of a packet; 0 where start codes separate them.
-        frame_number_bits: of `frame_num`.
-        order_bits: of `pic_order_cnt_lsb`; 0 where pictures are shown in the order of decoding.
+        length_size: bytes of the length before every unit of a packet; 0 if start codes separate the units.
+        frame_number_bits: number of bits of `frame_num`.
+        order_bits: number of bits of `pic_order_cnt_lsb`; 0 if pictures are shown in the order of decoding.
         data: the parameter set itself.
     """
 
@@ -36,10 +36,10 @@ class SliceHeader(NamedTuple):
     """The header of the first slice of a picture.
 
     Attributes:
-        is_idr: decoding starts over with the picture.
-        is_reference: other pictures may depend on it.
-        frame_number: `frame_num`, counts reference frames.
-        order: `pic_order_cnt_lsb`, where the picture is shown.
+        is_idr: whether decoding can start with the picture, and no later picture depends on earlier ones.
+        is_reference: whether other pictures may depend on the picture.
+        frame_number: `frame_num`, a count of reference frames.
+        order: `pic_order_cnt_lsb`, the place of the picture in the order of presentation.
     """
 
     is_idr: bool
@@ -66,8 +66,8 @@ class _Bits:
 
 
 def read_sequence_parameters(extradata: bytes | None) -> SequenceParameters | None:
-    """Of a stream's `extradata`; `None` for what this file does not read: fields, colour planes that are coded apart,
-    scaling lists, and the second type of picture order."""
+    """The parameters in a stream's `extradata`. `None` for streams that this file does not read: those with fields,
+    separately coded colour planes, scaling lists, or the second type of picture order."""
     if not extradata or len(extradata) < 8:
         return None
     if extradata[0] == 1:
@@ -107,7 +107,7 @@ def read_sequence_parameters(extradata: bytes | None) -> SequenceParameters | No
 
 
 def read_slice_header(packet: bytes | memoryview, sequence: SequenceParameters) -> SliceHeader | None:
-    """Of the one picture in a packet; `None` where the packet holds anything else or its slices disagree."""
+    """The header of the picture in a packet; `None` if there is not exactly one picture, or its slices disagree."""
     header = None
     for unit in _split(packet, sequence.length_size):
         first = unit[0] if unit else 255
@@ -118,7 +118,7 @@ def read_slice_header(packet: bytes | memoryview, sequence: SequenceParameters) 
                 return None
             header = found
         elif kind not in _WITHOUT_EFFECT:
-            # Parameters come before a picture. Those of the sequence must be the ones that slices are read with.
+            # Parameter sets come before a picture. That of the sequence must be the one that slices are read with.
             if header is not None or kind not in (_SEQUENCE, _PICTURE):
                 return None
             if kind == _SEQUENCE and bytes(unit).rstrip(b"\0") != sequence.data:
@@ -129,7 +129,7 @@ def read_slice_header(packet: bytes | memoryview, sequence: SequenceParameters) 
 def _read_slice(
     unit: bytes | memoryview, first: int, sequence: SequenceParameters, is_first: bool
 ) -> SliceHeader | None:
-    # Without `_Bits`: this is done for every frame that is decoded, and half as fast with it.
+    # Without `_Bits`, which takes twice as long: this runs for every frame that is decoded.
     bits = _to_text(bytes(unit[1:_HEADER_SIZE]))
     is_idr = first & 31 == _IDR_SLICE
     try:
@@ -151,14 +151,14 @@ def _read_slice(
 
 
 def _to_text(data: bytes) -> str:
-    """Its bits as zeros and ones."""
+    """The bits of data as a text of zeros and ones."""
     # Three after two zeros keeps start codes out of the data (7.4.1).
     return bin(int.from_bytes(b"\1" + data.replace(b"\0\0\3", b"\0\0")))[3:]
 
 
 def find_gaps(headers: list[SliceHeader | None], starts: list[bool], sequence: SequenceParameters) -> list[int]:
-    """Which of the pictures that follow each other in a file come after a lost reference frame (8.2.5.2). The count
-    may begin anew where decoding `starts`, and where a header is not known."""
+    """The places of pictures before which a reference frame is lost (8.2.5.2). The pictures follow each other in a
+    file. The count of reference frames may begin again where decoding `starts`, and after an unknown header."""
     gaps, expected = [], None
     for place, (header, is_start) in enumerate(zip(headers, starts, strict=True)):
         if header is None:
@@ -175,13 +175,13 @@ def find_gaps(headers: list[SliceHeader | None], starts: list[bool], sequence: S
 
 
 def are_shown_in_order(headers: list[SliceHeader], times: list[int], sequence: SequenceParameters) -> bool:
-    """Whether pictures that follow each other in a file are shown in the order of `times`, one for each."""
+    """Whether pictures that follow each other in a file are shown in the order of their `times`."""
     orders: list[tuple[int, int]] = []
     epoch = last_reference = 0
     for header in headers:
         if header.is_idr:
             epoch, last_reference = epoch + 1, 0
-        # The full count is the nearest one to that of the reference frame before (8.2.1.1).
+        # The header has the low bits. The full order is the nearest to that of the last reference frame (8.2.1.1).
         order = (
             _nearest(header.order, last_reference, 1 << sequence.order_bits) if sequence.order_bits else len(orders)
         )
@@ -197,7 +197,7 @@ def _nearest(low: int, to: int, period: int) -> int:
 
 
 def _split(packet: bytes | memoryview, length_size: int) -> list[bytes | memoryview]:
-    """The units of a packet; an empty one last where its lengths do not fit."""
+    """The units of a packet; the last one is empty if the lengths do not fit."""
     if not length_size:
         return [unit for unit in bytes(packet).split(b"\0\0\1")[1:] if unit]
     units: list[bytes | memoryview] = []

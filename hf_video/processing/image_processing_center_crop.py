@@ -1,4 +1,4 @@
-"""Image processor of image classifiers whose originals crop with torchvision."""
+"""Image processor for image classifiers whose originals crop with torchvision."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from .image_statistics import check_statistics
 
 class CenterCropImageProcessor(CLIPImageProcessor):
     """
-    Constructs an image processor with the options and defaults of `CLIPImageProcessor`, whose centre crop is that of
-    torchvision: half a pixel rounds to the even one, where that of Transformers rounds down.
+    Constructs an image processor with the options and defaults of `CLIPImageProcessor` and the centre crop of
+    torchvision, which rounds half a pixel to the even one; that of Transformers rounds it down.
 
     Raises:
-        `ValueError`: for a mean or a standard deviation that frames cannot be normalised by.
+        `ValueError`: for a mean or a standard deviation that cannot normalise images.
     """
 
     def __init__(self, **kwargs: Any):
@@ -25,7 +25,7 @@ class CenterCropImageProcessor(CLIPImageProcessor):
             check_statistics(self.image_mean, self.image_std)
 
     def preprocess(self, images: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in the base class. An option that is `None` leaves that of the processor."""
+        """As in the base class. For an option that is `None`, that of the processor counts."""
         options = self.valid_kwargs.__annotations__
         given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
         if given.get("do_normalize", self.do_normalize):
@@ -34,8 +34,8 @@ class CenterCropImageProcessor(CLIPImageProcessor):
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """
-        The centre of images (..., height, width); what a small one lacks is padded with zeros. Raises `ValueError` for
-        a size without height and width.
+        The centre of images (..., height, width). Small images are padded with zeros. Raises `ValueError` for a size
+        without height and width.
         """
         if size.height is None or size.width is None:
             raise ValueError(f"crop_size={dict(size)} must have height and width.")

@@ -12,10 +12,11 @@ def check_statistics(image_mean: Any, image_std: Any, num_channels: int | None =
     Args:
         image_mean: one number, or one for each channel.
         image_std: the same, each above 0.
-        num_channels: of the frames, where they are known.
+        num_channels: number of channels of the frames, if it is known.
 
     Raises:
-        `ValueError`: for values that are missing, no finite numbers, or not above 0, and for lengths that do not fit.
+        `ValueError`: for values that are missing or not finite, a deviation that is not above 0, and lengths that do
+            not fit each other or the frames.
     """
     values = {"image_mean": image_mean, "image_std": image_std}
     lengths = {num_channels} - {None}

@@ -9,8 +9,8 @@ _WEIGHT_SCALE = 1 << 11
 
 def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """
-    Resize in the fixed-point arithmetic of `cv2.resize(..., interpolation=cv2.INTER_LINEAR)`, without smoothing, to
-    the very bytes of OpenCV.
+    Resize in the fixed-point arithmetic of `cv2.resize(..., interpolation=cv2.INTER_LINEAR)`, without smoothing. Every
+    byte is that of OpenCV.
 
     Args:
         video (`torch.Tensor`):
@@ -24,7 +24,8 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
         `torch.Tensor`: (..., height, width) uint8, on the device of `video`.
     """
     low, fraction = _positions(video.shape[-1], width)
-    # OpenCV takes the outermost column whole beyond it, the outermost row in two shares, each rounded on its own.
+    # Beyond the outermost column, OpenCV gives it the full weight. Beyond the outermost row, it splits the weight into
+    # two parts, and rounds each.
     fraction = torch.where((low < 0) | (low >= video.shape[-1] - 1), 0.0, fraction)
     left, right, left_weight, right_weight = _neighbours(low, fraction, video.shape[-1], video.device)
     shape = (*video.shape[:-1], width)
@@ -41,8 +42,8 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
 
 def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """
-    Resize by PyTorch's bicubic interpolation and cut fractions off, as the video processor of LAVIS and MA-LMM does.
-    Values beyond black and white are limited, where the original lets them wrap around.
+    Resize by PyTorch's bicubic interpolation and drop the fractions, as the video processor of LAVIS and MA-LMM does.
+    Values beyond black and white are clamped; in the original they wrap around.
 
     Args:
         video (`torch.Tensor`):
@@ -60,7 +61,8 @@ def resize_bicubic(video: torch.Tensor, height: int, width: int) -> torch.Tensor
 
 
 def _positions(size: int, new_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where new values lie among the old: the index before, and the fraction beyond, float32, each (new_size,)."""
+    """The positions of new values among the old ones: index of the value before, and fraction after it; each float32
+    (new_size,)."""
     position = (torch.arange(new_size, dtype=torch.float64) + 0.5) * (size / new_size) - 0.5
     position = position.float()
     low = position.floor()
@@ -70,7 +72,7 @@ def _positions(size: int, new_size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _neighbours(
     low: torch.Tensor, fraction: torch.Tensor, size: int, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Indices int64 and weights int32, each (new_size,), of the two values between which every new one lies."""
+    """Indices, int64, and weights, int32, of the old values before and after each new one; each (new_size,)."""
     low_index = low.long().clamp(0, size - 1)
     high_index = (low.long() + 1).clamp(0, size - 1)
     low_weight = ((1 - fraction) * _WEIGHT_SCALE).round().int()

@@ -1,18 +1,18 @@
 """Finding and decoding single frames of a video file with PyAV, without decoding the whole file.
 
-A pass over the packets, which decodes nothing but the first frame, tells the presentation time of every frame and
+A pass over the packets, which decodes only the first frame, gives the presentation time of every frame and the places
 where decoding can start. Each wanted frame is then decoded from the key frame before it. Frames are found by their
-presentation time, never by counting what the decoder puts out after a seek, so a seek that misses is noticed, and
-answered by decoding from the start.
+presentation time, never by counting the output of the decoder after a seek. So a seek that misses is noticed; then
+decoding begins at the start.
 
 The frames of a file are those that decoding it from start to end gives, in that order. Packet times can be wrong, as
-in an AVI that became an MP4: so what the decoder puts out must be the frames of all packets that it was given, rising
-in time. Where it is not, times are left aside and frames are counted from the start.
+in an AVI that became an MP4. So the output of the decoder must be the frames of all packets that it was given, rising
+in time. If it is not, times are ignored and frames are counted from the start.
 
-What happens to broken files: one that breaks off raises `VideoReadError`, as far as its container lets that be seen
-(a Matroska or MPEG-TS file may end anywhere); a frame that depends on data that the decoder finds damaged raises it,
-too, and the others stay readable. Files whose packets do not tell the frames are refused for any damage. No frame is
-ever replaced by another one.
+Broken files: a file that breaks off raises `VideoReadError`, if its container shows where it should end (a Matroska or
+MPEG-TS file may end anywhere). A frame that depends on data that the decoder finds damaged raises it too; the other
+frames stay readable. If the times of frames cannot be read from the packets, any damage makes the file unreadable. No
+frame is ever replaced by another one.
 """
 
 from collections.abc import Iterator
@@ -33,33 +33,33 @@ except ImportError:
     av = None  # type: ignore[assignment]
 
 
-# Containers that store presentation times, and codecs whose packets hold exactly one shown frame each. Only for these
-# the packets tell the frames: AVI guesses times, MPEG-4 and VP8 have packets that show nothing.
+# Containers that store presentation times, and codecs whose packets hold exactly one shown frame each. Only then the
+# packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
 _TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
-# What FFmpeg takes any text for, and lists of other files.
+# The formats that FFmpeg takes any text for, and those of lists of other files.
 _TEXT_FORMATS = ("tty", "hls", "concat")
-# Decoding on over this many frames costs less than seeking past them.
+# To decode this many frames costs less than to seek past them.
 _FRAMES_WORTH_A_SEEK = 8
-# From this many frames per seek on, decoder threads gain more than they cost.
+# With more frames than this per seek, threads of the decoder gain more than they cost.
 _FRAMES_WORTH_THREADS = 100
-# Frames that a decoder may hold back before it puts one out: H.264 and HEVC allow 16, each thread holds one more.
+# Frames that a decoder may hold back before its first output: H.264 and HEVC allow 16, each thread holds one more.
 _MOST_HELD_BACK = 64
-# Times that are so many frames apart may have been set wrong.
+# A gap between times of more than this many frames may come from wrong times.
 _JUMP = 10
-# Frames per second where a file states none, as in FFmpeg.
+# Frames per second of a file that states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
 
 
 class VideoReadError(OSError):
     """A video that cannot be read: missing, empty, damaged, or not a video. The message names the file and the cause.
 
-    An `OSError`, like the errors of opening any other file, because the cause lies with the file and not the call.
+    An `OSError`, like other errors of opening a file, because the file is the cause and not the call.
     """
 
 
 class _Packet(NamedTuple):
-    """What is kept of a packet; its data would fill the memory."""
+    """The values of a packet that are kept; its data would fill the memory."""
 
     time: int
     duration: int
@@ -77,15 +77,15 @@ class VideoFileReader:
         source (`str` or binary file object):
             Path of the file, or the open file.
         name (`str`):
-            What to call the file in messages.
+            Name of the file in messages.
 
     Attributes:
-        height (`int`): of the upright frames, in pixels.
-        width (`int`): of the upright frames, in pixels.
-        is_mirrored (`bool`): whether turning alone does not make the frames upright.
+        height (`int`): height of the upright frames in pixels.
+        width (`int`): width of the upright frames in pixels.
+        is_mirrored (`bool`): whether the stored frames are mirrored, so that turning does not make them upright.
 
     Raises:
-        `VideoReadError`: when the file is no video or holds no frame that can be decoded.
+        `VideoReadError`: if the file is no video or holds no frame that can be decoded.
     """
 
     backend = "pyav"
@@ -103,7 +103,7 @@ class VideoFileReader:
             self._time_base = stream.time_base
             self._rate = stream.average_rate or _DEFAULT_RATE
             self._reorder_depth = stream.codec_context.reorder_depth
-            # H.264 marks the frames that no other frame depends on; they are decoded only where they are needed.
+            # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted.
             skips = stream.codec_context.codec.canonical_name == "h264"
             self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
             seekable = _packets_tell_frames(container, stream, packets)
@@ -117,11 +117,11 @@ class VideoFileReader:
 
     @property
     def may_be_misordered(self) -> bool:
-        """Whether the times of packets could give another order than decoding does."""
+        """Whether the times of packets may have another order than the decoded frames."""
         return bool(self._decode_order) and bool(self._in_doubt.any())
 
     def seconds(self, frame: int) -> float:
-        """When the frame is shown, in seconds after the first one; for `len(self)`, when the last one ends."""
+        """The time of a frame in seconds after the first one; for `len(self)`, the time when the last frame ends."""
         time = self._end_time if frame == len(self) else self._times[frame]
         return float((int(time) - int(self._times[0])) * self._time_base)
 
@@ -131,19 +131,19 @@ class VideoFileReader:
 
         Args:
             wanted (`np.ndarray`):
-                (num_wanted,) integers, numbers of the frames, rising.
+                (num_wanted,) numbers of frames, integers, rising.
 
         Returns:
             `np.ndarray`: (num_wanted, height, width, 3) uint8 RGB, upright.
 
         Raises:
-            `VideoReadError`: when a wanted frame depends on damaged data.
+            `VideoReadError`: if a wanted frame depends on damaged data, or has another size than the first frame.
         """
         numbers = wanted.tolist()
         frames = self._decode_by_seeking(numbers) if self._decode_order else self._decode_by_counting(numbers)
         stacked = np.empty((len(numbers), self.height, self.width, 3), dtype=np.uint8)
         for row, i in enumerate(numbers):
-            # Frames are let go one by one, so that a whole video is not in memory twice.
+            # Each frame is freed once it is copied, so that a whole video is not in memory twice.
             frame = frames.pop(i, None)
             if frame is None:
                 raise VideoReadError(f"{self.name}: frame {i}, at {self.seconds(i):.3f} s, depends on damaged data.")
@@ -185,8 +185,8 @@ class VideoFileReader:
         self._key_times = np.sort(times[starts])
         self._decode_order = {time: place for place, time in enumerate(times.tolist())}
         self._discarded = set(times[is_discarded].tolist())
-        # Groups of pictures whose times may be wrong, where the decoder reorders: those that rise in the order
-        # of decoding, and those with a jump.
+        # Groups of pictures whose times may be wrong, if the decoder reorders: groups whose times rise in the order of
+        # decoding, and those with a jump.
         self._in_doubt = np.zeros(len(packets), dtype=bool)
         if self._reorder_depth:
             falls = np.diff(times, prepend=times[0]) < 0
@@ -205,24 +205,24 @@ class VideoFileReader:
         if not times:
             raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
         if None in times or any(later <= time for time, later in pairwise(times)):
-            # Without usable times, the frames are taken to be evenly spaced.
+            # Without usable times, frames count as evenly spaced.
             times, self._time_base = list(range(len(times))), 1 / self._rate
         self._times = np.array(times, dtype=np.int64)
         self._end_time = times[-1] + self._mean_duration()
         self._decode_order = {}
 
     def _mean_duration(self) -> int:
-        """Of a frame, in units of the time base; the rate that the header claims decides for a single frame."""
+        """The mean duration of a frame in units of the time base; for a single frame, that of the header's rate."""
         if len(self) > 1:
             return max(round(int(self._times[-1] - self._times[0]) / (len(self) - 1)), 1)
         return max(round(1 / (self._rate * self._time_base)), 1)
 
     def _place(self, frame: int) -> int:
-        """Where the packet of the frame stands in the file."""
+        """The place of the frame's packet in the file."""
         return self._decode_order[int(self._times[frame])]
 
     def _key_time(self, frame: int) -> int:
-        """Presentation time of the last key frame that is not shown after the frame."""
+        """The presentation time of the last key frame that is shown with the frame or before it."""
         return int(self._key_times[np.searchsorted(self._key_times, self._times[frame], side="right") - 1])
 
     def _key_place(self, frame: int) -> int:
@@ -231,7 +231,7 @@ class VideoFileReader:
     def _decode_by_counting(self, numbers: list[int]) -> dict[int, np.ndarray]:
         chosen, last = set(numbers), numbers[-1]
         if self._decode_order:
-            # Only the whole file shows whether it has as many frames as packets.
+            # To compare the number of frames with that of packets, the whole file is decoded.
             last = len(self)
         frames: dict[int, np.ndarray] = {}
         count = 0
@@ -270,7 +270,7 @@ class VideoFileReader:
                         break
         missing = [i for i in numbers if i not in frames]
         if missing:
-            # Damage, a seek that missed, or a key frame that decoding cannot start from: starting over settles it.
+            # Damage, a seek that missed, or a key frame that decoding cannot start from: decode from the start.
             with open_stream(self.source, self.name) as (container, stream):
                 found, is_damaged = self._decode_run(container, stream, None, missing, False)
             if not found and not is_damaged and self._in_doubt.any():
@@ -281,9 +281,10 @@ class VideoFileReader:
     def _decode_run(
         self, container: Any, stream: Any, key_time: int | None, run: list[int], skips: bool
     ) -> tuple[dict[int, np.ndarray], bool]:
-        """Those frames of `run` that can be decoded undamaged from the packet shown at `key_time` on, or from where
-        the container stands; and whether there is damage. With `skips`, H.264 frames that are not
-        needed are left out."""
+        """Decode the frames of `run`, from the packet that is shown at `key_time`, or without one from the position of
+        the container. With `skips`, H.264 frames that are not needed are left out.
+
+        Returns the undamaged frames by number, and whether there is damage."""
         wanted = {int(self._times[i]): i for i in run}
         first_place = 0 if key_time is None else self._decode_order[key_time]
         last_place = max(self._place(i) for i in run)
@@ -331,24 +332,24 @@ class VideoFileReader:
                 if is_given:
                     given.append(packet.pts)
                     decode(packet, place)
-            # Where times are in doubt, the wanted frames must come out by themselves, before the decoder is drained.
+            # If times are in doubt, the decoder must return the wanted frames by itself, before it is drained.
             last_try = last_place + _MOST_HELD_BACK
             if place >= last_place and (not in_doubt or len(frames) == len(run) or place >= last_try):
                 break
-        # Draining also brings out the frames that the wanted ones depend on, and with them their damage.
+        # Draining also returns the frames that the wanted ones depend on, and so shows their damage.
         decode(None, last_place)
 
         if not entered:
-            # The decoder held back the key frame itself, as in a gradual refresh: that is no place to start from.
+            # The decoder did not return the key frame, as in a gradual refresh: decoding cannot start there.
             is_key = self._key_times != key_time
             is_key[0] = True
             self._key_times = self._key_times[is_key]
             return {}, bool(damaged)
         if damaged and stream.thread_type & av.codec.context.ThreadType.FRAME:
-            # Threads report damage late, when its place is no longer known.
+            # Threads report damage late, when its place is not known any more.
             return {}, True
         if self._sequence:
-            # The decoder makes up the frames that a gap stands for, and says nothing.
+            # The decoder invents the frames of a gap without an error.
             damaged += [self._decode_order[times[i]] for i in find_gaps(headers, starts, self._sequence)]
             if skips:
                 known = [header for header in headers if header is not None]
@@ -356,7 +357,7 @@ class VideoFileReader:
                     return {}, bool(damaged)
         expected = sorted(t for t in given if t not in self._discarded and (key_time is None or t >= key_time))
         if shown != expected:
-            # Damage takes away frames from where it is on. It does not change the order of the others.
+            # Damage removes frames after its place. It does not change the order of the others.
             lost = set(expected).difference(shown)
             if not damaged or shown != [t for t in expected if t not in lost]:
                 return {}, bool(damaged)
@@ -370,7 +371,7 @@ class VideoFileReader:
 
 
 def largest_frame() -> int | None:
-    """Pixels that a frame may have: twice `PIL.Image.MAX_IMAGE_PIXELS`, where PIL refuses images; `None` for any."""
+    """Largest number of pixels of a frame: twice `PIL.Image.MAX_IMAGE_PIXELS`, as in PIL; `None` for no limit."""
     return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
@@ -392,7 +393,7 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     try:
         container = av.open(
             f"file:{source}" if isinstance(source, str) else source,
-            # A playlist that poses as a video must not make FFmpeg fetch what it lists from the network.
+            # A playlist with the name of a video must not make FFmpeg fetch files from the network.
             options={"protocol_whitelist": "file"} | codec_options,
             metadata_errors="replace",
         )
@@ -401,7 +402,7 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     with container:
         if container.format.name in _TEXT_FORMATS:
             raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
-        # Cover art of a sound file is a video stream too.
+        # The cover picture of a sound file is a video stream too.
         videos = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
         if not videos:
             kinds = sorted({str(s.type) for s in container.streams}) or ["nothing"]
@@ -432,21 +433,21 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
 
 
 def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) -> bool:
-    """Whether a full decode gives the frames of the packets, each at the presentation time of its packet."""
+    """Whether a full decode gives one frame for each packet, at the presentation time of the packet."""
     if not _has_one_frame_per_packet(container, stream):
         return False
     times = [packet.time for packet in packets]
     if None in times or len(set(times)) < len(times):
         return False
-    # Packets stand in the order of decoding; frames are shown no earlier than decoded, and no later than the decoder
-    # can hold them back.
+    # Packets are in the order of decoding. A frame is shown after it is decoded, and the decoder can hold back only a
+    # limited number of frames.
     stamped = [packet for packet in packets if packet.decode_time is not None]
     decode_times = np.array([packet.decode_time for packet in stamped])
     if (np.diff(decode_times) <= 0).any() or (decode_times > [packet.time for packet in stamped]).any():
         return False
     if (np.argsort(times) > np.arange(len(times)) + stream.codec_context.reorder_depth).any():
         return False
-    # What stands before a key frame is shown before it.
+    # Packets before a key frame are shown before it.
     starts = np.flatnonzero([packet.is_keyframe for packet in packets])[1:]
     if (np.maximum.accumulate(times)[starts - 1] > np.array(times)[starts]).any():
         return False
@@ -461,11 +462,11 @@ def _has_one_frame_per_packet(container: Any, stream: Any) -> bool:
 
 
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
-    """Every frame from the start to the end; raises `VideoReadError` at the first damage, or where the file ends too
-    early; at the end, where the decoder has dropped frames without a word."""
+    """Every frame from the start to the end. Raises `VideoReadError` at the first damage, and after the last frame if
+    the file breaks off or the decoder has dropped frames without an error."""
     breaks_off = is_interlaced = False
     first_time = None
-    # Presentation times of packets whose frames have not come out.
+    # Presentation times of packets whose frames the decoder has not returned.
     held_back: set[int] = set()
     for count, packet in enumerate(container.demux(stream)):
         breaks_off = packet.is_corrupt if packet.size else breaks_off
@@ -482,7 +483,7 @@ def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
             yield frame
     if breaks_off:
         raise VideoReadError(f"{name} is cut off; copy or download it again.")
-    # What is shown before the first frame could be left out because it depends on frames before the file.
+    # Frames that are shown before the first one may be missing: they can depend on frames before the file.
     lost = [time for time in held_back if first_time is not None and time > first_time]
     if lost and not is_interlaced and _has_one_frame_per_packet(container, stream):
         raise VideoReadError(
@@ -491,7 +492,7 @@ def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
 
 
 def _decode(stream: Any, packet: Any) -> list[Any] | None:
-    """Frames that come out of the decoder for a packet (`None` drains it), or `None` for damaged data."""
+    """The frames that the decoder returns for a packet, or `None` for damaged data. The packet `None` drains it."""
     try:
         return stream.decode(packet)
     except av.error.InvalidDataError:

@@ -1,7 +1,7 @@
 """Fetching the video of a URL into memory, within limits of time and size.
 
-`HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub, in seconds, is how long a server may let one wait: for the connection,
-for the first byte, and for each next one. `HF_VIDEO_MAX_DOWNLOAD_SIZE`, in bytes, is how large a video may be.
+`HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub is the longest time in seconds to wait for a server: for the connection,
+for the first byte, and between bytes. `HF_VIDEO_MAX_DOWNLOAD_SIZE` is the largest size of a video in bytes.
 """
 
 import io
@@ -18,31 +18,31 @@ from huggingface_hub.utils import httpx, tqdm
 from .video_decoding import VideoReadError
 
 SIZE_VARIABLE = "HF_VIDEO_MAX_DOWNLOAD_SIZE"
-# More than an hour of full HD. It is held in memory.
+# More than an hour of full HD. The video is held in memory.
 DEFAULT_MAX_SIZE = 4 * 2**30
-# As browsers and huggingface_hub.
+# As in browsers and huggingface_hub.
 _MAX_REDIRECTS = 20
-# In bytes a second: a server that sends less over the whole time limit has stalled as well.
+# In bytes per second. A server that sends less during the whole time limit has stalled.
 _SLOWEST = 1024
-# In seconds: downloads that take less show no progress.
+# In seconds. Shorter downloads show no progress.
 _MOMENT = 1.0
 
 
 def download_video(url: str) -> io.BytesIO:
     """
-    Fetch a video into memory. On a terminal, progress is shown of what takes more than a moment.
+    Fetch a video into memory. On a terminal, a download of more than a second shows its progress.
 
     Args:
         url (`str`):
-            Of `http` or `https`. At most 20 redirects are followed.
+            A URL of `http` or `https`. At most 20 redirects are followed.
 
     Returns:
         `io.BytesIO`: the file, at its start.
 
     Raises:
-        `VideoReadError`: when the URL is none, the server cannot be reached, refuses, stalls or breaks off, the video
-            is larger than allowed, or huggingface_hub is in offline mode.
-        `ValueError`: when `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
+        `VideoReadError`: if the URL is not valid, the server cannot be reached, refuses, stalls or breaks off, the
+            video is larger than allowed, or huggingface_hub is in offline mode.
+        `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
     """
     name, max_size, seconds = public_url(url), _read_max_size(), constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
@@ -73,18 +73,18 @@ def download_video(url: str) -> io.BytesIO:
 
 
 def public_url(url: str) -> str:
-    """What to call a URL in messages: without user, password and query, which may hold keys."""
+    """A URL for messages: without user, password and query, which may hold keys."""
     bare, mark, _ = re.sub(r"(?<=//)[^/?#]*(:[^?#]*)?@", "", url).partition("?")
     return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
 
 
 def _request(url: str, seconds: float) -> Any:
-    """The open response of the last redirect."""
+    """The open response after all redirects."""
     session = get_session()
     # Videos are compressed already.
     headers = {"Accept-Encoding": "identity"}
     request = session.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
-    # Not followed by the client, which reads the body of every redirect, however long.
+    # The client would read the whole body of every redirect, so redirects are followed here.
     for _ in range(_MAX_REDIRECTS + 1):
         response = session.send(request, stream=True, follow_redirects=False)
         if response.next_request is None:
@@ -101,7 +101,7 @@ def _receive(response: Any, name: str, max_size: int, seconds: float) -> io.Byte
     if size is not None and size > max_size:
         raise VideoReadError(_too_large(name, max_size))
     window_start, window_bytes = time.monotonic(), 0
-    # Not shown where there is no terminal.
+    # `disable=None`: shown only on a terminal.
     progress = tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None)
     with progress:
         for piece in response.iter_bytes():

@@ -1,4 +1,4 @@
-"""What a video processor accepts as a video, brought into one form."""
+"""The videos that a video processor accepts, brought into one form."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from transformers.video_utils import VideoMetadata
 
 
 def is_array(video: Any) -> bool:
-    """Whether the frames are there already, and need no reading."""
+    """Whether a video is an array or tensor of frames, so that nothing has to be read."""
     return isinstance(video, (np.ndarray, torch.Tensor))
 
 
@@ -25,10 +25,10 @@ def flatten_videos(videos: Any) -> list[Any]:
             A video or a (nested) list of videos, as `VideoClipProcessor` takes them.
 
     Returns:
-        `list`: arrays and tensors of four dimensions, and as they are the paths, URLs and files to read.
+        `list`: arrays and tensors of four dimensions; paths, URLs and files are left as they are.
 
     Raises:
-        `ValueError`: for an empty list, frames of several sizes or a wrong number of dimensions.
+        `ValueError`: for an empty list, frames of several sizes, or a wrong number of dimensions.
     """
     if isinstance(videos, (list, tuple)):
         if not videos:
@@ -53,7 +53,7 @@ def flatten_videos(videos: Any) -> list[Any]:
 def _stack_frames(frames: Any) -> Any:
     modes = {frame.mode for frame in frames if isinstance(frame, Image.Image)}
     if len(modes) > 1 or not modes <= {"RGB", "RGBA"}:
-        # Palettes and other modes hold no colours that arrays could carry.
+        # Arrays of palettes and of other modes would not hold colours.
         frames = [frame.convert("RGB") if isinstance(frame, Image.Image) else frame for frame in frames]
     if not all(isinstance(frame, torch.Tensor) for frame in frames):
         frames = [np.asarray(frame) for frame in frames]
@@ -73,7 +73,7 @@ def sample_array(
         video (`np.ndarray` or `torch.Tensor`):
             (total_num_frames, ...).
         metadata (`VideoMetadata`, *optional*):
-            Of the whole video; only the number of frames is known by default.
+            Metadata of the whole video. By default only the number of frames is known.
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to take. All frames by default.
 
@@ -81,7 +81,7 @@ def sample_array(
         `tuple`: the frames (*indices.shape, ...) and the metadata with `frames_indices`.
 
     Raises:
-        `ValueError`: when there is no frame, or the metadata belong to another number of frames.
+        `ValueError`: if there is no frame, or the metadata have another number of frames.
     """
     if len(video) == 0:
         raise ValueError(f"A video has at least one frame, got an array of shape {tuple(video.shape)}.")
@@ -100,17 +100,17 @@ def sample_array(
 
 def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimension | None) -> torch.Tensor:
     """
-    Bring the channels before height and width.
+    Move the channels before height and width.
 
     Args:
         video (`torch.Tensor`):
             (..., num_frames, height, width, channels) or (..., num_frames, channels, height, width).
         input_data_format (`str` or `ChannelDimension`, *optional*):
-            Which of the two it is. Read off the shape by default; where that could be either, three channels win, and
-            then those after the frames.
+            Which of the two it is. By default the shape decides. If both are possible, a dimension of three is taken
+            for the channels, and otherwise the one after the frames.
 
     Raises:
-        `ValueError`: when neither dimension has 1, 3 or 4 channels.
+        `ValueError`: if neither dimension is 1, 3 or 4.
     """
     if input_data_format is None and video.shape[-1] == 3 != video.shape[-3]:
         input_data_format = ChannelDimension.LAST
@@ -126,11 +126,11 @@ def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimensio
 
 def check_values(video: torch.Tensor, do_rescale: bool | None) -> None:
     """
-    Check that rescaling by 1 / 255 makes sense of the values.
+    Check the dtype of a video and, with `do_rescale`, that its values are in [0, 255].
 
     Raises:
-        `ValueError`: for a dtype other than uint8 and float; with `do_rescale` for float values outside [0, 255], or
-            all inside [0, 1], which are rescaled already.
+        `ValueError`: for a dtype other than uint8 and float. With `do_rescale`, also for float values outside
+            [0, 255], and for values that are all in [0, 1], which are rescaled already.
     """
     if video.dtype == torch.uint8:
         return

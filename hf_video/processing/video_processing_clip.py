@@ -1,4 +1,4 @@
-"""Video processor that turns videos into the clips of a model: samples frames, resizes, crops, normalises."""
+"""Video processor that makes the input of a model: samples clips, resizes, crops and normalises."""
 
 import math
 from numbers import Integral, Real
@@ -35,24 +35,23 @@ class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-
 
     Attributes:
         num_frames (`int`, *optional*, defaults to 16):
-            Number of frames of a clip. A processor made with `None` takes as many as the video has at its sampling
-            rate.
+            Number of frames of a clip. With `None`, a clip has as many frames as the video has at the sampling rate.
         frame_sampling_rate (`float`, *optional*, defaults to 4):
             Distance between the frames of a "dense" or "strided" clip, in frames of the video. Excludes `fps`.
         fps (`float`, *optional*):
-            Frames per second of a "dense" or "strided" clip, whatever the rate of the video.
+            Frames per second of a "dense" or "strided" clip, for videos of any rate.
         sampling_strategy (`str`, *optional*, defaults to `"dense"`):
             How clips are laid out in the video: "dense", "strided", "uniform", "sparse" or "linspace"; see
             `sample_clip_indices`.
         num_clips (`int`, *optional*, defaults to 1):
             Number of clips of a video.
         num_crops (`int`, *optional*, defaults to 1):
-            Number of crops of a clip: 1 for the centre, more are spread evenly along the longer side (of a crop that
-            is not square, the side with more room).
+            Number of crops of a clip: 1 is the centre crop, more are spread evenly along the longer side (for crops
+            that are not square, along the side with more room).
         repeat_last_frame (`bool`, *optional*, defaults to `True`):
             Whether a video that is shorter than a clip may repeat frames. Otherwise it is an error.
         antialias (`bool`, *optional*, defaults to `False`):
-            Whether to smooth while shrinking. The original models were trained and measured without.
+            Whether to smooth while shrinking. The original models were trained and evaluated without it.
     """
 
     frame_sampling_rate: int | float | None
@@ -67,17 +66,17 @@ class VideoClipProcessor(BaseVideoProcessor):
     r"""
     Constructs a video processor that samples clips from videos, resizes their shorter side, crops and normalises.
 
-    A video gives `num_clips * num_crops` views, the crops of a clip next to each other. Where there are several, they
-    have an axis of their own, and the classifiers of this package average the class probabilities of a video over it:
-    the options saved with a model are the protocol by which it is evaluated and used. All views of a batch pass
-    through the model at once: they count when its size is chosen.
+    A video has `num_clips * num_crops` views; the crops of a clip are next to each other. If there are several views,
+    they have an axis of their own, and the classifiers of this package average the class probabilities over it. So the
+    options saved with a model are the protocol of its evaluation and use. All views of a batch pass through the model
+    at once: consider them for the batch size.
 
     Args:
         kwargs (`VideoClipProcessorKwargs`):
             Defaults of the options, which every call can override.
 
     Raises:
-        `ValueError`: for an option out of range or a video that is none; the message names the value.
+        `ValueError`: for an option out of range, or something that is no video; the message names the value.
         `VideoReadError`: for a file that cannot be read.
 
     Example:
@@ -133,16 +132,16 @@ class VideoClipProcessor(BaseVideoProcessor):
                 width) of uint8, or float in [0, 255] (any range with `do_rescale=False`), or a list of frames: PIL
                 images or arrays of one size.
             kwargs (`VideoClipProcessorKwargs`):
-                Options for this call. `None` leaves that of the processor.
+                Options for this call. For `None`, the option of the processor counts.
 
         Returns:
             `BatchFeature`: with `pixel_values` (batch, num_frames, channels, height, width), or (batch, num_clips *
-            num_crops, num_frames, channels, height, width) with several views, float32, or as the input when it is
-            neither rescaled nor normalised; and `video_metadata`, one entry a video, with `return_metadata=True`. With
-            `do_sample_frames=False` a video is one clip, whatever `num_clips` is.
+            num_crops, num_frames, channels, height, width) with several views; float32, or the dtype of the input if
+            it is neither rescaled nor normalised. With `return_metadata=True` also `video_metadata`, one entry for
+            each video. With `do_sample_frames=False` a video is one clip, and `num_clips` is ignored.
         """
         options = self.valid_kwargs.__annotations__
-        # None that is no option stays, for the base class to refuse.
+        # Other names stay, also with None: the base class refuses them.
         given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
         kwargs = self._settle_rate(given)
         defaults = {name: getattr(self, name, None) for name in options}
@@ -162,22 +161,22 @@ class VideoClipProcessor(BaseVideoProcessor):
 
         Args:
             metadata (`VideoMetadata`):
-                Of the video; `fps` must be known when clips are sampled at a given `fps`.
+                Metadata of the video. To sample clips at a given `fps`, its rate must be known.
             num_frames (`int`, *optional*):
                 Number of frames of a clip. Defaults to that of the processor.
             fps (`int` or `float`, *optional*):
                 Frames per second of a clip. Defaults to that of the processor.
             generator (`np.random.Generator`, *optional*):
-                Draws the clips at random, for training. Without it the clips are those of evaluation.
+                Draws the clips at random, for training. By default the clips are those of evaluation.
             kwargs (`VideoClipProcessorKwargs`):
-                The other options of sampling, which default to those of the processor.
+                The other options of sampling. They default to those of the processor.
 
         Returns:
             `np.ndarray`: (num_clips, num_frames) int64.
 
         Raises:
-            `ValueError`: when `fps` is asked of a video of unknown rate, or the video is shorter than a clip and
-                `repeat_last_frame` is off.
+            `ValueError`: if `fps` is given and the rate of the video is unknown, or the video is shorter than a clip
+                and `repeat_last_frame` is off.
         """
         options = {
             name: getattr(self, name) if kwargs.get(name) is None else kwargs[name]
@@ -212,7 +211,7 @@ class VideoClipProcessor(BaseVideoProcessor):
                 Called with `metadata=`, returns the indices of the frames to read.
 
         Returns:
-            Frames and metadata of a video, or for a list a list of all frames and one of all metadata.
+            Frames and metadata of a video; for a list of videos, a list of all frames and a list of all metadata.
         """
         if isinstance(video_url_or_urls, (list, tuple)):
             fetched = [self.fetch_videos(video, sample_indices_fn) for video in video_url_or_urls]
@@ -252,7 +251,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         prepared = []
         for video in videos:
             if isinstance(video, np.ndarray):
-                # Tensors know no negative strides, as of reversed arrays.
+                # Reversed arrays have negative strides, which tensors cannot have.
                 video = torch.from_numpy(np.ascontiguousarray(video))
             video = channels_first(video.to(device), input_data_format)
             prepared.append(self.convert_to_rgb(video) if do_convert_rgb else video)
@@ -261,7 +260,7 @@ class VideoClipProcessor(BaseVideoProcessor):
     def resize(
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, antialias: bool = True, **kwargs: Any
     ) -> torch.Tensor:
-        """As the base class, but 8-bit resizing without antialiasing gives the values of the originals' tools."""
+        """As in the base class. But 8-bit resizing without antialiasing gives the values of the originals' tools."""
         exact = {
             PILImageResampling.BILINEAR: resize_bilinear,
             InterpolationMode.BILINEAR: resize_bilinear,
@@ -321,13 +320,13 @@ class VideoClipProcessor(BaseVideoProcessor):
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """
-        The centre as torchvision and the originals cut it: half a pixel rounds to the even one, where the base class
-        rounds down. What a small frame lacks is padded with zeros.
+        The centre crop of torchvision and the originals, which rounds half a pixel to the even one; the base class
+        rounds it down. Small frames are padded with zeros.
         """
         return F.center_crop(image, [size.height, size.width])
 
     def _crop(self, video: torch.Tensor, crop_size: SizeDict, num_crops: int) -> list[torch.Tensor]:
-        """The centre, or `num_crops` crops spread along the side with more room and centred on the other."""
+        """The centre crop, or `num_crops` crops, spread along the side with more room and centred on the other."""
         if num_crops == 1:
             return [self.center_crop(video, crop_size)]
         height, width = video.shape[-2:]
@@ -344,12 +343,12 @@ class VideoClipProcessor(BaseVideoProcessor):
 
     @classmethod
     def from_dict(cls, video_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As the base class; `fps` and `frame_sampling_rate` in `kwargs` replace each other in the dictionary."""
+        """As in the base class. `fps` in `kwargs` replaces `frame_sampling_rate` in the dictionary, and vice versa."""
         return super().from_dict(video_processor_dict, **cls._settle_rate(kwargs))
 
     @staticmethod
     def _settle_rate(kwargs: Any) -> Any:
-        """Whichever of `fps` and `frame_sampling_rate` is given switches the other one off."""
+        """Options in which `fps` switches `frame_sampling_rate` off, and vice versa."""
         fps, frame_sampling_rate = kwargs.get("fps"), kwargs.get("frame_sampling_rate")
         if fps is not None and frame_sampling_rate is not None:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""Reading sampled frames from whatever holds a video: a file, a URL, bytes, a folder of frames.
+"""Reading sampled frames of a video: from a file, a URL, bytes or a folder of frames.
 
-The frames are exactly those that decoding the whole file gives. `video_decoding` says how they are found, and what
+The frames are exactly those that decoding the whole file gives. `video_decoding` explains how they are found, and what
 happens to broken files.
 """
 
@@ -45,25 +45,25 @@ def read_video(
             frames, which are taken in natural order (frame 2 before frame 10).
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
-            repeats allowed. All frames by default.
+            also repeated. By default all frames are read.
         start (`float`, *optional*):
-            Take the video to begin here: seconds after its first frame. Indices and metadata count from here.
+            Start of the segment to read, in seconds after the first frame. Indices and metadata count from there.
         end (`float`, *optional*):
-            Take the video to end before this time, in seconds after its first frame.
+            End of the segment to read, in seconds after the first frame; a frame at that time is left out.
         backend (`str`, defaults to `"auto"`):
-            "pyav", "torchcodec", or "auto": PyAV where it is installed, because it leaves out frames that no wanted
-            frame depends on and is the faster of the two for it. What `video_decoding` says of broken files holds for
-            PyAV. Folders of frames need neither.
+            "pyav", "torchcodec", or "auto": PyAV if it is installed. It is the faster of the two, because it leaves
+            out frames that no wanted frame depends on. What `video_decoding` says about broken files holds for PyAV.
+            Folders of frames need neither.
 
     Returns:
         `tuple[np.ndarray, VideoMetadata]`: the frames, uint8 RGB of shape (*indices.shape, height, width, 3), upright;
         and metadata with the true number of frames, average frames per second, duration in seconds, size, backend
-        and `frames_indices`, the indices read as a flat list. A folder has neither rate nor duration.
+        and `frames_indices`, the flat list of the indices that were read. A folder has neither rate nor duration.
 
     Raises:
-        `VideoReadError`: when the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
+        `VideoReadError`: if the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
         `ValueError`: for an unknown backend, an index outside the video, or a segment of a folder of frames.
-        `TypeError`: when `video` is none of the above.
+        `TypeError`: if `video` is none of the above.
     """
     reader = _open_reader(video, backend)
     first, stop = _find_segment(reader, start, end)
@@ -82,20 +82,20 @@ def read_video(
 
 def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float | None]] = ()) -> VideoMetadata:
     """
-    Metadata of a video, cheaply: a pass over the packets that decodes one frame. Only files whose packets do not tell
-    the frames (AVI, MPEG-4, VP8, streams that begin with damage) are decoded in full.
+    Metadata of a video, from a pass over the packets that decodes one frame. Only files whose packets do not show the
+    frames (AVI, MPEG-4, VP8, streams that begin with damage) are decoded in full.
 
     Args:
         video (`str`, `os.PathLike`, `bytes` or binary file object):
             As for `read_video`.
         segments (`Iterable[tuple[float | None, float | None]]`, *optional*):
-            Pairs of `start` and `end`, as for `read_video`, that must hold a frame each.
+            Pairs of `start` and `end`, as for `read_video`. Each segment must hold a frame.
 
     Returns:
-        `VideoMetadata`: of the whole video as of `read_video`, without `frames_indices`.
+        `VideoMetadata`: that of `read_video` for the whole video, without `frames_indices`.
 
     Raises:
-        `VideoReadError`: when the video cannot be read, or a segment holds no frame.
+        `VideoReadError`: if the video cannot be read, or a segment holds no frame.
         `ValueError`: for a segment of a folder of frames.
     """
     reader = _open_reader(video, "auto")
@@ -108,8 +108,8 @@ class _Reader(Protocol):
     """A video whose frames can be read by number.
 
     Attributes:
-        name: what to call the video in messages.
-        backend: what decodes it.
+        name: name of the video in messages.
+        backend: name of the decoder.
     """
 
     name: str
@@ -117,17 +117,17 @@ class _Reader(Protocol):
 
     @property
     def height(self) -> int | None:
-        """Of a frame, in pixels."""
+        """Height of a frame in pixels."""
 
     @property
     def width(self) -> int | None:
-        """Of a frame, in pixels."""
+        """Width of a frame in pixels."""
 
     def __len__(self) -> int: ...
 
     def seconds(self, frame: int) -> float:
-        """When the frame is shown, in seconds after the first one; for `len(self)`, when the last one ends. NaN where
-        that is unknown."""
+        """The time of a frame in seconds after the first one; for `len(self)`, the time when the last frame ends. NaN
+        if it is unknown."""
 
     def read(self, wanted: np.ndarray) -> np.ndarray:
         """(num_wanted, height, width, 3) uint8 RGB for rising frame numbers (num_wanted,)."""
@@ -239,7 +239,8 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
 
 
 def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
-    """torchcodec turns frames but does not mirror them, and takes the times of packets for those of frames."""
+    """Raises `VideoReadError` for a file of which torchcodec would give wrong frames: it does not mirror frames, and
+    takes the times of packets for those of frames."""
     reader = VideoFileReader(source, name)
     if reader.is_mirrored or reader.may_be_misordered:
         fault = "is stored mirrored" if reader.is_mirrored else "may have packets with wrong times"
@@ -249,7 +250,7 @@ def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
 
 
 def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:
-    """The first frame from `start` on and the first from `end` on."""
+    """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
     if start is None and end is None:
         return 0, len(reader)
     if math.isnan(reader.seconds(0)):

@@ -1,4 +1,4 @@
-"""Training less than the whole model: frozen layers, a linear probe, LoRA."""
+"""Training a part of a model: frozen layers, a linear probe, LoRA."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from transformers.utils import is_peft_available
 class NormalizedLinear(nn.Linear):
     """A linear layer on batch-normalised features, the probe of MAE (https://arxiv.org/abs/2111.06377).
 
-    The norm has no weights of its own, so that `fold` turns both into one plain linear layer.
+    The normalisation has no weights, so that `fold` can merge it into one plain linear layer.
     """
 
     def __init__(self, in_features: int, out_features: int):
@@ -25,7 +25,7 @@ class NormalizedLinear(nn.Linear):
 
     @torch.no_grad()
     def fold(self) -> nn.Linear:
-        """The plain layer with the outputs that this one has in evaluation mode."""
+        """A plain linear layer with the same outputs as this layer in evaluation mode."""
         linear = nn.Linear(self.in_features, self.out_features, device=self.weight.device, dtype=self.weight.dtype)
         mean, variance = cast(torch.Tensor, self.norm.running_mean), cast(torch.Tensor, self.norm.running_var)
         linear.weight.copy_(self.weight / (variance + self.norm.eps).sqrt())
@@ -34,15 +34,15 @@ class NormalizedLinear(nn.Linear):
 
 
 def freeze_layers(model: PreTrainedModel, count: int) -> None:
-    """Keeps the first `count` layer groups of a model, embeddings first, as they are.
+    """Freezes the first `count` of the groups that `model.layer_groups()` lists: the embeddings, then layer by layer.
 
     Raises:
-        ValueError: the model tells no layer groups, or has fewer.
+        ValueError: the model has no `layer_groups`, or fewer groups.
     """
     if count == 0:
         return
     if not hasattr(model, "layer_groups"):
-        raise ValueError(f"{type(model).__name__} does not tell its layers, so freeze_layers={count} is impossible.")
+        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so freeze_layers={count} is impossible.")
     groups = model.layer_groups()
     if not 0 < count <= len(groups):
         raise ValueError(f"freeze_layers is {count}; {type(model).__name__} has {len(groups)} groups of layers.")
@@ -51,7 +51,7 @@ def freeze_layers(model: PreTrainedModel, count: int) -> None:
 
 
 def make_linear_probe(model: PreTrainedModel) -> None:
-    """Freezes a classifier but for a new head, a `NormalizedLinear`.
+    """Freezes a classifier and gives it a new, trainable head, a [`NormalizedLinear`].
 
     Raises:
         ValueError: the model has no linear `classifier`.
@@ -64,26 +64,26 @@ def make_linear_probe(model: PreTrainedModel) -> None:
 
 
 def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> Any:
-    """Adapters of low rank on all linear layers of the blocks, and a head that is trained as a whole, with PEFT.
+    """Puts LoRA adapters on all linear layers behind the embeddings, with PEFT. The head is trained as a whole.
 
     Args:
         model: a video classifier with `layer_groups`.
-        rank: that of the adapters.
-        alpha: weight of the adapters times `rank`; by default twice the rank.
+        rank: rank of the adapters.
+        alpha: their outputs are scaled by `alpha / rank`; by default twice the rank.
 
     Returns:
         A `peft.PeftModel`.
 
     Raises:
         ImportError: PEFT is not installed.
-        ValueError: the model tells no layer groups.
+        ValueError: the model has no `layer_groups`.
     """
     if not is_peft_available():
         raise ImportError("lora_rank needs PEFT, which is not installed: pip install hf-video-models[lora].")
     from peft import LoraConfig, get_peft_model
 
     if not hasattr(model, "layer_groups"):
-        raise ValueError(f"{type(model).__name__} does not tell its layers, so lora_rank={rank} is impossible.")
+        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so lora_rank={rank} is impossible.")
     blocks = model.layer_groups()[1:]
     linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
     config = LoraConfig(
@@ -96,7 +96,7 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
 
 
 def to_plain_model(model: Any) -> PreTrainedModel:
-    """What `from_pretrained` can load, with the same outputs: adapters merged, a probe folded."""
+    """A model with the same outputs that `from_pretrained` can load: adapters are merged and a probe is folded."""
     if is_peft_available():
         from peft import PeftModel
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,106 +10,35 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, SchedulerType, Trainer, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.utils import is_peft_available
 
 from hf_video.data.video_texts import VideoTextCollator
-from hf_video.hub.trainer import PublishingMixin
 
-from .bounds import check_bounds
+from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
+from .push_to_hub import PublishingMixin
 
 # The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-@dataclass
-class AnswerTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` with the defaults of MA-LMM, and what [`AnswerTrainer`] adds: what is trained,
-    the texts, and how the trained model generates.
-    """
-
-    learning_rate: float = field(default=1e-4, metadata={"help": "The peak learning rate of AdamW."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay of AdamW."})
-    lr_scheduler_type: SchedulerType | str = field(
-        default="cosine", metadata={"help": "The learning rate schedule after the warm-up."}
-    )
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "Steps of linear warm-up; below 1, a share of all steps."}
-    )
-    eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to evaluate."})
-    save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "Checkpoints kept; with 2 they are the best one and the last one."}
-    )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "Return to the best checkpoint at the end."})
-    metric_for_best_model: str | None = field(
-        default="loss", metadata={"help": "The metric that makes a checkpoint the best."}
-    )
-    prediction_loss_only: bool = field(default=True, metadata={"help": "Evaluate the loss alone, and keep no logits."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Take texts from items; the collator does."})
-    report_to: None | str | list[str] = field(default="none", metadata={"help": "Experiment trackers to log to."})
-    label_names: list[str] | None = field(
-        default_factory=lambda: ["labels"], metadata={"help": "The inputs that are labels."}
-    )
-
-    no_weight_decay: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Parts of parameter names without weight decay, besides biases and norms."},
-    )
-    train_vision_tower: bool = field(default=False, metadata={"help": "Train the vision tower, too."})
-    train_language_model: bool = field(default=False, metadata={"help": "Train the language model, too."})
-    lora_rank: int = field(default=0, metadata={"help": "Adapters of this rank on the language model; 0: none."})
-    lora_alpha: float | None = field(default=None, metadata={"help": "Their weight; default twice the rank."})
-
-    prompt: str = field(default="{}", metadata={"help": "The prompt, with {} for the question."})
-    max_length: int = field(default=128, metadata={"help": "Tokens of a prompt."})
-    max_target_length: int = field(default=256, metadata={"help": "Tokens of an answer to learn."})
-    max_new_tokens: int = field(default=30, metadata={"help": "Tokens of a generated answer."})
-    min_new_tokens: int = field(default=0, metadata={"help": "Least tokens of a generated answer."})
-    num_beams: int = field(default=5, metadata={"help": "Beams to generate with."})
-    length_penalty: float = field(default=1.0, metadata={"help": "Of beams; above 0 favours long answers."})
-    repetition_penalty: float = field(default=1.5, metadata={"help": "Of tokens that are there already."})
-    num_return_sequences: int = field(default=1, metadata={"help": "Answers to evaluate; the best beams."})
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        super().__post_init__()
-        if self.lora_rank and self.train_language_model:
-            raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
-        if self.num_return_sequences > self.num_beams:
-            raise ValueError(
-                f"num_return_sequences is {self.num_return_sequences}; from 1 to num_beams ({self.num_beams}) is "
-                "expected."
-            )
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_new_tokens is {self.min_new_tokens}; at most max_new_tokens ({self.max_new_tokens}) is expected."
-            )
-
-    def generation_settings(self) -> dict[str, Any]:
-        """What the trained model's `generation_config` says."""
-        names = ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty")
-        return {name: getattr(self, name) for name in names} | {"do_sample": False}
-
-
 class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
-    A plain `Trainer` with `data_collator=VideoTextCollator(processor)` trains the same model; [`choose_trained`] says
-    what of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
+    A plain `Trainer` with `data_collator=VideoTextCollator(processor)` trains the same model after [`choose_trained`]
+    has frozen a part of it. Pass the processor as `processing_class`: it is saved with every checkpoint.
 
-    A checkpoint of a model with adapters is one without: they are merged into the language model, so that
-    `from_pretrained` loads it, and are kept beside it, in the folder `adapter`, to go on from.
+    If the model has adapters, a checkpoint is a plain model with the adapters merged, which `from_pretrained` loads.
+    The adapters themselves are in its folder `adapter`, from which a run resumes.
 
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`.
-        data_collator: defaults to a [`VideoTextCollator`] with the arguments' lengths.
+        data_collator: defaults to a [`VideoTextCollator`] with `max_length` and `max_target_length` of the arguments.
     """
 
     args: AnswerTrainingArguments
@@ -150,19 +78,19 @@ class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
         load_adapters(self.model, Path(self.state.best_model_checkpoint, ADAPTER_FOLDER))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Of merged layers the names differ; their adapters are loaded by themselves.
+        # Merged layers have other names than layers with adapters, which are loaded on their own.
         if not has_adapters(self.model):
             super()._issue_warnings_after_load(load_result)
 
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
         """
-        Generate answers, as the arguments say.
+        Generate answers with the generation settings of the arguments.
 
         Args:
-            dataset: a [`VideoTextDataset`]; videos that cannot be read and are skipped have no answers.
+            dataset: a [`VideoTextDataset`]. Videos that are skipped because they cannot be read have no answers.
 
         Returns:
-            `num_return_sequences` answers for each video, the best first; and the true answers.
+            `num_return_sequences` answers for each video, the best first, and the true answers.
         """
         model, found, true = self.model.eval(), [], []
         collate = self._collator(with_targets=False)
@@ -196,17 +124,17 @@ class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:
     """
-    Freeze what is not to be trained, and put adapters into the language model where they are asked for.
+    Freeze what is not to be trained, and put adapters into the language model if `lora_rank` asks for them.
 
-    By default that leaves what MA-LMM trains: the Q-Former and its queries, the frame positions, the projection, and
-    the norm behind the vision tower.
+    By default the same parts are trained as in MA-LMM: the Q-Former and its queries, the frame positions, the
+    projection, and the norm behind the vision tower.
 
     Returns:
-        The language model as a `peft.PeftModel`, whose `merge_and_unload` makes it a plain one in place; None without
-        adapters.
+        The language model as a `peft.PeftModel`; its `merge_and_unload` makes it a plain model in place. None if there
+        are no adapters.
 
     Raises:
-        ImportError: adapters are asked for and PEFT is not installed.
+        ImportError: `lora_rank` asks for adapters and PEFT is not installed.
     """
     base: Any = model.base_model
     if base.vision_model is not None and not arguments.train_vision_tower:
@@ -221,24 +149,24 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
 
     alpha = 2 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
     config = LoraConfig(r=arguments.lora_rank, lora_alpha=cast(int, alpha), target_modules="all-linear")
-    # The layers are replaced in place: the model goes on to call its language model as ever.
+    # The layers are replaced in place: the model calls the same language model as before.
     return get_peft_model(model.language_model, config)
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether the language model has the adapters of `choose_trained`, not merged yet."""
+    """Whether the language model has adapters of `choose_trained` that are not merged."""
     return any(".lora_A." in name for name, _ in model.language_model.named_parameters())
 
 
 @torch.no_grad()
 def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
     """
-    Weights of the model without its adapters, which are left as they are: the same outputs, and names that
-    `from_pretrained` knows. Merged layers are new tensors, on the CPU.
+    The weights of a plain model with the same outputs, under names that `from_pretrained` knows. The model keeps its
+    adapters. Merged layers are new tensors on the CPU.
 
     Args:
-        model: has adapters.
-        state: its `state_dict()`, where it is known.
+        model: a model with adapters.
+        state: its `state_dict()`, if the caller has it.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -255,7 +183,7 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
 
 
 def merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """The `weight` of a layer with its adapters added, in the precision of the weight, on the CPU."""
+    """The `weight` of a layer plus its adapters, in the dtype of `weight`, on the CPU."""
     weight = weight.cpu()
     for adapter in layer.active_adapters:
         weight = weight + layer.get_delta_weight(adapter).to(weight)
@@ -279,7 +207,7 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Read what `save_adapters` wrote into the adapters of the language model; nothing where there is no folder."""
+    """Load what `save_adapters` wrote into the adapters of the language model; do nothing if there is no folder."""
     if not folder.is_dir() or not has_adapters(model):
         return
     from peft import set_peft_model_state_dict
@@ -292,10 +220,11 @@ def load_adapters(model: Any, folder: Path) -> None:
 @torch.no_grad()
 def check_language_model(model: Any, checkpoint: Path) -> None:
     """
-    See that a language model with adapters, merged, is that of a checkpoint, which does not have it unmerged.
+    Check that the language model is the one that the adapters of a checkpoint were trained on. The checkpoint holds
+    merged weights alone, so the first layer is compared after merging.
 
     Raises:
-        ValueError: if its first layers differ, by more than rounding: the run began with another model.
+        ValueError: the layers differ by more than rounding: the run began with another model.
     """
     if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
         return
@@ -314,7 +243,7 @@ def check_language_model(model: Any, checkpoint: Path) -> None:
 
 
 def saved_lora_rank(checkpoint: Path) -> int:
-    """The rank of the adapters in a checkpoint, 0 where there are none."""
+    """The rank of the adapters in a checkpoint; 0 if there are none."""
     config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
     if config.is_file():
         return json.loads(config.read_text(encoding="utf-8"))["r"]
@@ -338,10 +267,10 @@ def exact_match(found: Sequence[Sequence[str]], true: Sequence[str], first_words
             MSVD-QA.
 
     Returns:
-        `top1`, of the best answers, and `any`, of videos with a right one among theirs.
+        `top1`, the share of videos whose best answer is right, and `any`, the share with a right answer among all.
 
     Raises:
-        ValueError: there is no video, or their numbers differ.
+        ValueError: there is no video, or `found` and `true` have different lengths.
     """
     if not true or len(found) != len(true):
         raise ValueError(f"Answers of {len(found)} videos cannot be compared with those of {len(true)}.")

@@ -1,14 +1,26 @@
-"""Trainer callbacks: fresh clips every epoch, and one readable line for each evaluation."""
+"""Callbacks of the trainers: fresh clips every epoch, a line for each evaluation, throughput, and facts of the run."""
 
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
+from hf_video.metrics import measured_in
+
+# The scalars that `VideoTrainer` logs beside each training loss.
+THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib")
 
 
 class SetEpochCallback(TrainerCallback):
     """Tells the training set which epoch it is in, so that its random clips differ between epochs.
 
-    Accelerate's data loaders do this on one process but not when they shard batches over several.
+    The data loaders of Accelerate do this on one process, but not when they shard batches over several processes.
     """
 
     def on_epoch_begin(
@@ -42,12 +54,128 @@ class EpochLineCallback(ProgressCallback):
         if self.train_loss is not None:
             line += f"  loss {self.train_loss:.3f}"
         line += f"  validation loss {logs['eval_loss']:.3f}"
-        for name, title, form in (
-            ("top1_accuracy", "top-1", ".1%"),
-            ("mean_average_precision", "mAP", ".1%"),
-            ("mae", "MAE", ".3f"),
-        ):
-            if f"eval_{name}" in logs:
-                line += f"  {title} {logs[f'eval_{name}']:{form}}"
+        for metric, value in measured_in(logs, "eval_"):
+            if metric.short_title is not None:
+                line += f"  {metric.short_title} {metric.text(value, digits=1)}"
         if self.training_bar is not None:
             self.training_bar.write(line)
+
+
+class ThroughputCallback(TrainerCallback):
+    """Measures the steps of a training: clips per second, share of time without a batch, and memory.
+
+    A step lasts from the moment that its first batch is asked for until the weights have changed. Evaluating, saving
+    and logging do not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a
+    training loss, for `report_to` and `trainer.state.log_history`.
+    """
+
+    def __init__(self) -> None:
+        self._begin: float | None = None
+        self._clear()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._begin = None
+        self._clear()
+
+    def watch(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The batches of one step. Counts their clips and measures how long each batch is waited for."""
+        self._begin = self._begin or time.perf_counter()
+        while True:
+            asked = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self._waited += time.perf_counter() - asked
+            self._num_clips += math.prod(batch["pixel_values"].shape[:-4]) if "pixel_values" in batch else 0
+            yield batch
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._begin is not None:
+            self._seconds += time.perf_counter() - self._begin
+            self._begin = None
+
+    def collect(self, args: TrainingArguments) -> dict[str, float]:
+        """The scalars since the last call; empty if no step was measured.
+
+        Returns:
+            `clips_per_second`: clips per second of all processes together; each view of a video is a clip.
+            `data_wait_fraction`: share of the time that this process waited for a batch, 0 to 1.
+            `peak_memory_gib`: the most memory so far, in GiB: allocated by PyTorch on a CUDA device, otherwise
+            resident in this process. Windows does not have it.
+        """
+        if not self._seconds:
+            return {}
+        scalars = {
+            "clips_per_second": self._num_clips * args.world_size / self._seconds,
+            "data_wait_fraction": self._waited / self._seconds,
+        }
+        memory = _peak_memory(args.device)
+        self._clear()
+        return scalars if memory is None else {**scalars, "peak_memory_gib": memory / 2**30}
+
+    def _clear(self) -> None:
+        self._num_clips, self._seconds, self._waited = 0, 0.0, 0.0
+
+
+class TrainingFactsCallback(TrainerCallback):
+    """Writes `training_facts.json` into the output folder when training begins, and adds the result when it ends.
+
+    A resumed run keeps the source that the first run started from.
+
+    Args:
+        eval_sets: the evaluation sets by their names, if there are several.
+    """
+
+    def __init__(self, eval_sets: dict[str, Any] | None = None) -> None:
+        self.eval_sets = eval_sets
+        self.facts: dict[str, Any] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        folder = Path(str(args.output_dir))
+        dataset = kwargs["train_dataloader"].dataset
+        self.facts = describe_training(args, kwargs["model"], kwargs.get("processing_class"), dataset)
+        if state.global_step > 0 and "source" in (first := read_facts(folder)):
+            self.facts["source"] = first["source"]
+        write_facts(folder, self.facts)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        if kwargs.get("eval_dataloader") is not None:
+            several = {f"validation {name}": dataset for name, dataset in (self.eval_sets or {}).items()}
+            sets = several or {"validation": kwargs["eval_dataloader"].dataset}
+            self.facts["data"] |= {name: describe_data(dataset) for name, dataset in sets.items()}
+        # If there are several evaluation sets, each has an entry of its own for the same step.
+        evaluations: dict[int, dict[str, Any]] = {}
+        for entry in state.log_history:
+            if any(name.startswith("eval_") and name.endswith("_loss") for name in entry):
+                evaluations.setdefault(entry["step"], {}).update(entry)
+        best = evaluations.get(state.best_global_step or 0)
+        self.facts |= {
+            "steps": state.global_step,
+            "epochs": state.epoch,
+            "validation": best or (evaluations[max(evaluations)] if evaluations else {}),
+        }
+        write_facts(Path(str(args.output_dir)), self.facts)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Bytes; None on Windows."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

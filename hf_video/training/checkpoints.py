@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: whole or not used, and never the last whole one deleted for a broken one."""
+"""Checkpoints of a training run: a damaged checkpoint is never used, and never replaces the last whole one."""
 
 import copy
 import json
@@ -18,22 +18,22 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
 
-# The mark of a complete checkpoint: the sizes of its files, written after them all.
+# The mark of a complete checkpoint: the sizes of its files. It is written last.
 MARK = "complete.json"
 STATE = "trainer_state.json"
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
-# States of a parameter in an optimizer of PyTorch that have its shape.
+# States in the optimizers of PyTorch that have the shape of their parameter.
 _SHAPED_STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
-    """The folders `checkpoint-N` of a run, that of the last step first."""
+    """The folders `checkpoint-N` of a run, the last step first."""
     found = [path for path in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted((path for path in found if path.is_dir()), key=lambda path: -int(path.name[11:]))
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Writes the mark of a checkpoint whose files are all there, after these are on the disk."""
+    """Writes the mark of a checkpoint after all of its files are on the disk."""
     sizes = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_dir():
@@ -41,15 +41,15 @@ def mark_complete(checkpoint: Path) -> None:
         elif path.name != MARK:
             sync_file(path)
             sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
-    # A resumed run may write it anew: where the folder of the best checkpoint is.
+    # A resumed run may rewrite it, to say where the best checkpoint is.
     sizes.pop(STATE, None)
     replace_text(checkpoint / MARK, json.dumps({"files": sizes}, indent=1) + "\n")
 
 
 def damage_of(checkpoint: Path) -> str | None:
-    """Why a run cannot go on from a checkpoint, None where it is whole.
+    """Why a run cannot go on from a checkpoint; None if the checkpoint is whole.
 
-    Without the mark, as other trainers leave it, a checkpoint is whole if its state is and its files can be opened.
+    Other trainers write no mark. Without it, a checkpoint is whole if its state can be read and its files opened.
     """
     if not isinstance(read_own_json(checkpoint / STATE), dict):
         return f"{_size_of(checkpoint / STATE)}, no trainer state"
@@ -74,9 +74,9 @@ def damage_of(checkpoint: Path) -> str | None:
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run, and why each newer one was passed over.
+    """The newest whole checkpoint of a run, and for each newer checkpoint why it is not used.
 
-    One without the mark that follows one with it was being written when its run ended.
+    If an older checkpoint has the mark and this one has not, the run ended while this one was being written.
     """
     passed: list[str] = []
     found = numbered_checkpoints(folder)
@@ -91,13 +91,14 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def require_resumable(checkpoint: Path) -> None:
-    """Refuses a checkpoint without what the steps after it depend on.
+    """Refuses a checkpoint from which a run would go on with other numbers.
 
     Raises:
-        ValueError: it has no state of the optimizer, the schedule or the random numbers, as with `save_only_model`.
+        ValueError: the state of the optimizer, of the schedule or of the random numbers is missing, as after
+            `save_only_model`.
     """
     names = [path.name for path in checkpoint.iterdir()]
-    # FSDP and DeepSpeed have folders of their own for the optimizer, and the latter keeps the schedule there.
+    # FSDP and DeepSpeed have folders for the optimizer. That of DeepSpeed also holds the schedule.
     needed = {
         OPTIMIZER: r"optimizer(\.pt|\.bin|_.*)|rank.*-optimizer\.pt|global_step.*",
         SCHEDULER: r"scheduler\.pt|global_step.*",
@@ -112,7 +113,7 @@ def require_resumable(checkpoint: Path) -> None:
 
 
 def rotate(run: Path, limit: int | None, best: str | None) -> None:
-    """Deletes checkpoints beyond `limit` as Transformers does, damaged ones before any whole one."""
+    """Deletes checkpoints beyond `limit` as Transformers does, but damaged checkpoints first."""
     if not limit or limit < 1:
         return
     checkpoints = numbered_checkpoints(run)
@@ -124,9 +125,10 @@ def rotate(run: Path, limit: int | None, best: str | None) -> None:
 
 
 class CheckpointMixin:
-    """For a subclass of `transformers.Trainer`: checkpoints have a mark of completeness, files of the final model take
-    their places as a whole, no secret is in `training_args.bin`, and a run goes on from a whole checkpoint or not at
-    all.
+    """For a subclass of `transformers.Trainer`: safe checkpoints.
+
+    Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
+    written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all.
     """
 
     args: TrainingArguments
@@ -138,7 +140,7 @@ class CheckpointMixin:
         """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
 
         Raises:
-            ValueError: there is none, or it is damaged, or has not all that a resumed run needs.
+            ValueError: there is no complete checkpoint, or the given one is damaged or lacks what a resumed run needs.
         """
         if resume_from_checkpoint is True:
             checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
@@ -152,7 +154,7 @@ class CheckpointMixin:
         checkpoint = run / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
         if self.args.should_save:
             (checkpoint / MARK).unlink(missing_ok=True)
-        # The base class deletes others as soon as its own files are written, which is before the mark.
+        # The base class deletes older checkpoints before the mark of this one is written.
         self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
         try:
             with naming_disk_errors(checkpoint):
@@ -180,7 +182,7 @@ class CheckpointMixin:
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         state = self.state  # type: ignore[attr-defined]
         if 0 < state.max_steps <= state.global_step:
-            # Resumed after its last step, which lay inside an epoch: the base class would take another one.
+            # Resumed after the last step, which was inside an epoch: the base class would take one step more.
             self.control.should_training_stop = True  # type: ignore[attr-defined]
             return
         super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
@@ -202,10 +204,10 @@ class CheckpointMixin:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses the state of an optimizer of PyTorch that is not that of its parameters.
+    """Refuses the state of a PyTorch optimizer that does not belong to its parameters.
 
     Raises:
-        ValueError: Adam has no state at all, or a state has another shape than its parameter.
+        ValueError: Adam has no state, or a state has another shape than its parameter.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)
     if not type(optimizer).__module__.startswith("torch.optim"):
@@ -220,7 +222,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def without_secrets(arguments: TrainingArguments) -> TrainingArguments:
-    """A shallow copy in which every `..._token` is None."""
+    """A shallow copy of the arguments in which every `..._token` is None."""
     arguments = copy.copy(arguments)
     for name in vars(arguments):
         if is_secret(name):
@@ -229,13 +231,13 @@ def without_secrets(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of this name is for one user alone, and lands in no file."""
+    """Whether a setting of this name is a secret of its user, which must not be written to a file."""
     return name.endswith("_token")
 
 
 @contextmanager
 def _naming_damage(checkpoint: Path, names: list[str]) -> Iterator[None]:
-    """Says which of some files of a checkpoint cannot be loaded, as far as it shows."""
+    """Names the damaged file in an error of loading some files of a checkpoint, if it can be found."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):
@@ -256,7 +258,7 @@ def _can_be_loaded(file: Path) -> bool:
     try:
         torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        # Its types are not those of plain tensors; the numbers of NumPy in the state of random numbers are not.
+        # The file holds other types than tensors. Only the state of random numbers may do so, for the state of NumPy.
         return zipfile.is_zipfile(file) and "rng_state" in file.name
     except Exception:
         return False

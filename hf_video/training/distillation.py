@@ -1,4 +1,4 @@
-"""Self-distillation: a classifier learns from what a frozen teacher makes of its clips, beside the labels."""
+"""Distillation: a classifier learns from the labels and from a frozen teacher that sees the same clips."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 
-from .features import watch_features
+from hf_video.inference.features import watch_features
+
 from .loading import class_names_of, load_processor, load_trained_classifier, set_input_size
 from .losses import problem_type_of
 
@@ -17,26 +18,26 @@ _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "resc
 
 
 class Distillation:
-    """What a student is told by a teacher, for the loss (1 - weight) * loss of the labels + weight * this one.
+    """The loss between a student and its teacher. The whole loss is (1 - weight) * loss of the labels + weight * this.
 
     - "logits": temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
       (https://arxiv.org/abs/1503.02531).
     - "features_cosine", "features_mse": 1 - cosine similarity, or mean squared error, of the features before the
-      head; where their widths differ, of a linear projection of the student's, which is trained along.
+      head. If their widths differ, a linear projection of the student's features is trained along with it.
 
-    The teacher is frozen, in evaluation mode, and no part of the student: no optimizer, average or checkpoint has
-    it.
+    The teacher is frozen and in evaluation mode. It is not a part of the student, so optimizers, averages and
+    checkpoints do not contain it.
 
     Args:
         teacher: a video classifier; changed in place.
         student: the classifier to train.
         target: one of the above.
         weight: above 0, up to 1.
-        temperature: above 0; of "logits" alone.
+        temperature: above 0; for "logits" alone.
 
     Raises:
-        ValueError: a value is out of range; or the teacher does not know a class of the student, or is asked for
-            classes of which a video has several; or adapters of PEFT would need a projection.
+        ValueError: a value is out of range, the teacher does not know a class of the student, logits are asked for
+            and the student is no single-label classifier, or the student has adapters of PEFT and needs a projection.
     """
 
     def __init__(
@@ -85,8 +86,8 @@ class Distillation:
 
     @contextmanager
     def attached_to(self, student: Any) -> Iterator[None]:
-        """Makes the projection a part of the student for the time of its training, so that it is optimised, saved in
-        checkpoints and resumed; behind that the student is as it was."""
+        """Makes the projection a part of the student within the context, so that it is optimised, saved in checkpoints
+        and resumed. After that the student is as before."""
         if self.projection is None:
             yield
             return
@@ -97,12 +98,12 @@ class Distillation:
             del student.distillation_projection
 
     def loss(self, pixel_values: torch.Tensor, logits: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """The mean over the clips of a batch, a float32 scalar.
+        """The mean loss of the clips of a batch, a float32 scalar.
 
         Args:
-            pixel_values: (num_clips, num_frames, num_channels, height, width), what the student saw.
-            logits: (num_clips, num_classes), of the student.
-            features: (num_clips, hidden_size), of the student.
+            pixel_values: (num_clips, num_frames, num_channels, height, width), the clips that the student saw.
+            logits: (num_clips, num_classes), the student's logits.
+            features: (num_clips, hidden_size), the student's features before the head.
         """
         teacher = self.teacher.to(pixel_values.device)
         with torch.no_grad(), watch_features(teacher) as seen:
@@ -123,17 +124,17 @@ class Distillation:
 def make_distillation(
     args: TrainingArguments, student: Any, processor: BaseVideoProcessor | None = None
 ) -> Distillation | None:
-    """What `distillation_teacher` and its companions in `VideoTrainingArguments` say; None without a teacher.
+    """The distillation that the `distillation_*` fields of `VideoTrainingArguments` ask for; None without a teacher.
 
     Args:
         args: the arguments.
         student: the model to train.
-        processor: that of the student, whose frames the teacher must take as they are.
+        processor: the student's video processor. The teacher sees the same frames.
 
     Raises:
         OSError: there is no such teacher.
-        ValueError: it takes no clips of the student's size, or frames that are normalised another way; or it does not
-            fit otherwise, see `Distillation`.
+        ValueError: the teacher cannot take clips of the student's size, expects another normalisation of frames, or
+            does not fit for a reason that `Distillation` lists.
     """
     name = getattr(args, "distillation_teacher", None)
     if name is None:

@@ -17,12 +17,12 @@ EMA_FILE = "ema.safetensors"
 class EMACallback(TrainerCallback):
     """Averages the trainable weights over the steps of a training run, in float32.
 
-    The factor of the old average is `decay`, at the beginning (1 + steps) / (10 + steps) where that is less, so that
-    the first weights are soon forgotten. `VideoTrainer` saves the average in every checkpoint, resumes it, evaluates
-    with it, and at the end of training the model has the average for its weights.
+    In every step the old average is multiplied by min(`decay`, (1 + steps) / (10 + steps)). The second term soon
+    forgets the first weights. `VideoTrainer` saves the average in every checkpoint, resumes it and evaluates with it.
+    At the end of training the average becomes the weights of the model.
 
     Args:
-        decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand.
+        decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps.
 
     Raises:
         ValueError: `decay` is not between 0 and 1.
@@ -63,7 +63,8 @@ class EMACallback(TrainerCallback):
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """The average in place of the weights of `model`; no change before training has begun or after its end."""
+        """Puts the average in place of the weights of `model` within the context. Before and after training it changes
+        nothing."""
         weights = [(weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
         with torch.no_grad():
             for name, weight in _weights(model):

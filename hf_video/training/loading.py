@@ -1,4 +1,4 @@
-"""A video classifier for given classes, and the processor that belongs to it."""
+"""Loads video classifiers and their processors, for training and for use."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from hf_video.text_files import read_json
 
 logger = logging.getLogger(__name__)
 
-# Fields of `config.json` that Transformers reads before the class of a configuration checks its own.
+# Fields of `config.json` that Transformers reads before a configuration class checks them.
 _KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
 
 
@@ -32,20 +32,20 @@ def load_classifier(
     problem_type: str = "single_label_classification",
     **kwargs: Any,
 ) -> PreTrainedModel:
-    """A video classifier with the classes `class_names`, in this order, fine-tunable from any checkpoint.
+    """A video classifier for the classes `class_names`, in this order, to be fine-tuned from any checkpoint.
 
-    A checkpoint that knows exactly these classes in this order keeps its head. With other classes the head starts
-    afresh, whatever their number; one line of the log says so.
+    If the checkpoint has exactly these classes in this order, it keeps its head. Otherwise the head is initialised
+    anew, even if the number of classes is the same; one line of the log says so.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
         class_names: names by class id.
-        problem_type: "multi_label_classification" where a video may have several of the classes.
+        problem_type: "multi_label_classification" if a video may have several of the classes.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
         OSError: there is no such model.
-        ValueError: the checkpoint is of no video classifier, or a tensor beside the head does not fit its
+        ValueError: the checkpoint does not suit a video classifier, or a tensor outside the head does not fit its
             configuration.
     """
     known = class_names_of(load_config(model))
@@ -66,7 +66,7 @@ def load_classifier(
             "the classification head starts afresh."
         )
         if len(known) == len(names):
-            # A head of the same size was loaded, with weights that stand for other classes.
+            # A head of the same size was loaded; its weights belong to other classes.
             _initialize(network, network.classifier)
     return network
 
@@ -80,8 +80,8 @@ def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrain
 
     Raises:
         OSError: there is no such model.
-        ValueError: it is no video classifier, lacks weights, or has some that do not fit its configuration; or a class
-            has no name.
+        ValueError: it is not a video classifier, weights are missing or do not fit its configuration, or a class has
+            no name.
     """
     class_names_of(load_config(model))
     network, report = AutoModelForVideoClassification.from_pretrained(
@@ -97,11 +97,11 @@ def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrain
 
 
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained`, whose errors name the field of `config.json` that is of a wrong type.
+    """`AutoConfig.from_pretrained` with errors that name the field of `config.json` that has a wrong type.
 
     Raises:
         OSError: there is no such model.
-        ValueError: a field is wrong, or the index of the weights.
+        ValueError: a field, or the index of the weights, is wrong.
     """
     _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
     try:
@@ -125,13 +125,14 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
     """The `VideoClipProcessor` of a model.
 
-    What the saved file does not state follows the model's configuration, and the file of another processor is read for
-    what both have in common (size, mean, standard deviation), so that models of Transformers work as well.
+    Options that the saved file does not have follow the model's configuration. If the file is that of another
+    processor, the options that both have are taken (size, mean, standard deviation), so that models of Transformers
+    work as well.
 
     Args:
         model: a folder or a Hub repository.
         config: the model's configuration, read for `num_frames` and `image_size`.
-        options: override what is saved, except where None.
+        options: options that override the saved ones, unless they are None.
 
     Raises:
         OSError: there is no such folder or repository.
@@ -167,10 +168,10 @@ def _check_index(file: Path) -> None:
 
 
 def _processor_files(model: str | os.PathLike) -> list[str]:
-    """The JSON files of a model that may describe its video processor, the one that counts first.
+    """The JSON files of a model that may describe its video processor; the first of them is used.
 
     Raises:
-        ValueError: one is no JSON object.
+        ValueError: a file does not hold a JSON object.
     """
     found = []
     for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
@@ -180,17 +181,17 @@ def _processor_files(model: str | os.PathLike) -> list[str]:
         content = read_json(file)
         if not isinstance(content, dict):
             raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.")
-        # This one may describe a tokenizer alone.
+        # The file of a processor may describe a tokenizer alone.
         if name != PROCESSOR_NAME or "video_processor" in content:
             found.append(file)
     return found
 
 
 def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
-    """Refuses several views of a video for a model that does not average them.
+    """Refuses several views of a video for a model that does not average them, as models of other packages.
 
     Raises:
-        ValueError: there are several, and the model is none of this package.
+        ValueError: there are several views, and the model takes one.
     """
     if num_clips * num_crops > 1 and not getattr(model, "_supports_views", False):
         raise ValueError(
@@ -200,7 +201,7 @@ def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
 
 
 def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_frames: int | None = None) -> None:
-    """Bakes another input size into a model; None leaves what it has.
+    """Changes the input size of a model for good. None keeps what the model has.
 
     Raises:
         ValueError: the model cannot take the size.
@@ -216,7 +217,8 @@ def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_fr
 
 
 def input_size(image_size: int | Sequence[int]) -> dict[str, dict[str, int]]:
-    """The processor options that crop `image_size` pixels, one number or (height, width), after resizing to fit."""
+    """The options of a processor that resizes the shorter edge and then crops `image_size` pixels: one number for a
+    square, or (height, width)."""
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     return {"size": {"shortest_edge": max(height, width)}, "crop_size": {"height": height, "width": width}}
 
@@ -242,10 +244,11 @@ def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None
 
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
-    """Draws the weights of a part of a model anew, as the model draws those that a checkpoint lacks."""
+    """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
+    tensor: Any
     for tensor in part.parameters():
-        # The mark of a loaded tensor, which Transformers' initialisers leave alone.
-        vars(tensor).pop("_is_hf_initialized", None)
+        # Transformers marks loaded tensors, and does not initialise them.
+        tensor._is_hf_initialized = False
     part.apply(model._init_weights)
 
 

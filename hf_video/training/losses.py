@@ -7,8 +7,8 @@ from transformers.utils import ModelOutput
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:
-    """The `problem_type` of a configuration; where it says none, regression of a single value, classification by one
-    label otherwise."""
+    """The `problem_type` of a configuration. If it is None: regression for a model with a single output, otherwise
+    classification by a single label."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
@@ -20,19 +20,19 @@ def classification_loss(
     label_smoothing: float = 0.0,
     num_label_values: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """Cross-entropy, binary cross-entropy or squared error, as `problem_type` says.
+    """Cross-entropy, binary cross-entropy or squared error; `problem_type` decides.
 
-    Unlike the loss of Transformers' classifiers it takes soft targets for what they are, and never decides on a
-    `problem_type` by the dtype of the labels.
+    The classifiers of Transformers guess the `problem_type` from the dtype of the labels, and would take soft targets
+    for those of multi-label classification. This loss never guesses.
 
     Args:
         logits: (batch_size, num_classes); the loss is computed in float32.
         labels: (batch_size,) class ids, or (batch_size, num_classes) float: soft targets that sum to 1, the targets of
             multi-label classification, or values for regression.
-        problem_type: that of a model's configuration.
+        problem_type: the one in the model's configuration; see `problem_type_of`.
         label_smoothing: share of a hard target that is spread over all classes; class ids only.
-        num_label_values: numbers in the labels of the whole accumulated batch, over all processes, by which the sum is
-            divided; by default those of `labels`.
+        num_label_values: how many numbers the labels of the whole accumulated batch have, over all processes. The sum
+            of the losses is divided by it. By default it is the size of `labels`.
 
     Returns:
         The mean, a float32 scalar: over videos for single labels, over all values otherwise.
@@ -63,11 +63,11 @@ def soft_target_loss(
 ) -> torch.Tensor:
     """The `compute_loss_func` of a plain `Trainer` whose collator is a `MixingCollator`.
 
-    Without it the loss of Transformers' classifiers takes float labels for those of a multi-label model, which their
-    configuration then says as well.
+    Without it, the classifiers of Transformers take float labels for those of a multi-label model, and change the
+    `problem_type` of their configuration accordingly.
 
     Args:
-        outputs: with `logits`, (batch_size, num_classes).
+        outputs: outputs of the model, with `logits` (batch_size, num_classes).
         labels: (batch_size, num_classes) soft targets, or (batch_size,) class ids in evaluation.
         num_items_in_batch: see `num_label_values` of `classification_loss`.
     """
@@ -80,12 +80,12 @@ def multi_label_loss(
     """The `compute_loss_func` of a plain `Trainer` for a multi-label classifier of Transformers with gradient
     accumulation.
 
-    Without it the gradient of a step is the sum over the parts of an accumulated batch, not their mean, as the loss of
-    Transformers' classifiers leaves `num_items_in_batch` aside. The models of this package do without it.
+    Without it, the gradient of a step is the sum over the parts of an accumulated batch, not their mean: the loss of
+    these classifiers ignores `num_items_in_batch`. The models of this package do not need it.
 
     Args:
-        outputs: with `logits`, (batch_size, num_classes).
-        labels: (batch_size, num_classes) of zeros and ones.
+        outputs: outputs of the model, with `logits` (batch_size, num_classes).
+        labels: (batch_size, num_classes), zeros and ones.
         num_items_in_batch: see `num_label_values` of `classification_loss`.
     """
     return classification_loss(

@@ -1,26 +1,15 @@
-"""Learning rate and weight decay of every parameter, from the layer groups that a model tells of itself."""
+"""Learning rate and weight decay of every parameter. Models list their layers in `layer_groups`."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple, cast
 
 from torch import nn
 
-# Parameters with a place or a scale of their own, which nothing should pull towards zero.
-NO_WEIGHT_DECAY = (
-    "cls_token",
-    "mask_token",
-    "query_tokens",
-    "position_embedding",
-    "position_embeddings",
-    "temporal_position_embeddings",
-    "frame_position_embeddings",
-    "logit_scale",
-    "A_log",
-)
+from .settings import NO_WEIGHT_DECAY
 
 
 class ParameterSetting(NamedTuple):
-    """How one parameter is optimised: its share of the learning rate and its weight decay."""
+    """How one parameter is optimised: factor of its learning rate, and its weight decay."""
 
     lr_scale: float
     weight_decay: float
@@ -41,16 +30,17 @@ def parameter_settings(
     Biases, norms and other one-dimensional parameters have no weight decay.
 
     Args:
-        model: has `layer_groups()`, its modules from the input to the output, where `layer_decay` is not 1.
-        weight_decay: of the parameters that have one.
-        layer_decay: factor from one group to the one before it, above 0, up to 1.
-        layer_decay_only: parts of parameter names, such as "patch_embeddings", outside of which all parameters have
-            the full learning rate. Empty for all.
-        no_weight_decay: parts of parameter names, such as "cls_token" or "A_log", without weight decay.
+        model: the model. If `layer_decay` is not 1, it needs a method `layer_groups` that lists its modules from the
+            input to the output.
+        weight_decay: weight decay of the parameters that have one.
+        layer_decay: factor from the learning rate of one group to that of the group before it, above 0, up to 1.
+        layer_decay_only: parts of parameter names, such as "patch_embeddings". Layer decay applies to these
+            parameters alone, or to all if it is empty.
+        no_weight_decay: parts of the names of parameters without weight decay, such as "cls_token" or "A_log".
 
     Raises:
-        ValueError: `layer_decay` is out of range, the model tells no layer groups, or a name part is in no parameter;
-            those of `NO_WEIGHT_DECAY`, which no model has all of, may be.
+        ValueError: `layer_decay` is out of range, the model has no `layer_groups`, or no parameter has one of the
+            name parts. Those of `NO_WEIGHT_DECAY` may be missing, since no model has them all.
     """
     if not 0 < layer_decay <= 1:
         raise ValueError(f"layer_decay is {layer_decay}; a factor above 0, up to 1, is expected.")
@@ -59,7 +49,7 @@ def parameter_settings(
     if layer_decay != 1:
         if not hasattr(model, "layer_groups"):
             raise ValueError(
-                f"{type(model).__name__} does not tell its layers, so layer_decay={layer_decay} cannot be applied: "
+                f"{type(model).__name__} has no `layer_groups`, so layer_decay={layer_decay} cannot be applied: "
                 "use layer_decay=1, or give the class a method `layer_groups`."
             )
         groups = cast(Any, model).layer_groups()
@@ -87,12 +77,12 @@ def parameter_settings(
 def parameter_groups(
     model: nn.Module, settings: dict[str, ParameterSetting], learning_rate: float
 ) -> list[dict[str, Any]]:
-    """The `params` of an optimizer: one group for each setting, those with the full learning rate first.
+    """The parameter groups of an optimizer: one for each setting, the highest learning rate first.
 
     Args:
         model: the model that `settings` were made for.
         settings: see `parameter_settings`.
-        learning_rate: that of the head.
+        learning_rate: learning rate of the head.
 
     Returns:
         Mappings with `params`, `lr` and `weight_decay`.

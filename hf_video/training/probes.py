@@ -1,7 +1,8 @@
-"""Classifiers on the features of a frozen model: a linear layer, attention over its tokens, nearest neighbours."""
+"""Classifiers on the features of a frozen model: a linear layer, attention over tokens, or nearest neighbours."""
 
+import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -9,46 +10,23 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments
 
-from hf_video.models.videovit.views_videovit import average_views
+from hf_video.metrics import compute_metrics
 
 from .adaptation import NormalizedLinear
 from .losses import classification_loss, problem_type_of
-from .metrics import compute_metrics
 
-PROBE_KINDS = ("linear", "attentive", "knn")
-# Of the `TrainingArguments` of a probe: seconds on a laptop for some thousand videos.
-PROBE_DEFAULTS: dict[str, Any] = {
-    "num_train_epochs": 50,
-    "per_device_train_batch_size": 64,
-    "per_device_eval_batch_size": 256,
-    "learning_rate": 3e-3,
-    "weight_decay": 0.01,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 0.1,
-    "dataloader_pin_memory": False,
-    "eval_strategy": "epoch",
-    "logging_strategy": "epoch",
-    "save_strategy": "best",
-    "save_total_limit": 1,
-    "save_only_model": True,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "loss",
-    "remove_unused_columns": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
 # Features that are compared with all others at a time.
 _QUERIES = 1024
 
 
 class AttentiveProbe(nn.Module):
-    """A query attends to the tokens of a clip, and a linear layer classifies what it gathers: the attentive probing of
-    CAE (https://arxiv.org/abs/2202.03026), for models whose features are not pooled by their training.
+    """A learned query attends to the tokens of a clip, and a linear layer classifies the result: the attentive probing
+    of CAE (https://arxiv.org/abs/2202.03026), for models that are trained without pooling.
 
     Args:
-        width: of the tokens.
+        width: width of the tokens.
         num_classes: width of the output.
-        num_heads: attention heads; by default as many of 64 channels as there can be.
+        num_heads: number of attention heads; by default as many as divide `width` into 64 channels or more.
     """
 
     def __init__(self, width: int, num_classes: int, num_heads: int | None = None):
@@ -61,18 +39,19 @@ class AttentiveProbe(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(num_clips, num_classes) of (num_clips, num_tokens, width)."""
+        """Logits (num_clips, num_classes) from tokens (num_clips, num_tokens, width)."""
         tokens = self.norm(tokens)
         gathered, _ = self.attention(self.query.expand(len(tokens), -1, -1), tokens, tokens, need_weights=False)
         return self.head(self.head_norm(gathered[:, 0]))
 
 
 class ProbeModel(nn.Module):
-    """A probe as a `Trainer` trains it: each view is a clip of its own in training, in evaluation they are averaged.
+    """A probe in the form that a `Trainer` takes. In training each view is a clip of its own. In evaluation the
+    probabilities of the views of a video are averaged.
 
     Args:
         probe: a module from features to logits.
-        config: of the model that the features are of; its `problem_type` decides on the loss.
+        config: configuration of the model that computed the features; its `problem_type` decides on the loss.
     """
 
     def __init__(self, probe: nn.Module, config: PreTrainedConfig):
@@ -81,14 +60,15 @@ class ProbeModel(nn.Module):
         self.model_config = config
 
     def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """`loss` and `logits` (batch_size, num_classes) of features (batch_size, num_views, ...)."""
+        """`loss` and `logits` from features (batch_size, num_views, ...). The logits are (batch_size, num_classes), in
+        training (batch_size * num_views, num_classes)."""
+        problem_type, num_views = problem_type_of(self.model_config), features.shape[1]
         logits = self.probe(features.flatten(0, 1).float())
         if self.training:
-            labels = labels.repeat_interleave(features.shape[1], dim=0)
+            labels = labels.repeat_interleave(num_views, dim=0)
         else:
-            # It reads the number of views from pixels, (batch_size, num_views, T, C, H, W).
-            logits = average_views(logits, features[(..., *[None] * (6 - features.ndim))], self.model_config)
-        return {"loss": classification_loss(logits, labels, problem_type_of(self.model_config)), "logits": logits}
+            logits = _mean_logits(logits.unflatten(0, (-1, num_views)), problem_type)
+        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
 
 
 def train_probe(
@@ -98,25 +78,25 @@ def train_probe(
     validation: tuple[torch.Tensor, torch.Tensor],
     arguments: TrainingArguments,
 ) -> Trainer:
-    """Trains a probe, and returns to the weights with the lowest validation loss.
+    """Trains a probe and restores the weights with the lowest validation loss.
 
     Args:
         probe: `NormalizedLinear` or `AttentiveProbe`; trained in place.
-        config: of the model that the features are of.
+        config: configuration of the model that computed the features.
         training: features (num_videos, num_views, ...) and labels: class ids (num_videos,) or float targets
             (num_videos, num_classes).
         validation: the same of other videos.
         arguments: such as `TrainingArguments(folder, **PROBE_DEFAULTS)`; the folder is for checkpoints of the probe.
 
     Returns:
-        The trainer, whose `predict` takes a `TensorDataset` of the same.
+        The trainer. Its `predict` takes a `TensorDataset` of features and labels.
     """
     if isinstance(probe, NormalizedLinear):
-        # Known from the beginning, where batches are too few for running averages to get there.
+        # Running averages would not converge in the few batches of a probe.
         deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
         cast(torch.Tensor, probe.norm.running_mean).copy_(mean)
         cast(torch.Tensor, probe.norm.running_var).copy_(deviation.square())
-    # A last batch of one video has no variance to normalise by.
+    # Batch normalisation fails on a last batch of one video, which has no variance.
     arguments.dataloader_drop_last = len(training[0]) % arguments.train_batch_size == 1
     trainer = Trainer(
         model=ProbeModel(probe, config),
@@ -139,15 +119,15 @@ def knn_scores(
     num_neighbors: int = 20,
     temperature: float = 0.07,
 ) -> torch.Tensor:
-    """Class scores by the nearest neighbours, weighted by exp(cosine similarity / temperature), as DINO evaluates
-    (https://arxiv.org/abs/2104.14294, `eval_knn.py`). Views of a video are averaged first.
+    """Class scores from the nearest neighbours, weighted by exp(cosine similarity / temperature), as in the evaluation
+    of DINO (https://arxiv.org/abs/2104.14294, `eval_knn.py`). Views of a video are averaged first.
 
     Args:
-        features: (num_videos, num_views, hidden_size) of videos with known classes.
+        features: (num_videos, num_views, hidden_size), features of videos with known classes.
         targets: (num_videos, num_classes) float, one-hot or with several ones.
-        queries: (num_queries, num_views, hidden_size).
-        num_neighbors: neighbours that count, or all videos where there are fewer.
-        temperature: the lower, the more the nearest ones count.
+        queries: (num_queries, num_views, hidden_size), features of the videos to classify.
+        num_neighbors: how many neighbours count; all videos if there are fewer.
+        temperature: the lower it is, the more the nearest neighbours count.
 
     Returns:
         (num_queries, num_classes) float32 from 0 to 1: the weighted mean of the neighbours' targets.
@@ -164,6 +144,14 @@ def knn_scores(
         weights = (similarities / temperature).softmax(1)
         scores.append((weights[:, :, None] * targets.float()[nearest]).sum(1))
     return torch.cat(scores)
+
+
+def _mean_logits(views: torch.Tensor, problem_type: str) -> torch.Tensor:
+    """Logits of the mean probabilities of the views of each video: (batch_size, num_views, num_classes) to
+    (batch_size, num_classes). Computed from logarithms, because probabilities near one have no digits left."""
+    if problem_type == "multi_label_classification":
+        return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
+    return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
 
 
 def _collate(items: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -2,18 +2,12 @@
 
 import json
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import hf_video
-from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.text_files import read_yaml
 
-from .arguments import VideoTrainingArguments, check_name
-
-# The dataclasses whose fields a recipe sets.
-FIELD_KINDS = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
 RECIPE_SUFFIXES = (".yaml", ".yml")
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
@@ -48,19 +42,17 @@ def _recipe_folders() -> tuple[Path, Path]:
     return package / "recipes", package.parent / "recipes"
 
 
-def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
-    """The settings of a recipe as `name=value` words, for `parse_arguments`.
+def read_recipe(path: str | os.PathLike) -> dict[str, str]:
+    """The settings of a recipe by name, each as in a word `name=value` of the command line.
 
     A value is a number, a word, true or false, a list of words, or a mapping; null leaves a setting at its default.
 
     Args:
         path: a YAML file, or the name of a published recipe.
-        known: names of all settings.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a mapping in YAML, or has a name twice, or one that is not known; the message says
-            which is near.
+        ValueError: the file is not a mapping in YAML, or has a name twice.
     """
     path = published_recipe(str(path)) or Path(path).expanduser()
     if not os.path.lexists(path):
@@ -69,12 +61,7 @@ def read_recipe(path: str | os.PathLike, known: Collection[str]) -> list[str]:
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; one line `name: value` for each is expected.")
-    for name in settings:
-        try:
-            check_name(name, sorted(known), "a setting")
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-    return [f"{name}={_as_word(value)}" for name, value in settings.items() if value not in ("", "null", "~")]
+    return {name: _as_word(value) for name, value in settings.items() if value not in ("", "null", "~")}
 
 
 def _as_word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A folder that shows how a training run went: curves, confusion matrix, the worst clips, figures, and a summary."""
+"""The report of a training run: a folder with a summary, metrics, curves, a confusion matrix and the worst clips."""
 
 import importlib.util
 import json
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,22 +16,36 @@ from transformers import EvalPrediction
 
 from hf_video.data import ClipDataset
 from hf_video.files import replace_file, replace_text
+from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in
 
-from .figures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
-from .metrics import average_precision, compute_metrics, confusion_matrix
-from .throughput import THROUGHPUT_SCALARS
+from .callbacks import THROUGHPUT_SCALARS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
 _TITLES = {
-    "top1_accuracy": "top-1 accuracy",
-    "top5_accuracy": "top-5 accuracy",
     "clips_per_second": "clips per second in training",
     "data_wait_fraction": "of that time, waiting for data",
     "peak_memory_gib": "peak memory (GiB)",
 }
 _NUM_WORST_CLIPS = 8
 _NUM_CONFUSIONS = 20
+# With more classes, counts or names in the confusion matrix would be too small to read.
+_MAX_COUNTED_CLASSES = 20
+_MAX_NAMED_CLASSES = 60
+_FRAMES_OF_A_CLIP = 6
+_LONGEST_NAME = 32
+_LONGEST_LINE = 80
+
+
+class ShownClip(NamedTuple):
+    """A clip in a picture: the lines of its caption, and its frames (T, H, W, 3), uint8 or float from 0 to 1."""
+
+    caption: tuple[str, ...]
+    frames: np.ndarray
 
 
 def write_report(
@@ -48,20 +62,20 @@ def write_report(
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
     `worst_clips.png`.
 
-    Each file is replaced as a whole, so that an interruption never leaves half of one. Without matplotlib one warning
-    says how to get the pictures, and the rest is written all the same.
+    Each file is replaced as a whole, so that an interruption never leaves half a file. If matplotlib is missing, one
+    warning says how to get the pictures, and the rest is written.
 
     Args:
         folder: made if it does not exist.
         scores: (num_videos, num_classes) float logits.
-        labels: (num_videos,) integer true class ids, or (num_videos, num_classes) float targets of multi-label
-            classification, which has no confusion matrix.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets of multi-label
+            classification, for which there is no confusion matrix.
         class_names: num_classes names.
         log_history: `trainer.state.log_history`; empty for a report without curves.
-        split: the split that was evaluated, named in the summary.
-        details: settings to record in both the summary and `metrics.json`.
-        clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
-            to show those with the highest loss; without it they are not shown.
+        split: name of the split that was evaluated.
+        details: settings for both the summary and `metrics.json`.
+        clip_of: function from a row of `scores` to the name of its video and frames (T, H, W, 3), uint8 or float from
+            0 to 1. It shows the clips with the highest loss; without it there is no such picture.
 
     Returns:
         The contents of `metrics.json`.
@@ -110,14 +124,17 @@ def write_report(
 def clip_reader(
     dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
 ) -> Callable[[int], tuple[str, np.ndarray]] | None:
-    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video, as the model sees it
-    but with its normalisation undone.
+    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video as the model sees it,
+    without normalisation.
 
     Args:
         dataset: made with `training=False`.
-        num_scores: videos that have scores. Where they are not all but those left out, as several processes may leave
-            it, it is not known which they are, and None is returned.
-        broken: the videos that were left out, as `dataset.broken_videos()` lists them.
+        num_scores: how many videos have scores.
+        broken: the videos without scores, as `dataset.broken_videos()` lists them.
+
+    Returns:
+        The function. None if the numbers do not add up, as may happen with several processes: then nobody knows which
+        video a row of scores belongs to.
     """
     names, left_out = dataset.dataset["video"], set(broken)
     rows = [index for index, name in enumerate(names) if name not in left_out]
@@ -167,7 +184,7 @@ def _worst_clips(
 
 
 def _throughput(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The median speed and wait, and the peak of memory, over a run."""
+    """The throughput of a run: medians of speed and waiting, maximum of memory."""
     values = {
         name: [entry[name] for entry in log_history if name in entry]
         for name in THROUGHPUT_SCALARS
@@ -183,10 +200,11 @@ def _summary(
 ) -> list[str]:
     lines = ["# Training report", "", f"Measured on {num_videos} videos of the {split} split.", ""]
     lines += ["| | |", "|---|---|"]
-    shown = {name: f"{value:.2%}" for name, value in metrics.items()}
+    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
     for name, value in details.items():
-        shown[name] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    lines += [f"| {_TITLES.get(name, name.replace('_', ' '))} | {value} |" for name, value in shown.items()]
+        title = _TITLES.get(name, name.replace("_", " "))
+        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
+    lines += [f"| {title} | {value} |" for title, value in shown.items()]
     return lines + [""] + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
 
 
@@ -197,12 +215,12 @@ def _plain(value: Any) -> str:
 
 
 def _cell(value: object) -> str:
-    """Text in a table of Markdown, where a bar ends a cell."""
+    """A text in a Markdown table, where a bar would end the cell."""
     return str(value).replace("|", r"\|")
 
 
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The most frequent confusions, and all classes, those recognised least first."""
+    """The most frequent confusions, and all classes, the least recognised first."""
     totals, right = counts.sum(axis=1), counts.diagonal()
     shares = np.divide(right, totals, out=np.full(len(totals), np.inf), where=totals > 0)
     mistakes = counts - np.diag(right)
@@ -225,10 +243,136 @@ def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
 
 
 def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The classes, those found worst first."""
+    """All classes, the lowest average precision first."""
     precisions = average_precision(scores, labels)
     lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
     for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
         precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
         lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
     return lines
+
+
+def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
+    """Learning curves: losses, metrics between 0 and 1, and the learning rate, over epochs.
+
+    Args:
+        log_history: `trainer.state.log_history`, with at least one evaluation.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    steps = [entry for entry in log_history if "loss" in entry]
+    evaluations = [entry for entry in log_history if "eval_loss" in entry]
+    marker = "o" if len(evaluations) <= 40 else None
+    validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
+
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    loss_axes, accuracy_axes, rate_axes = figure.subplots(1, 3)
+    _draw(loss_axes, steps, "loss", color="tab:blue", alpha=0.7, label="training")
+    _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
+    loss_axes.set(ylabel="loss", title="Loss", ylim=(0, None))
+    loss_axes.legend(frameon=False)
+
+    shown = [metric for metric, _ in measured_in(evaluations[-1], "eval_") if metric.is_share]
+    for number, metric in enumerate(shown, start=1):
+        name = f"eval_{metric.name}"
+        measured = [entry for entry in evaluations if name in entry]
+        best = (max if metric.greater_is_better else min)(measured, key=lambda entry: entry[name])
+        label = f"{metric.title}, best {metric.text(best[name], digits=1)} in epoch {best['epoch']:g}"
+        _draw(accuracy_axes, measured, name, label=label, **validation | {"color": f"C{number}"})
+        accuracy_axes.legend(frameon=False, loc="lower right")
+    accuracy_axes.set(title="Validation accuracy", ylim=(0, 1.05))
+    accuracy_axes.yaxis.set_major_formatter(PercentFormatter(1))
+
+    _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
+    rate_axes.set(title="Learning rate", ylim=(0, None))
+    rate_axes.ticklabel_format(axis="y", scilimits=(-2, 2))
+    for axes in (loss_axes, accuracy_axes, rate_axes):
+        axes.set(xlabel="epoch", xlim=(0, None))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
+    """A confusion matrix, coloured by the share of each true class.
+
+    With up to 20 classes, the counts are printed. With up to 60 classes, the axes have names, otherwise class ids.
+
+    Args:
+        counts: (num_classes, num_classes) integers, true classes by rows, predicted classes by columns.
+        class_names: num_classes names.
+    """
+    from matplotlib.colors import Normalize, PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    num_classes = len(counts)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(4 + 0.3 * num_classes, 14)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.subplots()
+    # If no counts are printed, colours must show a confusion of a few percent.
+    norm = Normalize(0, 1) if num_classes <= _MAX_COUNTED_CLASSES else PowerNorm(0.5, 0, 1)
+    image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="nearest")
+    ids = ""
+    if num_classes <= _MAX_NAMED_CLASSES:
+        names = [_short(name, _LONGEST_NAME) for name in class_names]
+        # A dollar sign in a name must not begin a formula.
+        axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+        axes.set_yticks(range(num_classes), names, parse_math=False)
+    else:
+        ids = " (id)"
+    if num_classes <= _MAX_COUNTED_CLASSES:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, str(count), ha="center", va="center", color=color)
+    axes.set(xlabel=f"predicted class{ids}", ylabel=f"true class{ids}", title="Confusion matrix")
+    colorbar = figure.colorbar(image, shrink=0.8, aspect=30, format=PercentFormatter(1))
+    colorbar.set_label("share of the true class")
+    colorbar.outline.set_visible(False)
+    return figure
+
+
+def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
+    """A picture of clips in two columns, each as a strip of up to six of its frames.
+
+    Args:
+        clips: at least one clip.
+        title: title of the picture.
+    """
+    from matplotlib.figure import Figure
+
+    strips = [_strip(clip.frames) for clip in clips]
+    num_rows = -(-len(clips) // 2)
+    width = 6.5
+    height = max(width * strip.shape[0] / strip.shape[1] for strip in strips) + 0.2 + 0.17 * len(clips[0].caption)
+    figure = Figure(figsize=(2 * width, num_rows * height + 0.4), layout="constrained")
+    figure.suptitle(title)
+    grid = list(figure.subplots(num_rows, 2, squeeze=False).flat)
+    for axes in grid:
+        axes.axis("off")
+    for axes, clip, strip in zip(grid, clips, strips, strict=False):
+        axes.imshow(strip, interpolation="nearest")
+        caption = "\n".join(_short(line, _LONGEST_LINE) for line in clip.caption)
+        axes.set_title(caption, fontsize=9, loc="left", parse_math=False)
+    return figure
+
+
+def _draw(axes: "Axes", entries: Sequence[dict[str, float]], name: str, **options: Any) -> None:
+    axes.plot([entry["epoch"] for entry in entries], [entry[name] for entry in entries], **options)
+
+
+def _strip(frames: np.ndarray) -> np.ndarray:
+    """Frames side by side, with white lines between them: (H, sum of widths, 3) float from 0 to 1."""
+    chosen = frames[np.linspace(0, len(frames) - 1, min(len(frames), _FRAMES_OF_A_CLIP)).round().astype(int)]
+    if chosen.dtype == np.uint8:
+        chosen = chosen / 255
+    gap = max(chosen.shape[2] // 32, 1)
+    padded = np.pad(chosen, ((0, 0), (0, 0), (0, gap), (0, 0)), constant_values=1.0)
+    return np.concatenate(list(padded), axis=1)[:, :-gap]
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

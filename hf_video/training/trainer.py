@@ -13,27 +13,27 @@ from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
 from hf_video.data.collation import SAMPLE_KEY
-from hf_video.hub.trainer import PublishingMixin
+from hf_video.inference.features import watch_features
+from hf_video.metrics import compute_metrics as video_metrics
+from hf_video.metrics import regression_metrics
 
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
-from .callbacks import SetEpochCallback
+from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallback
 from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
-from .features import watch_features
 from .losses import classification_loss, problem_type_of
-from .metrics import compute_metrics as video_metrics
-from .metrics import regression_metrics
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
-from .record import RecordFactsCallback
-from .throughput import ThroughputCallback
+from .push_to_hub import PublishingMixin
 
 
 class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
-    """`transformers.Trainer` for video classification and regression: its collator, loss and metrics, layer decay, and
-    an average of the weights, as `VideoTrainingArguments` say. It records the facts of the training for the model
-    card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
+    """`transformers.Trainer` for video classification and regression.
+
+    It has a collator, losses and metrics for videos, and what `VideoTrainingArguments` add: layer decay, an average of
+    the weights, a teacher. It records the facts of the training for the model card, and its `push_to_hub` publishes
+    with [`hf_video.hub.publish`].
 
     Float labels of a single-label model are soft targets, such as those of `MixingCollator`. `label_smoothing_factor`
     smooths class ids in training alone, so that evaluation losses compare.
@@ -46,15 +46,15 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
     Args:
         model, args, *more, **kwargs: see `transformers.Trainer`.
         data_collator: defaults to `collate_clips`.
-        compute_metrics: defaults to top-1 and top-5 accuracy, mean average precision, or the errors of a regression;
+        compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
-        distillation: a teacher and how to learn from it; by default that of `args.distillation_teacher`, if any.
+        distillation: a teacher and how to learn from it; defaults to the one that the arguments describe, if any.
 
     Raises:
         OSError: there is no such teacher.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure, or `ema_decay` is out of range, or asked for with sharded weights, or
-            the teacher does not fit.
+            `compute_metrics` does not measure. Or `ema_decay` is out of range, or used with sharded weights. Or the
+            teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -84,10 +84,10 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
                 self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
             self.args.choose_metric(problem_type, eval_sets, loss_alone)
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
-            # A last batch of one video has no variance to normalise by.
+            # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(RecordFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
+        self.add_callback(TrainingFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
@@ -106,7 +106,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
                     "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
                     "DeepSpeed: use distillation_target=logits."
                 )
-            # It is used behind the forward pass of the model, where DDP would take it for unused.
+            # The projection is used after the forward pass, so DDP would take it for unused.
             self.accelerator.ddp_handler.find_unused_parameters = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
         pixel_values, labels = inputs["pixel_values"], inputs["labels"]
         with watch_features(self.model) as features:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        # What is a mean over the batch becomes its part of the mean over a step, as the loss of the labels is.
+        # The loss of the labels is divided by the labels of the whole step. So must be the teacher's, a batch mean.
         share: torch.Tensor | float = 1.0
         if num_items_in_batch is not None:
             num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
@@ -148,7 +148,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        # The collators ask for it, though no model does.
+        # Collators need it, although no model has an argument for it.
         self._signature_columns = [*{*self._signature_columns, SAMPLE_KEY}]
 
     def get_batch_samples(
@@ -189,7 +189,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
             output = super().evaluation_loop(*args, **kwargs)
             scores, labels = output.predictions, output.label_ids
             if self._measures_own_loss and isinstance(scores, np.ndarray) and isinstance(labels, np.ndarray):
-                # The base class averages over batches of full size, where a ragged one has videos twice.
+                # The base class fills up the last batch with videos, which then count twice in its average.
                 loss = self._classification_loss(
                     ModelOutput(logits=torch.from_numpy(scores)), torch.from_numpy(labels)
                 )
@@ -198,7 +198,7 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        # Inside a checkpoint the weights stay those being trained.
+        # The model in a checkpoint keeps the weights that are being trained; the average is beside it.
         if self.ema is not None and self.ema.average and output_dir is not None and self.args.should_save:
             self.ema.save(output_dir)
 

@@ -1,4 +1,4 @@
-"""A command that ends at a given moment: `python -m tests.cli.ended_command MOMENT HOW N WORD...` ends at the N-th
+"""A command that ends at a given moment: `ended_command.py MOMENT HOW N WORD...` ends at the N-th
 time that MOMENT comes, HOW: SIGKILL, SIGTERM, SIGINT or full_disk.
 """
 

@@ -50,7 +50,7 @@ def watch(folder, stop, moments):
 
 def work(case):
     from hf_video.cli.main import main
-    from hf_video.training import features
+    from hf_video.inference import features
 
     features.SHARD_SIZE = 4
     return main(case["words"])

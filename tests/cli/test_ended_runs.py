@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from hf_video.cli.main import main
 from hf_video.data import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
 
+from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
@@ -64,9 +63,9 @@ def undisturbed(commands, tmp_path_factory):
 
 def end(moment, how, words, number):
     if how == "SIGKILL":
-        command = [sys.executable, "-m", "tests.cli.ended_command", moment, how, str(number), *words]
+        command = [str(Path(__file__).with_name("ended_command.py")), moment, how, str(number), *words]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=200).returncode
+        return run_forked(Program(command, environment), timeout=400)[0].returncode
     with ending(moment, how, number):
         return main(words)
 

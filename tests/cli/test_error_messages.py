@@ -345,8 +345,15 @@ def test_a_name_that_is_not_utf8_is_printed(model_folder, video, tmp_path):
     assert b"caf\\udce9.mp4" in result.stdout
 
 
-@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}])
-@pytest.mark.parametrize("command", ["env", "predict"])
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        ("env", {"PYTHONUNBUFFERED": "1"}),
+        ("predict", {}),
+        pytest.param("env", {}, marks=pytest.mark.slow),
+        pytest.param("predict", {"PYTHONUNBUFFERED": "1"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_reader_that_goes_away_is_no_error(command, environment, model_folder, video):
     read, write = os.pipe()
     os.close(read)

@@ -25,7 +25,7 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
     metrics = json.loads((out / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
     assert (out / "report" / "curves.png").exists() and (out / "report" / "worst_clips.png").exists()
-    assert f"top1 accuracy {metrics['top1_accuracy']:.1%} on 8 test videos" in capsys.readouterr().out
+    assert f"top-1 accuracy {metrics['top1_accuracy']:.1%} on 8 test videos" in capsys.readouterr().out
     assert main(["evaluate", str(digits), "--model", str(out), "--json", "--device", "cpu"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["confusion_matrix"] == metrics["confusion_matrix"]
@@ -49,7 +49,7 @@ def test_other_probes_write_a_report(digits, trained, features, tmp_path, kind):
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):
-    from hf_video.training import features as features_module
+    from hf_video.inference import features as features_module
 
     monkeypatch.setattr(features_module, "SHARD_SIZE", 4)
     read = []
@@ -79,10 +79,12 @@ def test_errors(digits, trained, tmp_path, fails):
     (tmp_path / "thesis.txt").write_text("mine")
     words = ("probe", digits, "--model", trained, "--output-dir")
     assert "is not empty (thesis.txt)" in fails(*words, tmp_path)
-    assert "'num_train_epoch' is not a training argument. Did you mean num_train_epochs?" in fails(
+    assert "'num_train_epoch' is not a setting. Did you mean num_train_epochs?" in fails(
         *words, tmp_path / "out", "num_train_epoch=3"
     )
-    assert "--kind: invalid choice: 'tree'" in fails(*words, tmp_path / "out", "--kind", "tree")
+    assert "--kind is 'tree'; linear, attentive or knn is expected" in fails(
+        *words, tmp_path / "out", "--kind", "tree"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -97,10 +99,3 @@ def test_broken_videos_are_left_out_and_named(digits, trained, tmp_path, capsys)
     out = capsys.readouterr().out
     assert "videos could not be read:" in out and str(unopened) in out
     assert json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())["num_videos"] == 8
-
-
-def test_the_kinds_are_those_of_the_library():
-    from hf_video.cli import probe as command
-    from hf_video.training import probes
-
-    assert command.PROBE_KINDS == probes.PROBE_KINDS

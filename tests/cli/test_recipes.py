@@ -11,14 +11,15 @@ import yaml
 from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main, parse
+from hf_video.cli.run_settings import choose_values, make, read_given
+from hf_video.cli.settings import TRAIN
 from hf_video.cli.train import train
-from hf_video.cli.train_options import DEFAULTS, known_settings, read_settings
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training.arguments import parse_arguments
-from hf_video.training.recipes import FIELD_KINDS, is_recipe, published_recipe, read_recipe
+from hf_video.training import VideoTrainingArguments
+from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
 
 from ..odd_files import ODD_FILES, make_odd_file
 
@@ -72,22 +73,17 @@ def place_of(name, trainer):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    words = [
-        word for word in read_recipe(recipe, known_settings()) if word.partition("=")[0] not in {*DEFAULTS, "fp16"}
-    ]
-    found = {
-        name: value
-        for read in parse_arguments(words, FIELD_KINDS, output_dir=str(tmp_path), use_cpu=True)
-        for name, value in vars(read).items()
-    }
-    for word in words:
-        name, _, value = word.partition("=")
-        expected = yaml.safe_load(value) if name == "lr_scheduler_kwargs" else value
-        if isinstance(found[name], list):
-            expected = value.split(",")
-        elif isinstance(found[name], bool | int | float):
-            expected = yaml.safe_load(value) if value in ("true", "false") else float(value)
-        assert found[name] == expected, name
+    given = read_given(parse(["train", str(recipe), "data=d", "output_dir=o", "model=m", "fp16=false"]))
+    values = choose_values(TRAIN, given)
+    here = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_eval_batch_size": 8}
+    kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
+    made = {name: value for kind in kinds for name, value in vars(make(kind, values | here)).items()}
+    for name, value in yaml.safe_load(recipe.read_text()).items():
+        found = (values | made)[TRAIN.canonical(name)]
+        expected = False if name == "fp16" else value
+        if name == "adam_epsilon":  # 1e-8 is a text in YAML
+            expected = float(value)
+        assert found == expected, name
 
 
 @pytest.mark.parametrize(
@@ -139,8 +135,7 @@ def test_the_protocol_of_the_recipe_is_saved_with_the_model(models, videos, tmp_
 def test_a_published_recipe_is_known_by_its_name_unless_there_is_such_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert published_recipe("videomae_base_ssv2").samefile(RECIPES[0].with_name("videomae_base_ssv2.yaml"))
-    known = known_settings()
-    assert read_recipe("videomae_base_ssv2", known) == read_recipe(published_recipe("videomae_base_ssv2"), known)
+    assert read_recipe("videomae_base_ssv2") == read_recipe(published_recipe("videomae_base_ssv2"))
     assert is_recipe("videomae_base_ssv2") and not is_recipe("videomae_base") and not is_recipe("accelerate/fsdp2")
     assert is_recipe("malmm/msvd_qa") and not is_recipe("malmm") and not is_recipe("../recipes/videomae_base_ssv2")
     (tmp_path / "videomae_base_ssv2").mkdir()
@@ -174,10 +169,11 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
     ("lines", "message"),
     [
         (["mixup_alfa: 0.8"], "'mixup_alfa' is not a setting. Did you mean mixup_alpha?"),
-        (["num_train_epochs: 3"], "'num_train_epochs' is not a setting. Did you mean"),
-        (["use_cpu: true"], "'use_cpu' is not a setting"),
-        (["epochs: many"], "argument --epochs: expected a number above 0, got 'many'"),
-        (["erasing_prob: 2"], "erasing_prob is 2.0; a number from 0 to 1 is expected"),
+        (["num_train_epoch: 3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
+        (["epochs: 3", "num_train_epochs: 4"], "num_train_epochs is given twice, once as num_train_epochs"),
+        (["use_cpu: true"], "use_cpu is set by the option --device"),
+        (["epochs: many"], "recipe.yaml: epochs is 'many'; a number above 0 is expected"),
+        (["erasing_prob: 2"], "erasing_prob is 2; a number from 0 to 1 is expected"),
         (["epochs: [3"], "cannot be read as YAML"),
         (["- epochs"], "holds no settings"),
         (["epochs: 3"], "fine-tunes a model: say which with --model"),
@@ -209,10 +205,10 @@ def test_mappings_and_empty_lists_are_read(tmp_path):
         "fsdp_config: {min_num_params: 2e3, limit_all_gathers: true, transformer_layer_cls_to_wrap: [A, {b: 1}]}",
         "layer_decay_only: []",
     )
-    mapping, empty = read_recipe(recipe, known_settings())
+    words = read_recipe(recipe)
     expected = {"min_num_params": 2000, "limit_all_gathers": True, "transformer_layer_cls_to_wrap": ["A", {"b": 1}]}
-    assert json.loads(mapping.removeprefix("fsdp_config=")) == expected
-    assert empty == "layer_decay_only="
+    assert json.loads(words["fsdp_config"]) == expected
+    assert TRAIN.read("layer_decay_only", words["layer_decay_only"], "layer_decay_only") == []
 
 
 def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
@@ -226,9 +222,8 @@ def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
 def test_one_learning_rate_replaces_the_other_of_a_recipe(word, tmp_path):
     name, other = sorted(["learning_rate", "base_learning_rate"], key=word.startswith, reverse=True)
     recipe = write_recipe(tmp_path, f"{other}: 0.5", "data: x", "output_dir: y", "model: z")
-    settings = read_settings(parse(["train", str(recipe), word]))
-    found = {**vars(settings), **dict(entry.split("=") for entry in settings.words)}
-    assert float(found[name]) == 0.1 and other not in found
+    given = read_given(parse(["train", str(recipe), word]))
+    assert given.value(name) == 0.1 and given.value(other) is None
 
 
 @pytest.mark.parametrize("command", ["train", "train-answers"])

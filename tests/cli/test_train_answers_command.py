@@ -8,11 +8,11 @@ import yaml
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_video.cli.main import main, parse
-from hf_video.cli.train_answers import known_settings, read_settings, train_answers
+from hf_video.cli.run_settings import choose_values, make, read_given
+from hf_video.cli.settings import TRAIN_ANSWERS
+from hf_video.cli.train_answers import train_answers
 from hf_video.data import ClipAugmentation
 from hf_video.training.answering import AnswerTrainingArguments
-from hf_video.training.arguments import parse_arguments
-from hf_video.training.recipes import read_recipe
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
@@ -80,16 +80,14 @@ def test_there_is_a_recipe_for_each_published_setting():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    words = [f"data={tmp_path}", "model=m", "output_dir=o", "fp16=false", "use_cpu=true"]
-    assert len(read_recipe(recipe, known_settings())) == len(settings_of(recipe))
-    settings = read_settings(parse(["train-answers", str(recipe), *words[:-1]]))
-    arguments, augmentation = parse_arguments(
-        [*settings["words"], "use_cpu=true"], [AnswerTrainingArguments, ClipAugmentation], output_dir=str(tmp_path)
-    )
-    fields = {"epochs": "num_train_epochs", "batch_size": "per_device_train_batch_size"}
+    words = [f"data={tmp_path}", "model=m", "output_dir=o", "fp16=false"]
+    given = read_given(parse(["train-answers", str(recipe), *words]))
+    assert len(given.recipe) == len(settings_of(recipe))
+    values = choose_values(TRAIN_ANSWERS, given)
+    arguments = make(AnswerTrainingArguments, values | {"output_dir": str(tmp_path), "use_cpu": True})
+    holders = values | vars(arguments) | vars(make(ClipAugmentation, values))
     for name, value in (settings_of(recipe) | {"fp16": False}).items():
-        holders = (settings, vars(arguments), vars(augmentation))
-        found = next(holder[fields.get(name, name)] for holder in holders if fields.get(name, name) in holder)
+        found = holders[TRAIN_ANSWERS.canonical(name)]
         assert found == (float(value) if isinstance(found, float) else value), name
 
 
@@ -155,6 +153,10 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
     resumed, _ = train_answers(parse([*words, "max_steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
+    with pytest.raises(ValueError, match=r"lora_rank=4 differs from the run being resumed \(2\)"):
+        train_answers(parse([*words[:-4], "lora_rank=4", "max_steps=4", parts, "--resume"]))
+    # Without its settings, as earlier versions left a run, the checkpoint tells the rank of the adapters.
+    (tmp_path / "parts" / "train_options.json").unlink()
     with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
         train_answers(parse([*[word for word in words if "lora" not in word], "max_steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
@@ -179,9 +181,10 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
     ("words", "message"),
     [
         (["promt=x"], "'promt' is not a setting. Did you mean prompt?"),
-        (["num_frames=many"], "num_frames=many is not of the type int"),
-        (["num_train_epochs=3"], "'num_train_epochs' is not a setting"),
-        (["first_words=maybe"], "first_words=maybe is not of the type bool"),
+        (["num_frames=many"], "num_frames is 'many'; a whole number of at least 1 is expected"),
+        (["num_train_epoch=3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
+        (["first_words=maybe"], "first_words is 'maybe'; true or false is expected"),
+        (["num_augmentations=2"], "'num_augmentations' is not a setting"),
         (["prompt=what is shown"], "has no place {} for them"),
         (["num_return_sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
     ],

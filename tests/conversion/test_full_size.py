@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conversion import stmixer, videomae
-from conversion.weight_rules import apply_rules, load_converted
+from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import VideoViTBackbone, VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from tests.goldens import FIXTURES
 

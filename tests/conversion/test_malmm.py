@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoVideoProcessor, InstructBlipVisionConfig
 from transformers import ViTModel as ImageViT
 
 from conversion import malmm
-from conversion.weight_rules import apply_rules, load_converted
+from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import MemoryBankQFormerModel
 from tests.goldens import FIXTURES, assert_float32_close, assert_gradients_close, load_golden
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from conversion import malmm
-from conversion.weight_rules import apply_rules
+from conversion.helpers.weight_rules import apply_rules
 from hf_video import MemoryBankQFormerForConditionalGeneration, MemoryBankQFormerModel, MemoryBankQFormerProcessor
 from tests.goldens import assert_float32_close, assert_gradients_close, load_golden
 from tests.models.memory_bank_qformer.tokenizers_testing import word_tokenizer

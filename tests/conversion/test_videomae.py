@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForVideoClassification
 
+from conversion.helpers.weight_rules import apply_rules
 from conversion.videomae import CLASSIFICATION_RULES, main
-from conversion.weight_rules import apply_rules
 from tests.goldens import (
     assert_float32_close,
     assert_float64_close,

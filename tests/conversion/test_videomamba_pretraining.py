@@ -4,13 +4,13 @@ import pytest
 import torch
 from transformers import AutoModelForPreTraining, AutoModelForVideoClassification
 
+from conversion.helpers.weight_rules import apply_rules
 from conversion.videomamba import ENCODER_RULES, PRE_TRAINING_RULES, main, patch_rule
-from conversion.weight_rules import apply_rules
 from hf_video.models.videomamba.pretraining_videomamba import select_tokens
 from tests.goldens import assert_float32_close, assert_gradients_close, load_golden, write_original_config
 from tests.models.videomamba.videomamba_testing import record_blocks
 
-RULES = (patch_rule(3, 1, "center"), *ENCODER_RULES, *PRE_TRAINING_RULES)
+RULES = (patch_rule(1, "center"), *ENCODER_RULES, *PRE_TRAINING_RULES)
 
 
 @pytest.fixture(scope="module", params=["pretrain_masked", "pretrain_masked_two_layers"])

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoVideoProcessor
 
 from conversion import videomamba
-from conversion.videomamba_config import alignment_config, encoder_config, read_config
-from conversion.videomamba_released import VARIANTS, read_variant, sampling_strategy_of
-from conversion.weight_rules import apply_rules, load_converted
+from conversion.helpers.videomamba_config import alignment_config, encoder_config, read_config
+from conversion.helpers.videomamba_released import VARIANTS, read_variant, sampling_strategy_of
+from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import (
     VideoMambaConfig,
     VideoMambaForImageClassification,
@@ -46,7 +46,7 @@ def test_full_size_models(name):
     model_class, rules = CLASSES[task]
     with torch.device("meta"):
         model = model_class(VideoMambaConfig(**config, num_labels=original.get("num_classes")))
-    patches = videomamba.patch_rule(3, 1, "center")
+    patches = videomamba.patch_rule(1, "center")
     load_converted(model, apply_rules(weights, (patches, *videomamba.ENCODER_RULES, *rules)))
     assert sum(parameter.numel() for parameter in model.parameters()) == entry["num_parameters"]
     assert sum(parameter.numel() for parameter in model.parameters() if parameter.ndim != 5) == sum(

@@ -11,8 +11,8 @@ from transformers import (
     AutoVideoProcessor,
 )
 
+from conversion.helpers.videomamba_config import ARGUMENTS, find_factor
 from conversion.videomamba import main
-from conversion.videomamba_config import ARGUMENTS, find_factor
 from tests.goldens import assert_float32_close, assert_float64_close, load_golden
 
 from .videomamba_original import Original, pair, random_weights

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_videomae, videomae, videomamba
-from conversion.checkpoint import ConversionError, find_weights, read_checkpoint, strip_prefixes
-from conversion.labels import names_of_original
-from conversion.language_model import load_pretrained
+from conversion.helpers.checkpoint import ConversionError, find_weights, read_checkpoint, strip_prefixes
+from conversion.helpers.labels import names_of_original
+from conversion.helpers.memory_bank_qformer import load_pretrained
+from conversion.helpers.weight_checks import FLOAT_DTYPES
+from conversion.helpers.weight_rules import apply_rules, rename
 from conversion.malmm import read_original
-from conversion.weight_checks import FLOAT_DTYPES
-from conversion.weight_rules import apply_rules, rename
 from hf_video.models.videovit import VideoViTForVideoClassification
 from tests.goldens import load_golden, write_original_config
 from tests.training.tiny import make_model

@@ -1,10 +1,14 @@
 """A model of every family, trained for a moment on a few videos."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import hf_video
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.hub import loading_check
 from hf_video.training import VideoTrainer, VideoTrainingArguments
+from tests.fork_server import Program, run_forked
 from tests.hub_server.fixtures import hub  # noqa: F401
 
 SIZES = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 1}
@@ -25,6 +29,18 @@ TINY_CLASSIFIERS = {
         "max_num_frames": 4,
     },
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_loading():
+    """Published models are loaded in a process that is forked off; that of a command is another interpreter."""
+
+    def run(command, env, cwd, **options):
+        return run_forked(Program(command[1:], env, cwd), timeout=240)[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading_check, "subprocess", SimpleNamespace(run=run))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,17 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 import yaml
 from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
 
 import hf_video
+from hf_video.cli.main import main
 from hf_video.hub import publish, publishing, stage
 from hf_video.hub.model_card import write_card, write_evaluation_results
+from hf_video.metrics import METRICS, Metric
+from hf_video.training import VideoTrainingArguments, write_report
 from tests.hub.conftest import TINY_CLASSIFIERS
 from tests.hub_server.fixtures import run_in_fresh_process
 
@@ -86,6 +90,27 @@ def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unve
     assert text.index("| digits | test | 40 | 1 clips x 1 crops | top-1 accuracy | 92.50% |") < text.index(
         "| validation |"
     )
+
+
+def test_a_metric_of_the_table_is_everywhere(tmp_path, trained_videovit, digits, unverified, monkeypatch, capsys):
+    spread = Metric(
+        *("spread", "spread of scores", "single_label_classification", lambda scores, labels: float(np.ptp(scores))),
+        **{"hub_type": "spread", "is_share": False},
+    )
+    monkeypatch.setitem(METRICS, "spread", spread)
+    file = tmp_path / "evaluation.json"
+    options = ["--model", str(trained_videovit), "--device", "cpu", "--output", str(file)]
+    assert main(["evaluate", str(digits), *options]) == 0
+    value = json.loads(file.read_text())["spread"]
+    assert 0 < value < 1 and f"\nspread of scores  {value:.4g}\n" in capsys.readouterr().out
+    folder = shutil.copytree(trained_videovit, tmp_path / "model")
+    report = {"class_names": [*"abc"], "split": "test"}
+    write_report(folder / "report", scores=2.5 * np.eye(3), labels=np.arange(3), **report)
+    assert "| spread of scores | 2.5 |" in (folder / "report" / "report.md").read_text()
+    (tmp_path / "staging").mkdir()
+    card = ModelCard.load(stage(folder, tmp_path / "staging", REPO).folder / "README.md")
+    assert "| spread of scores | 2.5 |" in card.text and card.data.metrics == ["accuracy", "spread"]
+    VideoTrainingArguments(str(tmp_path), metric_for_best_model="spread").check_metric(None, 3)
 
 
 def test_a_source_is_named_with_the_licence_that_the_hub_knows(tmp_path, trained_videovit, hub, unverified):

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from hf_video.hub import PublishError, publish, publishing, push, stage
-from hf_video.hub.checks import find_odd_files, select_files
+from hf_video.hub.folder_checks import find_odd_files, select_files
 
 REPO = "alice/model"
 

@@ -14,7 +14,7 @@ from PIL import Image
 import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish, publishing
-from hf_video.hub.checks import check_card
+from hf_video.hub.folder_checks import check_card
 from hf_video.processing import CenterCropImageProcessor
 from tests.hub_server.fixtures import run_in_fresh_process
 

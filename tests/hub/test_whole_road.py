@@ -1,26 +1,35 @@
 """From training to a stranger's prediction, over HTTP, for every family."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 import hf_video
 from hf_video.auto import CLASSES
 from hf_video.hub import publish
+from hf_video.hub.custom_code import classes_of, collect
 from tests.hub_server.fixtures import run_in_fresh_process
+
+from .conftest import make_model
 
 STRANGER = """
     import json, transformers
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
     {setup}
     def load(name, trust):
         return getattr(transformers, name).from_pretrained("alice/model", trust_remote_code=trust)
     model = load("AutoModelForVideoClassification", {trusts}[0])
     save_file(model.state_dict(), {output!r})
+    model.eval()
+    logits = model(pixel_values=load_file({clip!r})["pixel_values"]).logits
+    logits.square().sum().backward()
+    gradients = {{name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}}
+    save_file({{"logits": logits.detach(), **gradients}}, {computed!r})
     pipeline = transformers.pipeline("video-classification", model="alice/model", trust_remote_code={trusts}[0])
     classes = [[name, type(load(name, trust))] for name in {auto_classes} for trust in {trusts}]
     named = [[auto_class, found.__module__, found.__name__] for auto_class, found in classes]
@@ -45,10 +54,14 @@ def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tm
     folder = shutil.copytree(trained, tmp_path / "model")
     hf_video.VideoClipProcessor.from_pretrained(folder, num_clips=2, num_crops=3).save_pretrained(folder)
     publish(folder, "alice/model", check_download=False)
+    clip = torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    save_file({"pixel_values": clip}, tmp_path / "clip.safetensors")
     program = STRANGER.format(
         setup=setup,
         trusts=trusts,
         output=str(tmp_path / "state.safetensors"),
+        clip=str(tmp_path / "clip.safetensors"),
+        computed=str(tmp_path / "computed.safetensors"),
         auto_classes=list(classes),
         video=video,
     )
@@ -63,7 +76,53 @@ def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tm
     assert {entry["label"]: entry["score"] for entry in scores} == pytest.approx(expected, abs=1e-6)
     weights, received = load_file(trained / "model.safetensors"), load_file(tmp_path / "state.safetensors")
     assert weights.keys() == received.keys() and all(torch.equal(weights[name], received[name]) for name in weights)
+    computed, model = (
+        load_file(tmp_path / "computed.safetensors"),
+        getattr(hf_video, f"{family}ForVideoClassification").from_pretrained(trained),
+    )
+    logits = model(pixel_values=clip).logits
+    logits.square().sum().backward()
+    wanted = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    wanted["logits"] = logits.detach()
+    assert computed.keys() == wanted.keys()
+    for name, found in computed.items():
+        assert (found - wanted[name]).abs().max() <= 1e-5 * max(wanted[name].abs().max(), 1), name
     origin = "hf_video." if setup else "transformers_modules.alice.model."
     assert {auto_class for auto_class, _, _ in loaded} == classes.keys()
     for auto_class, module, name in loaded:
         assert module.startswith(origin) and name == classes[auto_class]
+
+
+def test_a_published_videomamba_can_be_read_before_it_is_trusted():
+    """Configuration, model, processing and a plain scan: nothing that calls or compiles other code than PyTorch's."""
+    files = collect(classes_of("videomamba")).files
+    assert "selective_scan_videomamba.py" in files
+    for name, file in files.items():
+        found = re.findall(r"\b(ctypes|llvmlite|numba|triton|custom_op)\b", file.read_text())
+        assert not found, f"{name} has {set(found)}"
+    assert len(files["selective_scan_videomamba.py"].read_text().splitlines()) <= 60
+
+
+def test_a_published_videomamba_takes_the_operations_of_an_installed_hf_video(hub, tmp_path):
+    """Its code imports them, and hf_video registers its own classes while this is loaded."""
+    model, _ = make_model("VideoMamba", ["a", "b"])
+    code = collect(classes_of("videomamba"))
+    model.config.auto_map = code.auto_map
+    model.save_pretrained(tmp_path)
+    for file in code.files.values():
+        shutil.copy(file, tmp_path)
+    program = f"""
+        import sys
+        import torch, transformers
+        classes = []
+        for _ in range(2):
+            load = transformers.AutoModelForVideoClassification.from_pretrained
+            model = load({str(tmp_path)!r}, trust_remote_code=True)
+            logits = model(torch.ones(1, 4, 3, 32, 32)).logits
+            classes.append(type(model.videomamba.layers[0]))
+        assert classes[0].__module__.startswith("transformers_modules.") and logits.isfinite().all()
+        print(*(sys.modules[each.__module__].selective_scan.__module__ for each in classes))
+    """
+    process = run_in_fresh_process(hub, program, with_hf_video=True)
+    assert process.stdout.split() == ["hf_video.ops.selective_scan.dispatch"] * 2, process.stderr
+    assert "pip install hf-video-models" not in process.stderr

@@ -2,15 +2,15 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import pytest
+from huggingface_hub import constants, hf_api
 
+from ..fork_server import Program, run_forked
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
@@ -26,12 +26,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         for name, value in client_environment(server, WRITE).items():
             monkeypatch.setenv(name, value)
         # Read from the environment when huggingface_hub was imported.
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.endpoint)
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.endpoint)
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)
         address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield server
         assert not server.errors, "\n".join(server.errors)
 
@@ -60,11 +60,5 @@ def run_in_fresh_process(
             environment.pop(name, None)
         if with_hf_video:
             environment["PYTHONPATH"] = str(REPOSITORY_ROOT)
-        return subprocess.run(
-            [sys.executable, "-c", program if with_hf_video else WITHOUT_HF_VIDEO + program],
-            env=environment,
-            cwd=cwd or home,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        words = ["-c", program if with_hf_video else WITHOUT_HF_VIDEO + program]
+        return run_forked(Program(words, environment, str(cwd or home)), timeout=240)[0]

@@ -9,7 +9,9 @@ above its decorators, names the source. The convention is that of Transformers (
 
 Several replacements are separated by commas. They are applied to the source in their order. `VideoViT->VideoMamba`
 also replaces the names of the folders, `videovit->videomamba`. Code, docstrings and comments of a copy are compared;
-where lines are broken does not matter.
+where lines are broken does not matter. After a change of a source, this brings its copies up to date:
+
+    python -m tests.models.copies && ruff format hf_video
 """
 
 import ast
@@ -24,7 +26,9 @@ from itertools import combinations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMENT = re.compile(r"\s*# Copied from (?P<source>[\w.]+)(?: with (?P<replacements>\S+->\S+(, \S+->\S+)*))?$")
+COMMENT = re.compile(
+    r"(?P<indentation>\s*)# Copied from (?P<source>[\w.]+)(?: with (?P<replacements>\S+->\S+(, \S+->\S+)*))?$"
+)
 # Shorter code may stand in two families without a comment.
 SHORTEST_COPY = 5
 
@@ -129,20 +133,26 @@ def find_source(name: str, root: Path) -> Definition | None:
     return None
 
 
+def expected_text(copy: Definition, root: Path) -> str | None:
+    """What the source of a copy is with the replacements; `None` if there is no such source."""
+    assert copy.copied_from is not None
+    source = find_source(copy.copied_from["source"], root)
+    families = [folder.name for folder in folders(root)]
+    return source and apply_replacements(source.text, copy.copied_from["replacements"], families)
+
+
 def differing_copies(root: Path = ROOT) -> list[str]:
     """One message for each comment `# Copied from` that does not hold, with a diff from the source to the copy."""
-    problems, families, definitions = [], [folder.name for folder in folders(root)], all_definitions(root)
+    problems, definitions = [], all_definitions(root)
     for copy in definitions:
         if copy.copied_from is None:
             continue
-        source = find_source(copy.copied_from["source"], root)
-        if source is None:
+        expected = expected_text(copy, root)
+        if expected is None:
             problems.append(f"{copy.place}: there is no {copy.copied_from['source']}.")
-            continue
-        expected = apply_replacements(source.text, copy.copied_from["replacements"], families)
-        if normalize(expected) != normalize(copy.text):
+        elif normalize(expected) != normalize(copy.text):
             texts = expected.splitlines(), copy.text.splitlines()
-            problems.append("\n".join(unified_diff(*texts, source.place, copy.place, lineterm="")))
+            problems.append("\n".join(unified_diff(*texts, copy.copied_from["source"], copy.place, lineterm="")))
     understood = {(copy.file, copy.line - 1) for copy in definitions if copy.copied_from is not None}
     for file in all_files(root):
         for number, line in enumerate(file.read_text().splitlines(), 1):
@@ -152,6 +162,20 @@ def differing_copies(root: Path = ROOT) -> list[str]:
                     f"above a class or function, got `{line.strip()}`."
                 )
     return problems
+
+
+def overwrite_copies(root: Path = ROOT) -> None:
+    """Write the text of its source over each copy that differs, and print its place."""
+    for file in all_files(root):
+        lines = file.read_text().splitlines()
+        for copy in reversed(read_definitions(file)):
+            expected = expected_text(copy, root) if copy.copied_from else None
+            if expected is not None and normalize(expected) != normalize(copy.text):
+                indentation = copy.copied_from["indentation"]
+                end = copy.line - 1 + len(copy.text.splitlines())
+                lines[copy.line - 1 : end] = textwrap.indent(expected, indentation).splitlines()
+                file.write_text("\n".join(lines) + "\n")
+                print(copy.place)
 
 
 def count_lines(definition: Definition) -> int:
@@ -193,3 +217,7 @@ def unguarded_lines(root: Path = ROOT) -> dict[tuple[str, str], int]:
         for pair in combinations([family for family in families if family in found], 2):
             lines[pair] += found[pair[0]]
     return lines
+
+
+if __name__ == "__main__":
+    overwrite_copies()

@@ -1,14 +1,17 @@
-"""Numbers that are NaN or infinite pass every comparison, and are refused by name all the same."""
+"""What holds for the configurations of all families."""
 
+import inspect
 import math
 from dataclasses import fields
 from typing import get_args
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
-from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig
+from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig, PreTrainedModel
 
+import hf_video
 from hf_video import MemoryBankQFormerConfig, VideoMambaConfig, VideoViTConfig
+from hf_video.auto import CLASSES
 
 CONFIGURATIONS = (VideoViTConfig, VideoMambaConfig, MemoryBankQFormerConfig)
 
@@ -18,11 +21,19 @@ def numbers_of(config_class):
     return [field.name for field in fields(config_class) if float in (field.type, *get_args(field.type))]
 
 
+@pytest.mark.parametrize("name", [each.class_name for each in CLASSES if hasattr(hf_video, each.class_name)])
+def test_a_model_is_made_from_its_configuration_alone(name):
+    model_class = getattr(hf_video, name)
+    if issubclass(model_class, PreTrainedModel):
+        assert list(inspect.signature(model_class).parameters) == ["config"]
+
+
 @pytest.mark.parametrize(
     ("config_class", "name"),
     [(config_class, name) for config_class in CONFIGURATIONS for name in numbers_of(config_class)],
 )
 def test_every_number_is_finite(config_class, name):
+    """Comparisons do not find NaN."""
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises(StrictDataclassError, match=rf"`{name}` must be finite, got {value}\."):
             config_class(**{name: value})

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from .copies import ROOT, differing_copies, unguarded_copies, unguarded_lines
+from .copies import ROOT, differing_copies, overwrite_copies, unguarded_copies, unguarded_lines
 
 SOURCE = '''
 class ViTDropPath(nn.Module):
@@ -71,6 +71,16 @@ def test_a_method_and_several_replacements(write):
     assert not differing_copies(write(f"class FastMambaNoise:\n{comment}{replacements}\n{method}"))
     (problem,) = differing_copies(write(f"class FastMambaNoise:\n{comment}{replacements[:15]}\n{method}"))
     assert "+    kept = branch.new_empty(len(branch)).normal_(1 - self.drop_prob)" in problem
+
+
+def test_copies_are_brought_up_to_date(write, capsys):
+    method = "    # Copied from hf_video.models.vit.modeling_vit.ViTDropPath.forward with ViT->FastMamba\n"
+    method += COPY[COPY.index("    def") :]
+    text = f"{COMMENT}{COPY}\n\nclass FastMambaNoise:\n    name = 'noise'\n\n{method}"
+    root = write(text.replace("1 - self.rate", "self.rate").replace("Drops", "Leaves out"))
+    overwrite_copies(root)
+    assert (root / "hf_video/models/fast_mamba/modeling_fast_mamba.py").read_text() == text
+    assert "FastMambaNoise.forward" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

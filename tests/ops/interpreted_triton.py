@@ -10,6 +10,7 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.reference import selective_scan_reference
@@ -26,7 +27,6 @@ from .test_selective_scan import (
     run_with_gradients,
     with_constants,
 )
-from .test_selective_scan_cpu import reference_convolution
 
 __all__ = ["poisoned_memory"]
 
@@ -62,14 +62,33 @@ def test_the_grid_has_every_plan():
     assert plans == {(2, 32), (2, 64), (4, 8), (4, 16)}
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("sizes", GRID, ids=str)
+def slow(*values):
+    """Repeats what is tested without it, at other sizes or with another combination."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reverse"),
+    [
+        slow(sizes, reverse) if reverse == (number % 2 == 0) else (sizes, reverse)
+        for number, sizes in enumerate(GRID)
+        for reverse in (False, True)
+    ],
+    ids=str,
+)
 def test_values_and_gradients_equal_the_recurrence_in_float64(sizes, reverse, poisoned_memory):
     compare(random_inputs(*sizes), reverse, "triton", tolerance=2e-5)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("constants", CONSTANTS, ids=str)
+@pytest.mark.parametrize(
+    ("constants", "reverse"),
+    [
+        (constants, reverse) if (constants, reverse) in ((("B",), True), (("C",), False)) else slow(constants, reverse)
+        for constants in CONSTANTS
+        for reverse in (False, True)
+    ],
+    ids=str,
+)
 def test_b_and_c_may_be_the_same_at_all_times(constants, reverse, poisoned_memory):
     compare(with_constants(random_inputs(17, 3, 2, 4, 2), constants), reverse, "triton", tolerance=2e-5)
 
@@ -205,8 +224,9 @@ def test_the_kernels_answer():
     assert causal_conv1d_triton.why_triton_cannot.__wrapped__("cpu") is None
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("reverse", "with_bias"), [(False, True), (True, False), slow(False, False), slow(True, True)]
+)
 @pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), [(1, 1, 1, 4), (2, 70, 40, 4), (3, 16, 9, 1)])
 def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse, with_bias, poisoned_memory):
     """Of one half of the channels of a linear layer, as in a mixer."""
@@ -215,7 +235,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, reference_convolution):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

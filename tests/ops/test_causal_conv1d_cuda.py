@@ -16,12 +16,12 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.ops.causal_conv1d import cuda as adapter
 from hf_video.ops.causal_conv1d import dispatch
 from hf_video.ops.causal_conv1d.dispatch import choose_backend
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan.mamba_ssm import load_interface
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import compare_models
-from .test_selective_scan_cpu import reference_convolution
 from .test_selective_scan_mamba_ssm import install
 
 
@@ -43,7 +43,7 @@ class Convolution:
 
     @staticmethod
     def compute(x, weight, bias):
-        return reference_convolution(x.float(), weight[:, None], bias, False).to(x.dtype)
+        return causal_conv1d_reference(x.float(), weight[:, None], bias, False).to(x.dtype)
 
     @staticmethod
     def differentiate(context, dout):
@@ -134,7 +134,7 @@ def test_values_and_gradients(installed, batch_size, dim, length, taps, dtype, w
     leaves = [leaf.requires_grad_() for leaf in leaves]
     bias, grad = leaves[2] if with_bias else None, torch.randn(batch_size, dim, length, dtype=dtype)
     found = adapter.causal_conv1d_cuda(leaves[0], leaves[1], bias, False)
-    wanted = reference_convolution(leaves[0].float(), leaves[1], bias, False).to(dtype)
+    wanted = causal_conv1d_reference(leaves[0].float(), leaves[1], bias, False).to(dtype)
     results = [(output, *torch.autograd.grad(output, leaves, grad)) for output in (found, wanted)]
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
     assert found.is_contiguous() and found.dtype == dtype
@@ -179,7 +179,7 @@ def triton_on_the_cpu(calls):
 
     def convolve(hidden_states, weight, bias, reverse):
         calls.append(reverse)
-        return reference_convolution(hidden_states, weight, bias, reverse).mT.contiguous().mT
+        return causal_conv1d_reference(hidden_states, weight, bias, reverse).mT.contiguous().mT
 
     return convolve
 

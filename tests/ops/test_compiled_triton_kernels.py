@@ -5,6 +5,7 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
+from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.triton import Plan
@@ -13,7 +14,6 @@ from tests.models.videomamba.videomamba_testing import make, random_clips
 from . import ptx
 from .compiling import compile_kernel
 from .test_selective_scan import compare, compare_models, poisoned_memory, random_inputs
-from .test_selective_scan_cpu import reference_convolution
 
 __all__ = ["poisoned_memory"]
 
@@ -57,7 +57,7 @@ class Emulated:
         return run
 
 
-@pytest.fixture(params=[80, 90])
+@pytest.fixture(params=[pytest.param(80, marks=pytest.mark.slow), 90])
 def emulated(request, monkeypatch):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     from hf_video.ops.causal_conv1d import triton_kernels as causal_conv1d_triton_kernels
@@ -79,7 +79,7 @@ def test_scan_values_and_gradients_equal_the_recurrence_in_float64(plan, emulate
     compare(random_inputs(*sizes), reverse, "triton", tolerance=2e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16])
 def test_scan_of_groups_of_channels_in_half_precision(dtype, emulated, poisoned_memory):
     compare(random_inputs(37, 3, 2, 12, 2, dtype=dtype), True, "triton", tolerance=2**-7)
 
@@ -99,13 +99,13 @@ def test_scan_without_gradients(emulated, poisoned_memory):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_convolution_values_and_gradients(reverse, emulated, poisoned_memory):
     x = torch.randn(2, 40, 2 * 70).mT[:, :70].requires_grad_()
     leaves = [x, torch.randn(70, 1, 4, requires_grad=True), torch.randn(70, requires_grad=True)]
     grad = torch.randn(2, 70, 40)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, reference_convolution):
+    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
         output = function(*leaves, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

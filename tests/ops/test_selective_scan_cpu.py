@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from hf_video import VideoMambaForVideoClassification, selective_scan
 from hf_video.ops import numba_threads
-from hf_video.ops.causal_conv1d import cpu as causal_conv1d_cpu
+from hf_video.ops.causal_conv1d import causal_conv1d
 from hf_video.ops.selective_scan import cpu as selective_scan_cpu
 from hf_video.ops.selective_scan import dispatch
 from tests.models.videomamba.videomamba_testing import make, random_clips
@@ -47,7 +46,7 @@ def assert_same(sizes, reverse=False, **changes):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("sizes", [(64, 16, 1, 32, 1), (130, 5, 2, 80, 2), (70, 2, 3, 17, 1)], ids=str)
-def test_full_blocks_and_padded_ones_agree_with_the_reference(sizes, reverse):
+def test_full_blocks_and_padded_ones_agree_with_the_reference(sizes, reverse, two_threads):
     assert_same(sizes, reverse)
 
 
@@ -108,34 +107,6 @@ def test_it_compiles_without_graph_breaks():
     torch.testing.assert_close(actual, expected)
 
 
-def reference_convolution(x, weight, bias, reverse):
-    taps = weight.shape[-1]
-    convolved = F.conv1d(x, weight.flip(-1) if reverse else weight, bias, padding=taps - 1, groups=x.shape[1])
-    return F.silu(convolved.narrow(-1, taps - 1 if reverse else 0, x.shape[-1]))
-
-
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), [(1, 1, 1, 4), (2, 40, 70, 4), (3, 16, 9, 1)])
-def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse, with_bias):
-    x = torch.randn(batch_size, length, 2 * dim).mT[:, :dim]
-    leaves = [x, torch.randn(dim, 1, taps)] + ([torch.randn(dim)] if with_bias else [])
-    leaves = [leaf.requires_grad_() for leaf in leaves]
-    grad = torch.randn(batch_size, dim, length)
-    results = []
-    for function in (causal_conv1d_cpu.causal_conv1d_cpu, reference_convolution):
-        output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
-        results.append((output, *torch.autograd.grad(output, leaves, grad)))
-    torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
-
-
-def test_the_convolution_is_an_operator_that_torch_can_trace():
-    leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
-    torch.library.opcheck(causal_conv1d_cpu.conv_forward, (*leaves, True))
-    detached = [leaf.detach() for leaf in leaves]
-    torch.library.opcheck(causal_conv1d_cpu.conv_backward, (torch.randn(2, 9, 5), *detached, False))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch, dtype):
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random").to(dtype)
@@ -178,7 +149,7 @@ def test_a_forked_child_scans_as_well(num_threads, two_threads):
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=scan_in_child, args=(sender, inputs, num_threads))
     child.start()
-    assert receiver.poll(60), "the child hangs"
+    assert receiver.poll(240), "the child hangs"
     torch.testing.assert_close(torch.from_numpy(receiver.recv()), expected, atol=1e-4, rtol=1e-4)
     child.join()
     assert child.exitcode == 0
@@ -250,7 +221,7 @@ def test_an_empty_batch_scans_to_nothing():
     output, state = scan_on("cpu")(**inputs)
     output.sum().backward()
     assert output.shape == (0, 16, 5) and state.shape == (0, 16, 3) and inputs["A"].grad is None
-    assert causal_conv1d_cpu.causal_conv1d_cpu(inputs["u"], torch.ones(16, 1, 4), None, False).shape[0] == 0
+    assert causal_conv1d(inputs["u"], torch.ones(16, 1, 4), backend="cpu").shape[0] == 0
 
 
 def test_compilation_is_shown_once(monkeypatch, caplog):

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from conversion.weight_rules import apply_rules
+from conversion.helpers.weight_rules import apply_rules
 from hf_video import VideoMambaForVideoClassification, selective_scan
 from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, Situation
 from tests.conversion.test_videomamba import RULES, converted
+from tests.fork_server import Program, run_forked
 from tests.goldens import assert_float32_close, assert_gradients_close
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
@@ -40,13 +41,14 @@ def on_gpu(test):
     return pytest.mark.gpu(needs_gpu(test))
 
 
-@pytest.mark.timeout(600)
-def test_the_kernels_interpreted_on_the_cpu():
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_kernels_interpreted_on_the_cpu(which):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
     file = Path(__file__).with_name("interpreted_triton.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=580)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(file)]
+    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=1180)
     assert result.returncode == 0 and " passed" in result.stdout, result.stdout[-5000:] + result.stderr[-2000:]
 
 
@@ -109,7 +111,7 @@ def test_importing_the_package_and_a_model_does_not_import_the_kernels():
         "import sys, hf_video; hf_video.VideoMambaForVideoClassification, hf_video.selective_scan; "
         "print(*(name for name in sys.modules if name.endswith('triton_kernels')))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
 
 
@@ -121,7 +123,7 @@ def test_model_and_operators_import_without_what_reads_videos():
         "import hf_video\n"
         "hf_video.selective_scan, hf_video.VideoMambaForVideoClassification, hf_video.VideoViTForVideoClassification\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert result.returncode == 0, result.stderr
 
 

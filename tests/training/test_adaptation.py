@@ -82,7 +82,7 @@ def test_errors():
         freeze_layers(model, 3)
     with pytest.raises(ValueError, match="has no linear layer `classifier`"):
         make_linear_probe(model.videovit)
-    with pytest.raises(ValueError, match="Linear does not tell its layers, so lora_rank=4 is impossible"):
+    with pytest.raises(ValueError, match="Linear has no `layer_groups`, so lora_rank=4 is impossible"):
         add_lora(torch.nn.Linear(2, 2), 4)
 
 

@@ -15,6 +15,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.data import collate_clips
 
+from ..fork_server import Program, run_forked
 from .distributed_run import NUM_STEPS
 from .tiny import RandomClips, weights_of
 
@@ -22,15 +23,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(task, folder, num_processes, launcher=()):
+    """Runs a task with a launcher, or in processes with the variables that torchrun gives them."""
     folder.mkdir()
-    if not launcher and num_processes > 1:
-        launcher = ["torch.distributed.run", "--nproc_per_node", str(num_processes), "--master_port", free_port()]
-    module = ["-m", *launcher] if launcher else []
-    script = str(Path(__file__).with_name("distributed_run.py"))
+    words = [str(Path(__file__).with_name("distributed_run.py")), task, str(folder), str(num_processes)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    command = [sys.executable, *module, script, task, str(folder), str(num_processes)]
-    finished = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert finished.returncode == 0, finished.stderr[-20000:]
+    if launcher:
+        command = [sys.executable, "-m", *launcher, *words]
+        finished = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
+        assert finished.returncode == 0, finished.stderr[-20000:]
+    else:
+        variables = [{}]
+        if num_processes > 1:
+            group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(num_processes)}
+            group["LOCAL_WORLD_SIZE"] = str(num_processes)
+            variables = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_processes)]
+        processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=400)
+        assert not any(each.returncode for each in processes), [each.stderr[-20000:] for each in processes]
     result = json.loads((folder / "result.json").read_text())
     assert result["world_size"] == num_processes
     return result

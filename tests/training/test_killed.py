@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from hf_video.data import write_moving_digits
+
+from ..fork_server import Program, run_forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,8 +25,8 @@ def digits(tmp_path_factory):
 def run(digits, folder, num_workers, kind="never", step=0):
     script = str(Path(__file__).with_name("killed_run.py"))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, script, str(digits), str(folder), str(num_workers), kind, str(step)]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    words = [script, str(digits), str(folder), str(num_workers), kind, str(step)]
+    return run_forked(Program(words, environment), timeout=200)[0]
 
 
 @pytest.fixture(scope="module")

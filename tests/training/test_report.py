@@ -7,8 +7,7 @@ import pytest
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
-from hf_video.training.figures import plot_clips
-from hf_video.training.report import _worst_clips, clip_reader, losses_of
+from hf_video.training.report import _worst_clips, clip_reader, losses_of, plot_clips
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]

@@ -225,7 +225,9 @@ def test_a_metric_that_is_not_measured_is_named_at_the_start(model, tmp_path):
         arguments_ = arguments(tmp_path, metric_for_best_model="nope")
         return VideoTrainer(model=model, args=arguments_, eval_dataset=RandomClips(), **options)
 
-    with pytest.raises(ValueError, match="'nope', which is not measured: use top1_accuracy or loss"):
+    with pytest.raises(
+        ValueError, match="'nope', which is not measured: use top1_accuracy, mean_class_accuracy or loss"
+    ):
         trainer()
     trainer(compute_metrics=lambda prediction: {"nope": 1.0})
 

@@ -25,36 +25,37 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
 
     Args:
         image_size (`int` or `(int, int)`, defaults to 224):
-            Height and width in pixels that the positions are laid out for.
+            Height and width in pixels of the input that the positions are made for.
         patch_size (`int` or `(int, int)`, defaults to 16):
             Height and width of a patch in pixels.
         patch_stride (`int` or `(int, int)`, *optional*):
-            Step from patch to patch in pixels, smaller than `patch_size` where patches overlap; `patch_size` when not
-            given.
+            Rows and columns of pixels from one patch to the next, by default `patch_size`. If it is smaller than
+            `patch_size`, patches overlap.
         num_channels (`int`, defaults to 3):
             Colour channels of a frame.
         num_frames (`int`, defaults to 8):
-            Frames that the positions are laid out for.
+            Number of frames of the input that the positions are made for.
         tubelet_size (`int`, defaults to 1):
-            Frames in a patch.
+            Number of frames in a patch.
         use_temporal_position_embeddings (`bool`, *optional*):
-            Whether patches get a position in time; when not given, unless `num_frames` is 1.
+            Whether patches get a position in time. By default they do unless `num_frames` is 1.
         hidden_size (`int`, defaults to 192):
             Width of a token.
         num_hidden_layers (`int`, defaults to 24):
             Number of blocks.
         state_size (`int`, defaults to 16):
-            States of a channel.
+            Size of the recurrent state of a channel.
         conv_kernel (`int`, defaults to 4):
-            Tokens that the convolution before the scan sees.
+            Number of tokens that the convolution before the scan sees at once.
         expand (`int` or `float`, defaults to 2):
             Width of the mixer, `intermediate_size`, as a multiple of `hidden_size`.
         time_step_rank (`int` or `"auto"`, defaults to `"auto"`):
             Rank of the projection to time steps; `"auto"` is `ceil(hidden_size / 16)`.
         time_step_init_scheme (`"zero_bias"`, `"random"` or `"constant"`, defaults to `"zero_bias"`):
-            Initialisation of the projection to time steps. `"zero_bias"` is VideoMamba's, the same as for every linear
-            layer. The others are Mamba's: weights uniform within, or equal to, `time_step_scale / sqrt(rank)`, and
-            a bias that makes the steps log-uniform between `time_step_min` and `time_step_max`.
+            Initialisation of the projection to time steps. `"zero_bias"` is VideoMamba's: that of every other linear
+            layer. The others are Mamba's. With `bound = time_step_scale / sqrt(time_step_rank)`, weights are uniform
+            between `-bound` and `bound` with `"random"`, and all equal to `bound` with `"constant"`. The bias makes
+            the steps log-uniform between `time_step_min` and `time_step_max`.
         time_step_min (`float`, defaults to 0.001), time_step_max (`float`, defaults to 0.1),
         time_step_floor (`float`, defaults to 1e-4), time_step_scale (`float`, defaults to 1.0):
             Range, lower bound and scale of Mamba's initialisation of time steps.
@@ -66,18 +67,19 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Activation of the convolution and of the gate.
         bidirectional (`bool`, defaults to `True`):
             Whether a second scan runs from the last token to the first. Without it the class token, which comes first,
-            sees no pixels: set `use_mean_pooling=True` as well.
+            sees no pixels: then set `use_mean_pooling=True`.
         scan_order (`"spatial_first"`, `"temporal_first"` or `"spatiotemporal"`, defaults to `"spatial_first"`):
-            Order in which the scans visit the patches, behind the class token. `"spatial_first"`, that of all released
-            weights, goes frame by frame. `"temporal_first"` goes place by place, through all frames of each.
-            `"spatiotemporal"`, the paper's v1, goes forward frame by frame, and backward place by place: half of the
-            scans are of each kind. `"temporal_first"` and `"spatiotemporal"` are this library's reading of figure 4 of
-            the paper; there is neither original code nor weights for them. Nor is there for the paper's v2, in which
-            every layer runs both scans of both kinds at twice the cost: it is left out.
+            Order in which the scans visit the patches after the class token. `"spatial_first"` goes frame by frame;
+            all released weights have it. `"temporal_first"` goes place by place, through all frames of a place.
+            `"spatiotemporal"`, the paper's v1, goes forward frame by frame and backward place by place.
+            `"temporal_first"` and `"spatiotemporal"` are this library's reading of figure 4 of the paper: no original
+            code or weights exist for them. The paper's v2, in which every layer runs both scans in both orders at
+            twice the cost, is left out for the same reason.
         hidden_dropout_prob (`float`, defaults to 0.0):
             Dropout after the positions.
         drop_path_rate (`float`, defaults to 0.0):
-            Stochastic depth of the last block; it grows linearly from 0 in the first one.
+            Probability that the last block skips its residual branch in training (stochastic depth). From the first
+            block on, where it is 0, it grows linearly.
         classifier_dropout (`float`, defaults to 0.0):
             Dropout before the classifier.
         initializer_range (`float`, defaults to 0.02):
@@ -90,33 +92,33 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Whether the residual stream is kept in float32 whatever the dtype of the model.
         gradient_checkpointing_layers (`int` or `list[int]`, *optional*):
             Layers that are recomputed in the backward pass while gradient checkpointing is on: the first n, those with
-            the given indices, or all when not given. `every_n_layers` above 1 in the call that switches it on comes
-            first.
+            the given indices, or by default all. If the call that switches it on has `every_n_layers` above 1, that
+            call chooses the layers.
         use_mean_pooling (`bool`, defaults to `False`):
-            Whether a clip is pooled as the mean over its patch tokens; otherwise it is the class token.
+            Whether the feature of a clip is the mean over its patch tokens. Otherwise it is the class token.
         projection_dim (`int`, defaults to 512):
             Width of the features that [`VideoMambaForPreTraining`] aligns with a teacher's.
         num_aligned_layers (`int`, defaults to 1):
-            Number of layers whose features are aligned: the last one, and others before it.
+            Number of layers whose features are aligned, the last layer among them.
         aligned_layer_interval (`int` or `float`, defaults to 1):
-            Layers from one aligned layer to the one before it, cut off to whole layers.
+            Distance between two aligned layers. Distances from the last layer are rounded down to whole layers.
         last_aligned_feature (`"normalized"`, `"raw"` or `"unmixed"`, defaults to `"normalized"`):
-            Which feature of the last layer is aligned: its output after the final norm, as with other layers; the
-            same before the norm (the original without fused norms); or what enters the layer (the original's
-            fused norms, used for the released weights: its mixer is then not trained).
+            Which feature of the last layer is aligned. `"normalized"` is its output after the final norm, as with
+            other layers. `"raw"` is its output before the norm, as in the original without fused norms. `"unmixed"` is
+            its input, as in the original with fused norms, by which the released weights were trained. The mixer of
+            the last layer then gets no gradient.
         normalize_features (`bool`, defaults to `True`):
-            Whether the features that are aligned, and those of a teacher, have unit length.
+            Whether the features of the model and of the teacher have unit length.
         alignment_loss (`"cosine"`, `"mse"` or `"smooth_l1"`, defaults to `"cosine"`):
-            What pre-training minimises: 2 - 2 * cosine, or PyTorch's loss of that name between the features. Features
-            of any length, without `normalize_features`, need one of the latter.
+            Loss of pre-training: 2 - 2 * cosine, or the PyTorch loss of that name between the features. Without
+            `normalize_features` it must be one of PyTorch's.
         mask_ratio (`float`, defaults to 0.8):
-            Share of patches hidden in pre-training.
+            Share of patches that [`VideoMambaForPreTraining`] hides from the encoder if it draws the mask.
         out_features (`list[str]`, *optional*), out_indices (`list[int]`, *optional*):
-            Stages whose feature maps [`VideoMambaBackbone`] returns, of `"stem"`, `"stage1"`, ...; the last by
-            default.
+            Stages (`"stem"`, `"stage1"`, ...) whose feature maps [`VideoMambaBackbone`] returns; by default the last.
 
     Raises:
-        ValueError: for values that contradict each other or do not exist, named in the message.
+        ValueError: for values that do not exist or contradict each other. The message names them.
     """
 
     model_type = "videomamba"
@@ -202,7 +204,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
 
     @property
     def patch_steps(self) -> tuple[int, int, int]:
-        """Frames, rows and columns of pixels from a patch to the next."""
+        """Frames, rows and columns of pixels from one patch to the next."""
         return (self.tubelet_size, *_pair(self.patch_size if self.patch_stride is None else self.patch_stride))
 
     @property
@@ -221,9 +223,10 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         t, h, w = ((size - patch) // step + 1 for size, patch, step in sizes)
         return t, h, w
 
+    # Copied from hf_video.models.videovit.configuration_videovit.VideoViTConfig.recomputed_layers
     @property
     def recomputed_layers(self) -> list[int]:
-        """Indices of the layers that gradient checkpointing recomputes, where it is switched on."""
+        """Indices of the layers that gradient checkpointing recomputes."""
         layers = self.gradient_checkpointing_layers
         if isinstance(layers, list):
             return layers
@@ -252,7 +255,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
                 "height, width): enlarge `num_frames` or `image_size`, or shrink `tubelet_size` or `patch_size`."
             )
         if self.scan_order == "spatiotemporal" and not self.bidirectional:
-            raise ValueError('`scan_order="spatiotemporal"` is one order a direction: it needs `bidirectional=True`.')
+            raise ValueError(
+                '`scan_order="spatiotemporal"` is one order per direction: it needs `bidirectional=True`.'
+            )
         for name in ("hidden_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
@@ -287,8 +292,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             )
 
 
+# Copied from hf_video.models.videovit.configuration_videovit._check_finite
 def _check_finite(values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers, alone or in lists, that are NaN or infinite: they pass every comparison."""
+    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
     for name, value in values.items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):

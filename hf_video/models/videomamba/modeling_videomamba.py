@@ -1,7 +1,6 @@
 """PyTorch VideoMamba: bidirectional state spaces over the patches of a video."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videomamba import VideoMambaConfig
-from .pretraining_videomamba import VideoMambaTeacher, check_mask, draw_mask, select_tokens
+from .pretraining_videomamba import ALIGNMENT_LOSSES, VideoMambaTeacher, check_mask, draw_mask, select_tokens
 from .views_videomamba import average_views, flatten_views
 
 try:
@@ -36,7 +35,7 @@ try:
 
     HAS_OPS = True
 except ImportError:
-    from .plain_scan_videomamba import selective_scan
+    from .selective_scan_videomamba import selective_scan  # type: ignore[assignment]
 
     HAS_OPS = False
 
@@ -81,7 +80,7 @@ class VideoMambaPatchEmbeddings(nn.Module):
 
     # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPatchEmbeddings.grid_of
     def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
-        """Token grid (t, h, w) of an input; raises `ValueError` if its shape is not one this model can take."""
+        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape."""
         if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
             raise ValueError(
                 f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
@@ -265,9 +264,8 @@ class VideoMambaOutputProjection(nn.Linear):
 
 class VideoMambaScan(nn.Module):
     """
-    One direction of a mixer: convolution, projection to time steps, B and C, and the selective scan (Mamba,
-    https://arxiv.org/abs/2312.00752, section 3). All its tensors are `(batch_size, intermediate_size,
-    sequence_length)`.
+    One direction of a mixer: convolution, projections to time steps, B and C, and the selective scan (Mamba,
+    https://arxiv.org/abs/2312.00752, section 3).
     """
 
     def __init__(self, config: VideoMambaConfig, reverse: bool):
@@ -302,26 +300,31 @@ class VideoMambaScan(nn.Module):
         self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None, addend: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
+        All tensors are `(batch_size, intermediate_size, sequence_length)`.
+
         Args:
             hidden_states: input of the convolution.
-            gate: multiplies the output, after SiLU, where it is given.
-            addend: output of the other direction. It is added before the gate.
+            gate: if given, its SiLU multiplies the output.
+            addend: if given, it is added before the gate: the output of the other direction.
         """
-        conv1d, options = self.conv1d, {"reverse": self.reverse, "addend": addend}
-        weights = self.rates(), self.D, gate, self.dt_proj.bias
-        # A module around the convolution, such as an adapter, has to be called.
-        if HAS_OPS and self.fuses_silu and type(conv1d) is VideoMambaConv1d:
-            return convolve_and_scan(hidden_states, conv1d.weight, conv1d.bias, self.project, *weights, **options)
-        convolved = self.activation_fn(conv1d(hidden_states))
-        time_steps, B, C = self.project(convolved)
-        A, D, *others = weights
-        return selective_scan(convolved, time_steps, A, B, C, D, *others, delta_softplus=True, **options)
+        A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
+        # What is not plain, such as an adapter around the convolution, has to be called.
+        if HAS_OPS and self.fuses_silu and type(self.conv1d) is VideoMambaConv1d:
+            return convolve_and_scan(
+                *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
+                reverse=self.reverse,
+                addend=addend,
+            )
+        u = self.activation_fn(self.conv1d(hidden_states))
+        delta, B, C = self.project(u)
+        scanned = selective_scan(u, delta, A, B, C, D, gate, delta_bias, True, reverse=self.reverse, addend=addend)
+        return cast(torch.Tensor, scanned)
 
 
 class VideoMambaMixer(nn.Module):
     """
-    Gated state space layer of VideoMamba and Vision Mamba (`bimamba_type="v2"` of the original's `Mamba`). Both scans
-    read one input projection and share one gate. Their outputs are summed, not averaged.
+    Gated state space layer. With two scans it is that of VideoMamba and Vision Mamba: both read one input projection
+    and share one gate. Their outputs are summed, not averaged.
 
     mamba-ssm's `Mamba` can continue a sequence token by token with `inference_params`. This layer cannot, because the
     backward scan starts at the last token. `selective_scan` can, with its `initial_state`.
@@ -364,7 +367,7 @@ def scan_in_order(scan: VideoMambaScan, hidden_states: torch.Tensor, order: Scan
 
 # Copied from hf_video.models.videovit.modeling_videovit.VideoViTDropPath with VideoViT->VideoMamba
 class VideoMambaDropPath(nn.Module):
-    """Stochastic depth: in training, leaves out a residual branch for some clips (https://arxiv.org/abs/1603.09382)."""
+    """Stochastic depth (https://arxiv.org/abs/1603.09382): in training, some clips skip a residual branch."""
 
     def __init__(self, drop_prob: float):
         super().__init__()
@@ -488,12 +491,12 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
 
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
-        Change the input size that the model is built for. Positions are resized once, and the configuration gets the
-        new size. Outputs are those of `interpolate_pos_encoding` at run time.
+        Change the input size of the model for good. The configuration gets the new size, and the positions are resized
+        once. Outputs are those that `interpolate_pos_encoding` gives at run time.
 
         Args:
-            image_size: height and width in pixels; unchanged when not given.
-            num_frames: number of frames; unchanged when not given.
+            image_size: height and width in pixels; unchanged by default.
+            num_frames: number of frames; unchanged by default.
 
         Raises:
             ValueError: if the new size holds no patch.
@@ -508,14 +511,18 @@ class VideoMambaPreTrainedModel(PreTrainedModel):
 
     # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel._set_gradient_checkpointing
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
-        """Transformers' switch, for the layers that the configuration names unless the call itself leaves some out."""
+        """Switch recomputation on for the layers in the configuration, unless `every_n_layers` chooses; or off."""
         super()._set_gradient_checkpointing(enable, **kwargs)
         if enable and kwargs.get("every_n_layers", 1) == 1:
             for number, layer in enumerate(self.base_model.layers):
                 layer.gradient_checkpointing = number in self.config.recomputed_layers
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel.layer_groups
     def layer_groups(self) -> list[nn.Module]:
-        """The parts of the encoder from the input to the output. All other parameters count as the head."""
+        """
+        The embeddings and the layers in their order, for learning rates that decay with depth. All other parameters
+        count as part of the head.
+        """
         return [self.base_model.embeddings, *self.base_model.layers]
 
     def _init_time_steps(self, module: nn.Linear) -> None:
@@ -565,9 +572,9 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
                 Whether to resize the positions for an input of another size than configured.
 
         Returns:
-            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches,
-            hidden_size)`: the class token, then the patches in the order time, row, column, whatever the order of the
-            scans. `hidden_states` are the residual stream before the final norm.
+            [`BaseModelOutput`] whose `last_hidden_state` is `(batch_size, 1 + num_patches, hidden_size)`: the class
+            token, then the patches in the order time, row, column, whatever the order of the scans. `hidden_states`
+            are the residual stream before the final norm.
 
         Raises:
             ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
@@ -600,15 +607,15 @@ def classification_loss(
     **kwargs: Any,
 ) -> torch.Tensor:
     """
-    The loss of Transformers' classifiers, which divides by `num_items_in_batch` for single labels alone. `Trainer`
-    expects it of every loss: it sums up what it gets for the parts of an accumulated batch.
+    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
+    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
 
     Args:
         labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
         logits: `(batch_size, num_labels)`.
-        config: has the `problem_type`; without one it is chosen by the labels, and set.
-        num_items_in_batch: numbers in the labels of the whole accumulated batch, by which the sum is divided; by
-            default those of `labels`.
+        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
+        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
+            `labels`.
 
     Returns:
         The mean, a scalar: over clips for single labels, over all values otherwise.
@@ -656,7 +663,7 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
 
 # Copied from hf_video.models.videovit.modeling_videovit.VideoViTForVideoClassification with VideoViT->VideoMamba
 class VideoMambaForVideoClassification(VideoMambaClassifier):
-    """VideoMamba with a linear classifier on the pooled feature; with `num_labels=0` that feature is the output."""
+    """VideoMamba with a linear classifier on the pooled feature. With `num_labels=0` the output is that feature."""
 
     @can_return_tuple
     def forward(
@@ -668,11 +675,12 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
         r"""
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
-                Normalised frames; `(batch_size, num_views, ...)` for several clips and crops, see `average_views`.
+                Normalised frames. For several views of a video (clips and crops) they are `(batch_size, num_views,
+                num_frames, num_channels, height, width)`, and `average_views` joins the logits.
             labels (`torch.Tensor`, *optional*):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
-                decides, or the labels' dtype the first time.
+                says which; if it is not set, the first labels decide by their dtype.
             interpolate_pos_encoding (`bool`, defaults to `True`):
                 Whether to resize the positions for an input of another size than configured.
 
@@ -685,7 +693,8 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
 # Copied from hf_video.models.videovit.modeling_videovit.VideoViTForImageClassification with VideoViT->VideoMamba
 class VideoMambaForImageClassification(VideoMambaClassifier):
     """
-    VideoMamba on single images: a clip of one frame, for a configuration with `num_frames=1` and `tubelet_size=1`.
+    VideoMamba for single images, each a clip of one frame. The configuration needs `num_frames=1` and
+    `tubelet_size=1`.
     """
 
     def __init__(self, config: VideoMambaConfig):
@@ -719,19 +728,6 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
         return self.classify(pixel_values[:, None], labels, **kwargs)
 
 
-def cosine_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean of 2 - 2 * cosine between features of unit length, which is their squared distance."""
-    return (2 - 2 * (features * targets).sum(dim=-1)).mean()
-
-
-# `clip_loss_type` of the original's `run_umt_pretraining.py`, which calls the first one "l2".
-ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-    "cosine": cosine_loss,
-    "mse": F.mse_loss,
-    "smooth_l1": F.smooth_l1_loss,
-}
-
-
 class VideoMambaAlignmentHead(nn.Module):
     """Projects the tokens of one layer to features. They have unit length if `config.normalize_features`."""
 
@@ -749,8 +745,8 @@ class VideoMambaAlignmentHead(nn.Module):
 # Copied from hf_video.models.videovit.modeling_videovit.sinusoidal_positions
 def sinusoidal_positions(num_positions: int, hidden_size: int) -> torch.Tensor:
     """
-    Table of sines on even and cosines on odd channels, `(1, num_positions, hidden_size)`, computed in double precision
-    and rounded to float32 (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
+    Table `(1, num_positions, hidden_size)` with sines on even and cosines on odd channels. It is float32, rounded from
+    double precision (VideoMAE, `get_sinusoid_encoding_table`; "Attention Is All You Need", section 3.5).
     """
     channels = torch.arange(hidden_size, dtype=torch.float64, device="cpu")
     wavelengths = 10000 ** (2 * (channels // 2) / hidden_size)
@@ -775,7 +771,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
         self.videomamba = VideoMambaModel(config)
         self.decoder = nn.ModuleList([VideoMambaAlignmentHead(config) for _ in range(config.num_aligned_layers)])
         self.register_buffer("position_embeddings", self.position_table(config.token_grid), persistent=False)
-        # It is no module: the teacher is neither trained nor saved with this model.
+        # It is no `nn.Module`, so it is neither trained nor saved with this model.
         self.teacher: VideoMambaTeacher | None = None
         self.post_init()
 

@@ -1,4 +1,6 @@
-"""Masked pre-training of VideoMamba: how to draw, check and apply masks, and the teacher that computes the targets."""
+"""Masked pre-training of VideoMamba: its masks, the teacher that computes its targets, and its losses."""
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -152,3 +154,16 @@ class VideoMambaTeacher:
         attention = outputs.attentions[-1][:, :, 0, -num_patches:].mean(dim=1).unflatten(0, (-1, t))
         targets = torch.stack(features, dim=1).float()
         return F.normalize(targets, dim=-1) if student.normalize_features else targets, attention
+
+
+def cosine_loss(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean of 2 - 2 * cosine between features of unit length, which is their squared distance."""
+    return (2 - 2 * (features * targets).sum(dim=-1)).mean()
+
+
+# `clip_loss_type` of the original's `run_umt_pretraining.py`, which calls the first one "l2".
+ALIGNMENT_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "cosine": cosine_loss,
+    "mse": F.mse_loss,
+    "smooth_l1": F.smooth_l1_loss,
+}

@@ -7,23 +7,27 @@ import torch.nn.functional as F
 from transformers import PreTrainedConfig
 
 
+# Copied from hf_video.models.videovit.views_videovit.flatten_views
 def flatten_views(pixel_values: torch.Tensor) -> torch.Tensor:
-    """The views of a batch `(batch_size, num_views, num_frames, ...)` as clips `(batch_size * num_views, num_frames,
-    ...)`; a batch of clips as it is."""
+    """
+    Turn the views of a batch `(batch_size, num_views, num_frames, ...)` into clips `(batch_size * num_views,
+    num_frames, ...)`. A batch of clips stays unchanged.
+    """
     return pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
 
 
+# Copied from hf_video.models.videovit.views_videovit.average_views
 def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """
-    Logits of videos from those of their views: the softmax of the result is the mean over views of their softmaxes,
-    the published protocol of VideoMAE and VideoMamba; in multi-label classification so is its sigmoid. Values of a
-    regression, and features where there are no labels, are averaged as they are.
+    Turn the logits of views into logits of videos. The softmax of the result is the mean of the views' softmaxes: this
+    is the published protocol of VideoMAE and VideoMamba. In multi-label classification the same holds for the sigmoid.
+    The values of a regression are averaged, and so are features if there are no labels.
 
     Args:
-        logits: `(batch_size * num_views, num_labels)`, of `flatten_views(pixel_values)`.
-        pixel_values: `(batch_size, num_views, num_frames, num_channels, height, width)`, or clips without views, whose
-            logits are returned as they are.
-        config: tells the `problem_type`; without one it is classification by a single label.
+        logits: `(batch_size * num_views, num_labels)`, for `flatten_views(pixel_values)`.
+        pixel_values: `(batch_size, num_views, num_frames, num_channels, height, width)`. If these are clips without
+            views, the logits are returned unchanged.
+        config: gives the `problem_type`. If it has none, every video has a single label.
 
     Returns:
         `(batch_size, num_labels)`, at least float32.
@@ -32,7 +36,7 @@ def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreT
         return logits
     views = logits.to(torch.promote_types(logits.dtype, torch.float32)).unflatten(0, pixel_values.shape[:2])
     if config.problem_type == "multi_label_classification":
-        # The log-odds of the mean probability, from logarithms: probabilities near one have no digits left.
+        # Log-odds of the mean probability. They come from logarithms, because floats near one are too coarse.
         return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
     if config.problem_type == "regression" or config.num_labels < 2:
         return views.mean(1)

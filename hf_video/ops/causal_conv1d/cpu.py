@@ -1,15 +1,14 @@
 """
-Mamba's depthwise causal convolution with SiLU on the CPU, by kernels that numba compiles on the user's machine.
+`causal_conv1d` on the CPU, by kernels that numba compiles on the user's machine.
 
-PyTorch's convolution wants channels first, where linear layers give them last, and takes longer than the scan.
+PyTorch's convolution has channels first, while linear layers have them last, and it takes longer than the scan.
 """
 
 import torch
 
 from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_tokens, to_lanes, to_rows
-from hf_video.ops.operators import operator_namespace, register_convolution_gradients
 
-NAMESPACE = operator_namespace(__name__)
+from .operators import register_gradients
 
 
 def causal_conv1d_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
@@ -26,7 +25,7 @@ def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> l
     return [to_rows(x, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_cpu", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
     from .cpu_kernels import conv_forward_unit
@@ -37,11 +36,11 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return from_lanes(y, 1, x.shape[-1])
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::causal_conv1d_cpu_backward", mutates_args=())
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, of a bias that is not there, too."""
+    """Gradients of x, weight and bias, also of a missing bias."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import conv_backward_unit
@@ -65,4 +64,4 @@ def _(dy, x, weight, bias, reverse):
     return x.new_empty(x.shape), x.new_empty(weight.shape), x.new_empty(x.shape[-1])
 
 
-register_convolution_gradients(conv_forward, conv_backward)
+register_gradients(conv_forward, conv_backward)

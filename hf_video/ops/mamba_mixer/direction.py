@@ -7,9 +7,10 @@ import torch
 
 from hf_video.ops.causal_conv1d import causal_conv1d
 from hf_video.ops.causal_conv1d.dispatch import choose_backend as choose_convolution
-from hf_video.ops.operators import add_and_gate, turn
+from hf_video.ops.operators import turn
 from hf_video.ops.selective_scan import selective_scan
 from hf_video.ops.selective_scan.dispatch import choose_backend as choose_scan
+from hf_video.ops.selective_scan.operators import add_and_gate
 
 
 def convolve_and_scan(
@@ -43,8 +44,8 @@ def convolve_and_scan(
     def run(x: torch.Tensor, z: torch.Tensor | None, addend: torch.Tensor | None, reverse: bool) -> torch.Tensor:
         u = causal_conv1d(x, conv_weight, conv_bias, reverse=reverse, backend=conv_backend)
         delta, B, C = project(u)
-        options = {"reverse": reverse, "addend": addend}
-        return cast(torch.Tensor, selective_scan(u, delta, A, B, C, D, z, delta_bias, True, **options))
+        scanned = selective_scan(u, delta, A, B, C, D, z, delta_bias, True, reverse=reverse, addend=addend)
+        return cast(torch.Tensor, scanned)
 
     if reverse and conv_backend == "causal_conv1d":
         # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.

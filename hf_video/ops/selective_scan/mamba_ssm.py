@@ -1,9 +1,9 @@
 """
-`selective_scan` by the compiled kernels of mamba-ssm (https://github.com/state-spaces/mamba), where there are any.
+`selective_scan` by the compiled kernels of mamba-ssm (https://github.com/state-spaces/mamba).
 
-The kernels know one direction, no initial state, and no gradient of the last state. Their releases differ in what
-they compile and in the arguments of the compiled functions; what they have in common is the autograd function
-`SelectiveScanFn`, which is therefore what is called here.
+The kernels have one direction, no initial state, and no gradient of the last state. Releases differ in what they
+compile and in the arguments of the compiled functions. All of them have the autograd function `SelectiveScanFn`, so
+that is called here.
 """
 
 import functools
@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
-from hf_video.ops.operators import add_and_gate, operator_namespace, reversed_copy
+from hf_video.ops.operators import RecordedContext, reversed_copy
+
+from .operators import Situation, add_and_gate
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
 MAX_STATE_SIZE = 256
 INTERFACE = "ops.selective_scan_interface"
-NAMESPACE = operator_namespace(__name__)
 
 
 def selective_scan_mamba_ssm(
@@ -52,7 +53,7 @@ def selective_scan_mamba_ssm(
     return (y if addend is None else add_and_gate(y, addend, z)), None
 
 
-def why_mamba_ssm_cannot(situation: Any, source: str) -> str | None:
+def why_mamba_ssm_cannot(situation: Situation, source: str) -> str | None:
     """The reason why the kernels cannot run in a situation (see `selective_scan`), or `None` if they can."""
     if situation.device_type != "cuda":
         return f"it runs on CUDA, not on {situation.device_type}"
@@ -82,26 +83,14 @@ def probe(source: str, device: str = "cuda") -> str | None:
     try:
         output = scan_forward(*arguments)
         scan_backward(ones, *arguments)
-    # A foreign build may fail in any way, from a missing symbol to an assertion: each means that it is of no use.
+    # A foreign build may fail in any way, from a missing symbol to an assertion. Each means that it cannot be used.
     except Exception as error:
         return f"its compiled scan does not answer ({type(error).__name__}: {error})"
     return None if output.isfinite().all() else "its compiled scan answers with numbers that are not finite"
 
 
-class RecordedContext:
-    """
-    Takes the place of autograd's context: an operator's kernels run below autograd, and call both halves of
-    `SelectiveScanFn` by themselves.
-    """
-
-    saved_tensors: tuple[torch.Tensor | None, ...] = ()
-
-    def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        self.saved_tensors = tensors
-
-
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
-    """Tensors or `None`: those over time in the order of the scan, weights, of one or two dimensions, as they are."""
+    """Tensors or `None`: sequences in the order of the scan, and weights, of one or two dimensions, unchanged."""
     for tensor in tensors:
         yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
 
@@ -111,7 +100,7 @@ def _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, 
     return load_interface(source).SelectiveScanFn.forward(context, *tensors, delta_softplus)
 
 
-@torch.library.custom_op(f"{NAMESPACE}::forward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm", mutates_args=())
 def scan_forward(
     u: torch.Tensor,
     delta: torch.Tensor,
@@ -129,7 +118,7 @@ def scan_forward(
     return reversed_copy(output) if reverse else output.contiguous()
 
 
-@torch.library.custom_op(f"{NAMESPACE}::backward", mutates_args=())
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm_backward", mutates_args=())
 def scan_backward(
     grad: torch.Tensor,
     u: torch.Tensor,
@@ -144,7 +133,7 @@ def scan_backward(
     reverse: bool,
     source: str,
 ) -> list[torch.Tensor]:
-    """Gradients of the tensors that are there, in their order. The forward is repeated instead of keeping states."""
+    """Gradients of the tensors that are not `None`, in order. The forward runs again instead of keeping states."""
     context = RecordedContext()
     _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
     grad = reversed_copy(grad) if reverse else grad.contiguous()

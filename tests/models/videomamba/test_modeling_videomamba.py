@@ -316,17 +316,18 @@ def test_an_input_of_another_size_gives_what_set_input_size_bakes_in(tmp_path, s
     torch.testing.assert_close(loaded(clips).last_hidden_state, expected)
 
 
+@pytest.mark.parametrize("by_its_encoder", [False, True])
 @pytest.mark.parametrize(
     "model_class", [VideoMambaForVideoClassification, VideoMambaForPreTraining, VideoMambaBackbone]
 )
-def test_every_class_can_change_its_input_size(model_class):
+def test_every_class_can_change_its_input_size(model_class, by_its_encoder):
     model = make(model_class)
     clips = random_clips(model.config, image_size=(24, 40), num_frames=6)
     grid = model.config.token_grid_of(6, 24, 40)
     inputs = {"bool_masked_pos": torch.arange(math.prod(grid)).repeat(len(clips), 1) % 2 == 0}
     inputs = inputs if model_class is VideoMambaForPreTraining else {}
     (expected, *_) = model(clips, **inputs).to_tuple()
-    model.set_input_size(image_size=(24, 40), num_frames=6)
+    (model.base_model if by_its_encoder else model).set_input_size(image_size=(24, 40), num_frames=6)
     (actual, *_) = model(clips, **inputs).to_tuple()
     torch.testing.assert_close(actual, expected)
 

@@ -2,12 +2,16 @@
 
 import json
 import math
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, AutoModelForVideoClassification
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_video import (
     VideoViTBackbone,
@@ -16,6 +20,7 @@ from hf_video import (
     VideoViTForVideoClassification,
     VideoViTModel,
 )
+from hf_video.models.videovit import modeling_videovit
 
 from .videovit_testing import random_clips, tiny_config
 
@@ -283,6 +288,25 @@ def test_wrong_configurations_are_refused(settings, message):
     with pytest.raises((ValueError, StrictDataclassError)) as error:
         tiny_config(**settings)
     assert message in str(error.value)
+
+
+def test_a_published_model_names_the_package_that_is_missing(tmp_path, monkeypatch):
+    """Its code needs einops, which Transformers checks before it runs the code."""
+    for file in Path(modeling_videovit.__file__).parent.glob("*_videovit.py"):
+        shutil.copy(file, tmp_path)
+
+    class NoEinops:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "einops":
+                raise ModuleNotFoundError("No module named 'einops'")
+
+    monkeypatch.delitem(sys.modules, "einops")
+    monkeypatch.setattr(sys, "meta_path", [NoEinops, *sys.meta_path])
+    with pytest.raises(ImportError, match="not found in your environment: einops. Run `pip install einops`"):
+        get_class_from_dynamic_module("modeling_videovit.VideoViTModel", tmp_path)
+    monkeypatch.undo()
+    assert get_class_from_dynamic_module("modeling_videovit.VideoViTModel", tmp_path) is not VideoViTModel
 
 
 def test_a_saved_option_that_no_model_reads_is_dropped(tmp_path):

@@ -1,0 +1,255 @@
+"""Reading the files of original authors, without ever unpickling code."""
+
+import argparse
+import math
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from hf_video import text_files
+
+
+class ConversionError(ValueError):
+    """The checkpoint or its configuration is not what the source expects; the message says what is wrong."""
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """
+    Read a `.pth` / `.pt` / `.bin` file with `weights_only=True`, or a `.safetensors` file.
+
+    Training scripts save their `argparse.Namespace` beside the weights: a class that holds plain values and runs
+    nothing, and the only one allowed besides tensors and Python's own containers.
+
+    Raises:
+        ConversionError: if the file is missing, cut off, no checkpoint, or holds anything else.
+    """
+    if not path.is_file():
+        raise ConversionError(f"There is no file {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ConversionError(
+            f"{path} is damaged, or holds more than weights and plain values, which is not loaded because it could "
+            f"run code: {_first_line(error)}"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, SafetensorError) as error:
+        raise ConversionError(f"{path} cannot be read; is it cut off? {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors.")
+    return content
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """
+    Read a JSON file with one object of finite numbers.
+
+    Raises:
+        ConversionError: if it is something else.
+    """
+    try:
+        content = text_files.read_json(path)
+    except (OSError, ValueError) as error:
+        raise ConversionError(str(error)) from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
+    if (field := _find_not_finite(content)) is not None:
+        raise ConversionError(f"{path}: {field} must be a finite number, not NaN or infinite.")
+    return content
+
+
+def _find_not_finite(value: Any) -> str | None:
+    """The place of a number that is not finite, such as `vision_config.sizes.0`; `None` if there is none."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(item, float) and not math.isfinite(item):
+            return str(key)
+        if (inner := _find_not_finite(item)) is not None:
+            return f"{key}.{inner}"
+    return None
+
+
+def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, torch.Tensor]:
+    """
+    The state dict of a checkpoint: what is under the first of `wrappers` that exists, or else the whole dictionary.
+
+    Raises:
+        ConversionError: if there are no tensors, or one cannot be read as it is, see [`check_storage`].
+    """
+    for wrapper in wrappers:
+        if isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    if not weights:
+        raise ConversionError(
+            f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
+        )
+    for name, tensor in weights.items():
+        check_storage(name, tensor)
+    return weights
+
+
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """
+    Check that the values of a tensor can be read as they are.
+
+    Raises:
+        ConversionError: if the tensor is sparse, quantised, on the meta device, or has no elements.
+    """
+    problem = None
+    if tensor.is_meta:
+        problem = "is on the meta device, and so has no values: save the model after its weights are loaded"
+    elif tensor.is_quantized:
+        problem = f"is quantised ({tensor.dtype}): convert the weights before they were quantised"
+    elif tensor.layout != torch.strided:
+        problem = f"is sparse ({tensor.layout}): save it as `tensor.to_dense()`"
+    elif tensor.numel() == 0:
+        problem = f"has no elements: its shape is {tuple(tensor.shape)}"
+    if problem:
+        raise ConversionError(f"The tensor {name} {problem}.")
+
+
+def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
+    """
+    The weights without these prefixes, which may stand before a name in any order and several times.
+
+    Raises:
+        ConversionError: if two weights then have the same name.
+    """
+    pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})+")
+    stripped: dict[str, str] = {}
+    for name in weights:
+        short = name[match.end() :] if (match := pattern.match(name)) else name
+        if short in stripped:
+            raise ConversionError(f"The tensors {stripped[short]} and {name} are both {short}: keep one of them.")
+        stripped[short] = name
+    return {short: weights[name] for short, name in stripped.items()}
+
+
+def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The weights whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Read the keyword arguments of an original constructor from a JSON file with one bare object.
+
+    Args:
+        path: the JSON file.
+        known: the arguments with their defaults. A value in the file must be of the same kind as the default.
+
+    Raises:
+        ConversionError: if the file cannot be read or holds no object, or for a key that is not in `known` or a value
+            of another kind.
+    """
+    config = read_json(path)
+    if unknown := sorted(set(config) - set(known)):
+        raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
+    for name, value in config.items():
+        check_kind(f"{path}: {name}", value, known[name])
+    return config
+
+
+def check_kind(name: str, value: Any, default: Any) -> None:
+    """
+    Check that a value of a JSON file is of the same kind as a default: a switch, a number, a text or an object. A size
+    may also be a list of numbers, height and width. Null stands for no value and is always accepted.
+
+    Raises:
+        ConversionError: if the kinds differ.
+    """
+    if value is None or default is None:
+        return
+    if isinstance(default, bool):
+        fits, expected = value in (True, False), "true or false"
+    elif isinstance(default, (int, float)):
+        numbers = value if isinstance(value, list) and "size" in name.lower().rpartition(": ")[2] else [value]
+        fits = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+        expected = "a number"
+    else:
+        fits, expected = isinstance(value, type(default)), f"a {type(default).__name__}"
+    if not fits:
+        raise ConversionError(f"{name} must be {expected}, got {value!r}.")
+
+
+def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
+    """
+    Read a Transformers model folder or Hub repository, without any model class.
+
+    Args:
+        source: a folder, or the id of a repository on the Hub.
+
+    Returns:
+        The content of `config.json`, the tensors of the model's safetensors files, and the content of the processor's
+        file (empty if there is none).
+
+    Raises:
+        ConversionError: if a file is missing or cannot be read, or a tensor has no values that can be read.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
+        except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+            raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
+    config = read_json(folder / "config.json")
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    files = {SAFE_WEIGHTS_NAME}
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+            raise ConversionError(f"{index} has no `weight_map` that says which file holds which tensor.")
+        files = set(weight_map.values())
+    weights: dict[str, torch.Tensor] = {}
+    for file in sorted(files):
+        weights |= read_checkpoint(folder / file)
+    for name, tensor in weights.items():
+        check_storage(name, tensor)
+    processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
+    return config, weights, next((read_json(file) for file in processors if file.is_file()), {})
+
+
+def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """
+    Merge the arguments of the original configuration with those that the tensors show.
+
+    Raises:
+        ConversionError: if they contradict each other.
+    """
+    for name, value in found.items():
+        given = config.get(name, value)
+        # A square may be given as one number or as two.
+        if isinstance(given, list) and given and all(side == given[0] for side in given):
+            given = given[0]
+        if given != value:
+            raise ConversionError(f"The original configuration says {name}={given!r}, the tensors say {value!r}.")
+    return {**config, **found}
+
+
+def preview(names: Iterable[str], limit: int = 6) -> str:
+    """The first few of some names, and how many more there are."""
+    names = list(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(map(str, names[:limit])) + rest

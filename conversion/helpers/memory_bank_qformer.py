@@ -1,0 +1,183 @@
+"""What the sources of MemoryBankQFormer share: its language model, and the processors of videos and texts."""
+
+import copy
+import warnings
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
+from transformers.utils import cached_file, logging
+
+from hf_video.models.memory_bank_qformer import (
+    MemoryBankQFormerConfig,
+    MemoryBankQFormerForConditionalGeneration,
+    MemoryBankQFormerModel,
+)
+from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import MemoryBankQFormerProcessor
+from hf_video.processing import VideoClipProcessor
+
+from .checkpoint import ConversionError, preview
+from .weight_checks import check_model
+
+
+def read_config(source: str) -> Any:
+    """
+    The configuration of a Transformers folder or Hub repository.
+
+    Raises:
+        ConversionError: if there is no configuration, or Transformers does not know its model.
+    """
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
+
+
+def load_pretrained(
+    model_class: Any, source: str, may_be_missing: tuple[str, ...] = (), **options: Any
+) -> PreTrainedModel:
+    """
+    Load a model from a folder or Hub repository, which may hold more than this model. Tensors are read one after the
+    other, so that memory holds the weights once.
+
+    Args:
+        model_class: a class of models, or an Auto class.
+        source: folder or Hub id.
+        may_be_missing: names of weights that may be missing, and then stay as initialised.
+        options: for `from_pretrained`.
+
+    Raises:
+        ConversionError: if weights are missing, of another shape, or not finite.
+    """
+    verbosity = logging.get_verbosity()
+    # Weights that are left over belong to other parts. Weights that are missing are an error below.
+    logging.set_verbosity_error()
+    try:
+        model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
+    except (OSError, RuntimeError) as error:
+        raise ConversionError(f"{source} cannot be loaded: {error}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
+        raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
+    check_model(model, source)
+    return model
+
+
+def load_language_model(source: str, **options: Any) -> PreTrainedModel:
+    """A causal language model or an encoder-decoder from a folder or Hub repository, in its own precision."""
+    config = options.get("config") or read_config(source)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return load_pretrained(auto_class, source, **options)
+
+
+def with_language_model(
+    base: MemoryBankQFormerModel, language_model: PreTrainedModel, is_original: bool
+) -> MemoryBankQFormerForConditionalGeneration:
+    """
+    Join a Q-Former and a language model into one model, without copying weights.
+
+    Args:
+        base: the Q-Former, with the projection to its original language model.
+        language_model: reads the projected queries.
+        is_original: whether the projection was trained for this language model. If not, the projection is initialised
+            again, with a warning.
+    """
+    width = cast(torch.Tensor, language_model.get_input_embeddings().weight).shape[1]
+    config: MemoryBankQFormerConfig = copy.deepcopy(base.config)
+    config.text_config, config.projection_dim = language_model.config, width
+    # Configurations remember the folder that they were read from. A saved model must not name it.
+    config.name_or_path = config.text_config.name_or_path = ""
+    if not is_original:
+        warnings.warn(
+            f"{type(language_model).__name__} of width {width} is not the language model that this Q-Former was "
+            "trained for: its projection begins anew, and the model has to be fine-tuned before its answers mean "
+            "anything.",
+            stacklevel=2,
+        )
+        projection = nn.Linear(config.qformer_config.hidden_size, width, dtype=base.dtype)
+        nn.init.normal_(projection.weight, std=config.initializer_range)
+        nn.init.zeros_(projection.bias)
+        base.language_projection = projection
+    with torch.device("meta"):
+        model = MemoryBankQFormerForConditionalGeneration(config)
+    base.config = config
+    model.memory_bank_qformer, model.language_model = base, language_model
+    model.generation_config = language_model.generation_config
+    return model
+
+
+def load_tokenizer(source: str, subfolder: str = "") -> Any:
+    """The tokenizer of a folder or Hub repository, or `None` if there is none."""
+    found = cached_file(
+        source, "tokenizer_config.json", subfolder=subfolder, _raise_exceptions_for_missing_entries=False
+    )
+    return None if found is None else AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+
+
+def make_video_processor(image_size: Any, num_frames: int, **settings: Any) -> VideoClipProcessor:
+    """
+    The evaluation recipe: frames spread over the video, squeezed to a square, the mean and deviation of CLIP.
+
+    Args:
+        image_size: size of the frames in pixels, one number or height and width.
+        num_frames: number of frames to take of a video.
+        settings: options that differ from the recipe.
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    recipe = {
+        "sampling_strategy": "linspace",
+        "size": {"height": height, "width": width},
+        "resample": PILImageResampling.BICUBIC,
+        "do_center_crop": False,
+        "image_mean": list(OPENAI_CLIP_MEAN),
+        "image_std": list(OPENAI_CLIP_STD),
+    }
+    return VideoClipProcessor(num_frames=num_frames, **(recipe | settings))
+
+
+def make_processor(
+    model: MemoryBankQFormerForConditionalGeneration,
+    video_processor: VideoClipProcessor,
+    tokenizer: Any,
+    qformer_tokenizer: Any,
+) -> VideoClipProcessor | MemoryBankQFormerProcessor:
+    """
+    The processor of videos and texts, or of videos alone if there is no tokenizer. If the tokenizer has more tokens
+    than the language model has embeddings, the model gets embeddings for the others.
+
+    Raises:
+        ConversionError: if the tokenizer does not know the token that holds the place of a video.
+    """
+    if tokenizer is None:
+        return video_processor
+    config = model.config
+    if config.use_qformer_text_input and qformer_tokenizer is None:
+        warnings.warn(
+            "This Q-Former was trained to read the question, for which there is no tokenizer: it will read videos "
+            "alone. Put its tokenizer into the folder `qformer_tokenizer`, or name it by `--qformer-tokenizer`.",
+            stacklevel=2,
+        )
+    video_token = None
+    if config.video_token_id is not None:
+        video_token = tokenizer.convert_ids_to_tokens(config.video_token_id)
+        if video_token is None:
+            raise ConversionError(
+                f"The tokenizer has no token {config.video_token_id}, which holds the place of a video: it has "
+                f"{len(tokenizer)} tokens, and belongs to another model."
+            )
+    # Without memory the language model reads every frame's queries.
+    has_memory = model.memory_bank_qformer.has_memory
+    processor = MemoryBankQFormerProcessor(
+        video_processor,
+        tokenizer,
+        qformer_tokenizer,
+        num_query_tokens=config.num_query_tokens * (1 if has_memory else cast(int, video_processor.num_frames)),
+        video_token=video_token,
+        is_encoder_decoder=config.text_config.is_encoder_decoder,
+    )
+    if len(tokenizer) > model.config.text_config.vocab_size:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return processor

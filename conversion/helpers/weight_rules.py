@@ -1,0 +1,113 @@
+"""Tables that say what becomes of every tensor of a checkpoint."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .checkpoint import ConversionError, preview
+from .weight_checks import check_values
+
+
+class Rule(NamedTuple):
+    """
+    What becomes of the tensors whose names match.
+
+    Attributes:
+        sources: regular expressions for whole names. Several of them are joined into one target.
+        target: name in our model, with the groups of the match filled in; `None` drops the tensor.
+        transform: called with the tensors of all sources, in their order. Without it, a single tensor stays as it is.
+        reason: why a tensor is dropped.
+    """
+
+    sources: tuple[str, ...]
+    target: str | None
+    transform: Callable[..., torch.Tensor] | None = None
+    reason: str = ""
+
+
+def rename(source: str, target: str, transform: Callable[..., torch.Tensor] | None = None) -> Rule:
+    """The rule that one tensor gets another name and, with `transform`, another form."""
+    return Rule((source,), target, transform)
+
+
+def drop(source: str, reason: str) -> Rule:
+    """The rule that tensors are left out, for a reason."""
+    return Rule((source,), None, reason=reason)
+
+
+def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
+    """
+    Rename, transform, join and drop tensors; the first rule with a matching source decides.
+
+    Raises:
+        ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
+            tensors for one place, and a joined tensor that lacks a part.
+    """
+    parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
+    rule_of_target: dict[str, Rule] = {}
+    unknown = []
+    for name, tensor in weights.items():
+        for rule, position, match in _matches(name, rules):
+            if rule.target is not None:
+                target = match.expand(rule.target)
+                if position in parts[target]:
+                    raise ConversionError(f"The tensor {name} is a second one for {target}: keep one of them.")
+                check_values(name, tensor)
+                parts[target][position] = tensor
+                rule_of_target[target] = rule
+            break
+        else:
+            unknown.append(name)
+    if unknown:
+        raise ConversionError(f"{len(unknown)} tensors of the checkpoint are unknown: {preview(sorted(unknown))}.")
+
+    converted = {}
+    for target, found in parts.items():
+        rule = rule_of_target[target]
+        absent = [source for i, source in enumerate(rule.sources) if i not in found]
+        if absent:
+            raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
+        tensors = [found[i] for i in sorted(found)]
+        converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+    return converted
+
+
+def _matches(name: str, rules: Iterable[Rule]):
+    for rule in rules:
+        for position, source in enumerate(rule.sources):
+            if match := re.fullmatch(source, name):
+                yield rule, position, match
+
+
+def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_initial: Iterable[str] = ()) -> None:
+    """
+    Load converted weights into a model, in the model's own dtype.
+
+    Args:
+        model: the model that takes the weights.
+        weights: tensors by their names in the model.
+        keep_initial: regular expressions for whole names. Weights with such names may be absent, and then stay as
+            initialised.
+
+    Raises:
+        ConversionError: with the lists of tensors that are missing, superfluous, or of another shape.
+    """
+    expected = model.state_dict()
+    missing = [
+        name for name in expected if name not in weights and not any(re.fullmatch(k, name) for k in keep_initial)
+    ]
+    superfluous = [name for name in weights if name not in expected]
+    misshapen = [
+        f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    problems = {"missing": missing, "superfluous": superfluous, "of another shape": misshapen}
+    if any(problems.values()):
+        listed = "; ".join(f"{kind}: {preview(names)}" for kind, names in problems.items() if names)
+        raise ConversionError(f"The checkpoint does not fit {type(model).__name__}. {listed}.")
+    model.load_state_dict(weights, strict=False)

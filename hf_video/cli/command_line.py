@@ -1,0 +1,195 @@
+"""From declared settings to flags, and from flags, `name=value` words and recipes back to values."""
+
+import argparse
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import hf_video
+from hf_video.settings import Setting, closest, read_value, settings_of
+
+from .boundary import EXIT_CODES
+
+# Fields of TrainingArguments that flags of the commands set.
+_FLAGS_OF_FIELDS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
+
+
+class CommandSettings:
+    """The settings of a command.
+
+    Args:
+        kinds: dataclasses of settings; of two settings with one name the first counts, and a name goes before an
+            alias.
+        takes_training_arguments: whether every other field of `transformers.TrainingArguments` is a setting, too.
+        without: names that the dataclasses have and the command has not.
+    """
+
+    def __init__(self, *kinds: type, takes_training_arguments: bool = False, without: Sequence[str] = ()):
+        self.kinds = kinds
+        self.takes_training_arguments = self.takes_words = takes_training_arguments
+        self.by_name: dict[str, Setting] = {}
+        for kind in kinds:
+            for name, each in settings_of(kind).items():
+                if name not in without:
+                    self.by_name.setdefault(name, each)
+        self.aliases = {
+            alias: name for name, each in self.by_name.items() for alias in each.aliases if alias not in self.by_name
+        }
+
+    def groups(self) -> dict[str, list[Setting]]:
+        """The settings under the titles of their dataclasses."""
+        found: dict[str, list[Setting]] = {}
+        for kind in self.kinds:
+            listed = {each.name for settings in found.values() for each in settings}
+            mine = [self.by_name[name] for name in settings_of(kind) if name in self.by_name and name not in listed]
+            found.setdefault(kind.__doc__ or kind.__name__, []).extend(mine)
+        return found
+
+    def aliases_of(self, setting: Setting) -> list[str]:
+        return [alias for alias, name in self.aliases.items() if name == setting.name]
+
+    def canonical(self, name: str) -> str:
+        """The name of a setting, for the name or an alias.
+
+        Raises:
+            ValueError: there is no such setting; says which is close.
+        """
+        if name in _FLAGS_OF_FIELDS and self.takes_training_arguments:
+            raise ValueError(f"{name} is set by the option {_FLAGS_OF_FIELDS[name]}.")
+        name = self.aliases.get(name, name)
+        if name in self.by_name or name in self._training_fields():
+            return name
+        hint = closest(name, [*self.by_name, *self.aliases, *self._training_fields()])
+        raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
+
+    def read(self, name: str, value: Any, spelled: str) -> Any:
+        """The value of a setting from a word, checked; `spelled` is what the user called it.
+
+        Raises:
+            ValueError: the value is not of the type of the setting, or out of its bounds.
+        """
+        declared = self.by_name.get(name)
+        if declared is not None:
+            value = read_value(declared.type, value, spelled)
+        # Transformers has sets of schedules and optimizers that a declaration does not list.
+        if declared is None or (declared.type is str and self.takes_training_arguments):
+            fields = self._training_fields()
+            value = read_value(fields[name], value, spelled) if name in fields else value
+        return value
+
+    def is_changeable(self, name: str) -> bool:
+        """Whether a resumed run may have another value."""
+        return name in self.by_name and self.by_name[name].is_changeable
+
+    def default(self, name: str) -> Any:
+        """The default of a setting that has one."""
+        if name in self.by_name:
+            return self.by_name[name].default
+        from transformers import TrainingArguments
+
+        field = TrainingArguments.__dataclass_fields__[name]
+        return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+    def _training_fields(self) -> Mapping[str, Any]:
+        return training_argument_types() if self.takes_training_arguments else {}
+
+
+@functools.cache
+def training_argument_types() -> dict[str, Any]:
+    """The types of all fields of `TrainingArguments`."""
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    return {field.name: hints[field.name] for field in dataclasses.fields(TrainingArguments) if field.init}
+
+
+class _Given(argparse.Action):
+    """Keeps the flag as it was written, and its word, in `given` of the namespace, by the name of the setting."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
+    ) -> None:
+        word = values if self.nargs != 0 else "false" if str(flag).startswith("--no-") else "true"
+        namespace.given = getattr(namespace, "given", {}) | {self.dest: (flag or self.metavar, word)}
+
+
+def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positional: str | None = None) -> None:
+    """Adds a flag for each setting and for its aliases to a parser; `values_of` and `run_settings` read the words.
+
+    Args:
+        parser: of the command.
+        settings: of the command.
+        positional: the setting that is given without a flag.
+    """
+    parser.set_defaults(settings=settings, given={})
+    for title, listed in settings.groups().items():
+        group = parser.add_argument_group(title)
+        for each in listed:
+            default = each.describe_default()
+            text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
+            options: dict[str, Any] = {"action": _Given, "help": text, "default": argparse.SUPPRESS}
+            if each.name == positional:
+                parser.add_argument(each.name, metavar=each.placeholder, **options)
+                continue
+            names = [name.replace("_", "-") for name in (each.name, *settings.aliases_of(each))]
+            flags = [f"--{name}" for name in names]
+            if each.is_switch:
+                options["nargs"] = 0
+                # A recipe may have it on.
+                flags += [f"--no-{name}" for name in names] if settings.takes_words else []
+            else:
+                options["metavar"] = each.placeholder
+            # Words and recipes may have it, where there are some.
+            is_required = each.default is dataclasses.MISSING and not settings.takes_words
+            group.add_argument(*flags, dest=each.name, required=is_required, **options)
+
+
+def values_of(args: argparse.Namespace) -> argparse.Namespace:
+    """The namespace with a value for each setting of a command without words: what was given, else the default.
+
+    Raises:
+        ValueError: a value is not of the type of its setting, or out of its bounds.
+    """
+    settings: CommandSettings = args.settings
+    values = {name: each.default for name, each in settings.by_name.items()}
+    values |= {name: settings.read(name, word, flag) for name, (flag, word) in args.given.items()}
+    return argparse.Namespace(**vars(args) | values)
+
+
+def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespace:
+    """The options of a command, as its `run` takes them; `argparse` exits on a mistake.
+
+    Args:
+        argv: the words after `hf-video`.
+        commands: modules with `add_parser` and `run`, by the name of the command.
+
+    Raises:
+        ValueError: a value is not of the type of its setting, or out of its bounds.
+    """
+    parser = argparse.ArgumentParser(
+        prog="hf-video",
+        description="Train, evaluate and use video classifiers with Hugging Face Transformers.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
+    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in commands.items():
+        command_parser = command.add_parser(added)
+        # Settings of the others would take longer to import than all else that `--help` shows.
+        if name in argv[:1] and hasattr(command, "add_options"):
+            command.add_options(command_parser)
+        command_parser.add_argument(
+            "--debug", action="store_true", default=False, help="show the traceback of an error"
+        )
+        command_parser.set_defaults(run=command.run, parser=command_parser)
+    args, words = parser.parse_known_args(argv)
+    settings = getattr(args, "settings", None)
+    takes_words = settings is not None and settings.takes_words
+    unknown = [word for word in words if not takes_words or word.startswith("-") or "=" not in word]
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.words = words
+    return args if settings is None or takes_words else values_of(args)

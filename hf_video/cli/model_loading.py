@@ -1,0 +1,138 @@
+"""Models of the commands: where they are, on which device, and how they are loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
+
+
+def locate_model(name: str) -> str:
+    """The folder or the Hub name that a `--model` word stands for.
+
+    Raises:
+        ValueError: it is neither a folder nor a possible name on the Hub.
+    """
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(
+            f"--model {name}: there is no such folder, and no model on the Hub has such a name."
+        ) from error
+    return name
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a `--device` word.
+
+    Raises:
+        ValueError: there is no such device on this machine.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # which of them depends on how torch was built
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"--device {name} cannot be used on this machine ({reason}). Try --device cpu.") from error
+    return device
+
+
+def load_trained_model(
+    model: str, *, device: str = "auto", dtype: str = "float32", **processor_options: Any
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """A video classifier in evaluation mode and its processor.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        device: see `choose_device`.
+        dtype: "float32", "bfloat16" or "float16".
+        processor_options: override options of the saved processor, except where None.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the model is no video classifier, is damaged or does not take the views, or the device does not
+            exist.
+    """
+    target, model = choose_device(device), locate_model(model)
+
+    from hf_video.training.loading import check_views, load_processor, load_trained_classifier
+
+    network = load_trained_classifier(model, dtype=dtype)
+    processor = load_processor(model, network.config, **processor_options)
+    check_views(network, processor.num_clips, processor.num_crops)
+    return network.to(target).eval(), processor
+
+
+def load_model(
+    values: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """The classifier to train and its processor: of a checkpoint, of `values["model"]`, or from scratch.
+
+    Raises:
+        ValueError, OSError: there is no such model, or an option does not go with it.
+    """
+    from hf_video.processing import VideoClipProcessor
+    from hf_video.training.loading import (
+        check_views,
+        input_size,
+        load_classifier,
+        load_config,
+        load_processor,
+        set_input_size,
+    )
+
+    from .settings import RegularizationSettings, ScratchSettings
+
+    if checkpoint is not None:
+        model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
+        return model, load_processor(checkpoint, model.config)
+
+    sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
+    # Views of the final evaluation; on the way a single one has to do.
+    sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
+    names = [field.name for field in dataclasses.fields(RegularizationSettings)]
+    rates = {name: values[name] for name in names if values[name] is not None}
+    if values["model"] is not None:
+        if unknown := [name for name in rates if not hasattr(load_config(values["model"]), name)]:
+            raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
+        model = load_classifier(values["model"], class_names, problem_type, dtype="float32", **rates)
+        set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
+        size = {} if values["image_size"] is None else input_size(values["image_size"])
+        processor = load_processor(values["model"], model.config, **sampling, **size)
+        check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
+        return model, processor
+
+    sizes = [field.name for field in dataclasses.fields(ScratchSettings)]
+
+    from huggingface_hub.errors import StrictDataclassError
+
+    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+
+    try:
+        config = VideoViTConfig(
+            **{name: values[name] for name in ("num_frames", "image_size", *sizes)},
+            **rates,
+            intermediate_size=4 * values["hidden_size"],
+            problem_type=problem_type,
+            id2label=dict(enumerate(class_names)),
+            label2id={name: index for index, name in enumerate(class_names)},
+        )
+    except StrictDataclassError as error:
+        raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
+    processor = VideoClipProcessor(**sampling, **input_size(values["image_size"]))
+    return VideoViTForVideoClassification(config), processor

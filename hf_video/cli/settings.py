@@ -1,0 +1,275 @@
+"""The settings of the commands, beside those of a training in `hf_video.training.settings`."""
+
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Lt
+
+import hf_video
+from hf_video.data.settings import ClipAugmentationSettings, ClipMixingSettings, OnError
+from hf_video.settings import (
+    AtLeast1,
+    BelowOne,
+    Changeable,
+    FromScratch,
+    NotNegative,
+    Positive,
+    one_of,
+    setting,
+    with_defaults,
+)
+from hf_video.training.settings import AnswerTrainingSettings, ProbeTrainingSettings, VideoTrainingSettings
+
+from .command_line import CommandSettings
+
+# The file needs NumPy alone; its package waits for Transformers.
+_CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
+SamplingStrategy = Annotated[str, one_of(runpy.run_path(str(_CLIP_SAMPLING))["SAMPLING_STRATEGIES"])]
+VideoRoot = Changeable[str | None]
+VIDEO_ROOT_HELP = "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file."
+
+
+@dataclass(kw_only=True)
+class RunSettings:
+    """Data and output"""
+
+    data: Changeable[str] = setting(help="Labelled videos or rows of texts, or a recipe.", metavar="DATA")
+    output_dir: Changeable[str] = setting(help="Folder for the model, checkpoints and report.", metavar="DIR")
+    video_root: VideoRoot = setting(None, VIDEO_ROOT_HELP, "DIR")
+    device: Changeable[Literal["auto", "cpu", "cuda", "mps"]] = setting(
+        "auto", "Where to train; auto: on an accelerator if there is one."
+    )
+
+
+@dataclass(kw_only=True)
+class HeldOutSettings:
+    """Held-out videos"""
+
+    validation_fraction: Annotated[Positive[float], Lt(1)] = setting(
+        0.2, "Share of each class held out where DATA has no validation split."
+    )
+
+
+@dataclass(kw_only=True)
+class TrainingVideosSettings(HeldOutSettings):
+    """Held-out and broken videos"""
+
+    on_error: Changeable[OnError] = setting(
+        "error", "A video that cannot be read: stop, leave it out, or train on another one in its place."
+    )
+
+
+@dataclass(kw_only=True)
+class ClassifierSettings:
+    """Model"""
+
+    model: str | None = setting(
+        None, "Model folder or Hub name to fine-tune; by default a small VideoViT from scratch.", "MODEL"
+    )
+    num_frames: Annotated[AtLeast1[int] | None, FromScratch(16)] = setting(None, "Frames in a clip.")
+    frame_sampling_rate: Annotated[AtLeast1[int] | None, FromScratch(4)] = setting(
+        None, "Distance between two frames of a dense or strided clip."
+    )
+    sampling_strategy: Annotated[SamplingStrategy | None, FromScratch("uniform")] = setting(
+        None, "How frames are chosen: dense and strided keep a distance, the others cover the whole video."
+    )
+    image_size: Annotated[AtLeast1[int] | None, FromScratch(112)] = setting(
+        None, "Height and width of a clip in pixels."
+    )
+    num_clips: Changeable[AtLeast1[int] | None] = setting(
+        None, "Clips of a video in the report and wherever the model is used; by default the model's."
+    )
+    num_crops: Changeable[AtLeast1[int] | None] = setting(
+        None, "Crops of a clip in the report and wherever the model is used; by default the model's."
+    )
+
+
+@dataclass(kw_only=True)
+class RegularizationSettings:
+    """Model"""
+
+    drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth; by default the model's.")
+    classifier_dropout: BelowOne[float] | None = setting(None, "Dropout before the head; by default the model's.")
+    classifier_init_scale: Positive[float] | None = setting(
+        None, "Factor on the first weights of a fresh head; by default the model's."
+    )
+
+
+@dataclass(kw_only=True)
+class ScratchSettings:
+    """Model from scratch, without --model"""
+
+    patch_size: AtLeast1[int] = setting(16, "Pixels on a side of a patch.")
+    tubelet_size: AtLeast1[int] = setting(2, "Frames in a patch.")
+    hidden_size: AtLeast1[int] = setting(192, "Width of a token.")
+    num_hidden_layers: AtLeast1[int] = setting(6, "Number of layers.")
+    num_attention_heads: AtLeast1[int] = setting(3, "Attention heads of a layer.")
+
+
+@dataclass(kw_only=True)
+@with_defaults(
+    num_train_epochs=20.0,
+    learning_rate=FromScratch(1e-3),
+    per_device_eval_batch_size=None,
+    dataloader_pin_memory=None,
+)
+class TrainSettings(VideoTrainingSettings):
+    """Training (fields of VideoTrainingArguments)"""
+
+
+@dataclass(kw_only=True)
+class AnsweringModelSettings:
+    """Model"""
+
+    model: str = setting(help="Folder or Hub name of the MemoryBankQFormer to fine-tune.", metavar="MODEL")
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a video; by default the model's.")
+    sampling_strategy: SamplingStrategy | None = setting(None, "How frames are chosen; by default the model's.")
+    memory_bank_length: NotNegative[int] | None = setting(
+        None, "Frames that the memory holds, 0 for no memory; by default the model's."
+    )
+    first_words: Changeable[bool] = setting(
+        False,
+        "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA.",
+    )
+
+
+@dataclass(kw_only=True)
+class TrainedModelSettings:
+    """Model"""
+
+    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
+    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
+
+
+@dataclass(kw_only=True)
+class ClassificationSettings(TrainedModelSettings):
+    """Model"""
+
+    batch_size: AtLeast1[int] = setting(8, "Videos in one forward pass.")
+    num_clips: AtLeast1[int] | None = setting(None, "Clips taken from a video; by default as the model was saved.")
+    num_crops: AtLeast1[int] | None = setting(None, "Crops of each clip; by default as the model was saved.")
+
+
+@dataclass(kw_only=True)
+class LabelledVideosSettings:
+    """Data"""
+
+    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA")
+    video_root: VideoRoot = setting(None, VIDEO_ROOT_HELP, "DIR")
+
+
+@dataclass(kw_only=True)
+class ReadingSettings(LabelledVideosSettings):
+    """Data"""
+
+    num_workers: NotNegative[int] = setting(0, "Processes that read videos; 0: the main one.")
+    on_error: Literal["error", "skip"] = setting("error", "A video that cannot be read: stop, or leave it out.")
+
+
+@dataclass(kw_only=True)
+class EvaluateSettings:
+    """Output"""
+
+    split: str | None = setting(
+        None, "Split to measure on; by default test if DATA has it, else validation, else train.", "NAME"
+    )
+    json: bool = setting(False, "Print one JSON object, with the confusion matrix.")
+    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
+    predictions: str | None = setting(
+        None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
+    )
+
+
+@dataclass(kw_only=True)
+class ProbeSettings:
+    """Probe"""
+
+    output_dir: str = setting(help="Folder for the probe and its report; new or empty.", metavar="DIR")
+    kind: Literal["linear", "attentive", "knn"] = setting("linear", "The classifier, see above.")
+    features: str | None = setting(
+        None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"
+    )
+    num_neighbors: AtLeast1[int] = setting(20, "Neighbours of knn, at most all videos.")
+
+
+@dataclass(kw_only=True)
+class PredictSettings:
+    """Output"""
+
+    top_k: AtLeast1[int] = setting(5, "Classes shown a video.", "K")
+    json: bool = setting(False, "Print one JSON object a line.")
+
+
+@dataclass(kw_only=True)
+class InspectSettings(LabelledVideosSettings):
+    """Data"""
+
+    quick: bool = setting(False, "Read the structure and one frame of each file only.")
+    num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
+    json: bool = setting(False, "Print one JSON object.")
+
+
+@dataclass(kw_only=True)
+class WatchSettings(TrainedModelSettings):
+    """Watching"""
+
+    video: str = setting(help="Video file.", metavar="FILE")
+    prompt: str = setting("{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:".')
+    every: str | None = setting(
+        None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"
+    )
+    fps: Positive[float] = setting(1.0, "Frames to look at in each second.")
+    memory: str | None = setting(None, "File for the memory, saved with each answer.", "FILE")
+    resume: bool = setting(False, "Go on from the memory in FILE, after the frames that it has seen.")
+    picture: str | None = setting(None, "Draw what the memory holds at the end; needs matplotlib.", "FILE.png")
+    chunk_size: AtLeast1[int] = setting(8, "Frames in the vision tower at once.")
+    max_new_tokens: AtLeast1[int] | None = setting(None, "Tokens of an answer; by default as the model was saved.")
+    num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
+    json: bool = setting(False, "Print one JSON object a line.")
+
+
+TRAIN = CommandSettings(
+    RunSettings,
+    ClassifierSettings,
+    RegularizationSettings,
+    TrainSettings,
+    TrainingVideosSettings,
+    ClipAugmentationSettings,
+    ClipMixingSettings,
+    ScratchSettings,
+    takes_training_arguments=True,
+)
+TRAIN_ANSWERS = CommandSettings(
+    RunSettings,
+    AnsweringModelSettings,
+    AnswerTrainingSettings,
+    ClipAugmentationSettings,
+    takes_training_arguments=True,
+    # A data set of texts has one view of each video.
+    without=("num_augmentations",),
+)
+PROBE = CommandSettings(
+    ReadingSettings,
+    HeldOutSettings,
+    ProbeSettings,
+    ClassificationSettings,
+    ProbeTrainingSettings,
+    takes_training_arguments=True,
+)
+EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
+PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
+INSPECT = CommandSettings(InspectSettings)
+WATCH = CommandSettings(WatchSettings)
+# By the name of the command, for the reference page.
+ALL = {
+    "train": TRAIN,
+    "train-answers": TRAIN_ANSWERS,
+    "probe": PROBE,
+    "evaluate": EVALUATE,
+    "predict": PREDICT,
+    "inspect": INSPECT,
+    "watch": WATCH,
+}

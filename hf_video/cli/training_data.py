@@ -1,0 +1,167 @@
+"""The data of a training run: checked before anything is written, and recognised when the run is resumed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+logger = logging.getLogger(__name__)
+
+
+def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
+    """The splits and the class names by id: those of the model if it knows the same classes, else sorted.
+
+    Raises:
+        ValueError, OSError: there is no such data, or no training split in it.
+    """
+    from hf_video.data import label_names, load_video_dataset
+
+    splits = load_video_dataset(data, video_root=video_root)
+    if "train" not in splits:
+        raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
+    names = label_names(splits["train"])
+    if model is not None:
+        from hf_video.training.loading import class_names_of, load_config
+
+        known = class_names_of(load_config(model))
+        if sorted(known) == sorted(names):
+            return load_video_dataset(data, labels=known, video_root=video_root), known
+    return splits, names
+
+
+def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
+    """What to train on and what to validate on, held out from the former where the data have no such split.
+
+    Warns of clips that have different labels or stand in several splits.
+    """
+    from hf_video.data import hold_out
+
+    if "validation" in data:
+        train, validation = data["train"], data["validation"]
+    else:
+        train, validation = hold_out(data["train"], options["validation_fraction"], options["seed"])
+    warn_of_repetitions({**data, "train": train, "validation": validation})
+    return train, validation
+
+
+def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
+    """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+
+    for sentence in repetition_warnings(find_repeated_clips(splits)):
+        logger.warning(sentence)
+
+
+def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
+    """The data without the videos that cannot be opened, and why each of those cannot.
+
+    Raises:
+        ValueError: there are such videos and `on_error` is "error", or a split has no other.
+    """
+    from datasets import concatenate_datasets
+
+    from hf_video.data import inspect_videos
+
+    broken = {
+        video.path: video.error
+        for video in inspect_videos(concatenate_datasets([*data.values()]), decode=False)
+        if video.error is not None
+    }
+    if not broken:
+        return data, []
+    reasons = list(broken.values())
+    if on_error == "error":
+        listed = "\n  ".join(reasons[:5] + (["..."] if len(reasons) > 5 else []))
+        raise ValueError(
+            f"{len(reasons)} videos cannot be read; repair them, take them out of the data, or go on without them "
+            f"with --on-error skip:\n  {listed}"
+        )
+    for name, split in data.items():
+        data[name] = split.select([index for index, video in enumerate(split["video"]) if video not in broken])
+        if not len(data[name]):
+            raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
+    return data, reasons
+
+
+def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
+    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie.
+
+    Args:
+        source: the data as the user named them.
+        splits: data sets by name.
+        class_names: by id; None for videos with questions and answers.
+    """
+    paths = [video for split in splits.values() for video in split["video"]]
+    root = len(os.path.commonprefix(paths))
+    columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        rows = split.select_columns([column for column in columns if column in split.column_names])[:]
+        digest.update(json.dumps([name, [path[root:] for path in split["video"]], rows], sort_keys=True).encode())
+    return {
+        "source": source,
+        "class_names": class_names,
+        "num_videos": {name: len(split) for name, split in splits.items()},
+        "digest": digest.hexdigest(),
+        "content": _digest_content(splits),
+    }
+
+
+def _digest_content(splits: DatasetDict) -> str:
+    """Of the size and a sample of the bytes of each video; of one that is not there, and of videos inside a table of
+    the `datasets` library, of nothing."""
+    from hf_video.data.content_digest import content_digest
+
+    @functools.cache
+    def digest_of(path: str) -> bytes:
+        try:
+            return content_digest(path).encode()
+        except OSError:
+            return b"none"
+
+    digest = hashlib.sha256()
+    for _, split in sorted(splits.items()):
+        for path in split["video"] if "bytes" not in split.column_names else ():
+            digest.update(digest_of(path))
+    return digest.hexdigest()
+
+
+def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
+    """Refuses other data than those of the run being resumed, if there is one, both from `describe_data`.
+
+    Raises:
+        ValueError: videos or classes differ.
+    """
+    if saved is None:
+        return
+    if all(given[name] == saved[name] for name in ("class_names", "digest")):
+        # Earlier versions did not record the content.
+        if saved.get("content") not in (None, given["content"]):
+            raise ValueError(
+                f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
+                "content. Resume with the same videos, or train into another folder."
+            )
+        return
+    from hf_video.data.annotation_files import listed
+
+    found, known = (
+        f"{data['source']} ({sum(data['num_videos'].values())} videos"
+        + (f" of the classes {listed(data['class_names'])}" if data["class_names"] else "")
+        + f"; digest {data['digest'][:8]})"
+        for data in (given, saved)
+    )
+    raise ValueError(
+        f"The data {found} differ from those of the run being resumed, {known}. Resume with the same videos and "
+        "classes, or train into another folder."
+    )

@@ -1,0 +1,223 @@
+"""The clips of labelled videos as a PyTorch data set: random ones for training, fixed views for evaluation."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
+
+import datasets
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import BaseVideoProcessor, BatchFeature
+
+from hf_video.processing import VideoReadError, read_video
+
+from .augmentation import ClipAugmentation
+from .collation import SAMPLE_KEY
+from .inspection import inspect_videos
+from .labels import label_names
+from .settings import OnError
+from .video_column import open_video
+
+Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
+
+
+class ClipDataset(Dataset):
+    """Reads and prepares the clips of a data set of `load_video_dataset`.
+
+    An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` if the data set has
+    them: an int, or float32 (num_classes,) of zeros and ones if a clip may have several classes. With
+    `training=False` the views are those of the processor, num_clips * num_crops of them, the crops of a clip next to
+    each other. With `training=True` there is one view, or `augmentation.num_augmentations`, drawn again every epoch: a
+    random clip that is resized as by the processor and cropped at a random place, the same for all its frames. Then
+    an item also has a `sample_key`, (seed, epoch, index), which a collator can seed its own draws by.
+
+    Every draw depends on (seed, epoch, index) alone. So it does not matter which worker or machine draws, nor whether
+    the run was interrupted.
+
+    Args:
+        dataset: Rows of `load_video_dataset`: `video` (a path, or a name if there are `bytes`) and, optionally,
+            `label` or `labels`, `start` and `end` (seconds, or None).
+        processor: A `VideoClipProcessor`. Its options decide everything that is not random.
+        training: Whether to draw clips and crops at random.
+        seed: Seed of all draws.
+        augmentation: Further random changes of training clips; none by default.
+        transform: Called in training as `transform(frames, generator)` with the augmented frames, uint8 (T, C, H, W),
+            and a NumPy generator to draw from; returns frames of the same dtype and layout.
+        on_error: What becomes of a video that cannot be read: "error" raises, "skip" makes the item None, which
+            `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
+            In training, a batch that would be empty gets one replacement also with "skip". `broken_videos` lists the
+            unreadable videos. An evaluation never replaces a video, because a score must belong to its video: call
+            `drop_broken` before it.
+
+    Raises:
+        ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
+            has a random resized crop and the processor does not crop.
+        VideoReadError: On access to an item, if its video cannot be read and `on_error` is "error", or no other video
+            can be read.
+    """
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset,
+        processor: BaseVideoProcessor,
+        *,
+        training: bool,
+        seed: int = 0,
+        augmentation: ClipAugmentation | None = None,
+        transform: Transform | None = None,
+        on_error: str = "error",
+    ):
+        if "video" not in dataset.column_names or isinstance(dataset.features["video"], datasets.Video):
+            raise ValueError(
+                f"The data set has the columns {dataset.column_names}, but not 'video' with the paths of videos: make "
+                "it with load_video_dataset, which also takes data sets with a column of the feature Video."
+            )
+        if not training and (augmentation is not None or transform is not None or on_error == "replace"):
+            raise ValueError(
+                'augmentation, transform and on_error="replace" are for training; leave them out where training=False.'
+            )
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
+        augmentation = augmentation or ClipAugmentation()
+        if augmentation.crop_min_area is not None and not processor.do_center_crop:
+            raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")
+        self.dataset = dataset
+        self.processor = processor
+        self.training = training
+        self.seed = seed
+        self.augmentation = augmentation
+        self.transform = transform
+        self.on_error = on_error
+        # Shared memory, because persistent DataLoader workers keep the copy of the data set that they started with.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
+        self._dropped: set[str] = set()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose clips are drawn, in this process and in its DataLoader workers."""
+        self._epoch.fill_(epoch)
+
+    def broken_videos(self) -> list[str]:
+        """Paths of the videos that this process and its DataLoader workers could not read so far, and of those that
+        `drop_broken` left out."""
+        return sorted(self._dropped.union(self.dataset.select(self._is_broken.nonzero().flatten())["video"]))
+
+    def drop_broken(self, num_workers: int = 1) -> "ClipDataset":
+        """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
+        no batch of an evaluation is empty, and the batches of several processes have the same size.
+
+        Every video is decoded once in full. With `on_error="error"` this does nothing.
+
+        Args:
+            num_workers: Videos read at a time, in threads.
+
+        Returns:
+            This data set.
+
+        Raises:
+            VideoReadError: If no video can be read.
+        """
+        if self.on_error == "error":
+            return self
+        inspected = inspect_videos(self.dataset, num_workers=num_workers)
+        self._dropped.update(video.path for video in inspected if video.error is not None)
+        kept = [row for row, video in enumerate(self.dataset["video"]) if video not in self._dropped]
+        if not kept:
+            raise self._nothing_readable()
+        self.dataset = self.dataset.select(kept)
+        self._is_broken = self._is_broken[kept].share_memory_()
+        return self
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> BatchFeature | None:
+        index = range(len(self))[index]
+        key = self._key(index)
+        try:
+            return self._item(index, key)
+        except VideoReadError:
+            self._is_broken[index] = True
+            if self.on_error == "error":
+                raise
+        return self._replacement(key) if self.on_error == "replace" else None
+
+    def __getitems__(self, indices: list[int]) -> list[BatchFeature | None]:
+        """The items of a batch, for a DataLoader. In training at least one of them is not None."""
+        items = [self[index] for index in indices]
+        if self.training and all(item is None for item in items):
+            items[0] = self._replacement(self._key(indices[0]))
+        return items
+
+    def _key(self, index: int) -> tuple[int, int, int]:
+        return self.seed, int(self._epoch), index
+
+    def _item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
+        row = self.dataset[index]
+        if self.training:
+            generator = np.random.default_rng(np.random.SeedSequence(key))
+            clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
+            views = [
+                self._draw_view(clips[0], generator, self._class_name(row))
+                for _ in range(self.augmentation.num_augmentations)
+            ]
+            # Not a dict, of which `Trainer` removes the key: no argument of the model has its name.
+            item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
+        else:
+            clips = self._read_clips(row, self.processor.sample_frames)
+            item = BatchFeature({"pixel_values": self._process(list(clips)).flatten(0, -5)})
+        if "labels" in row:
+            item["labels"] = torch.zeros(len(label_names(self.dataset)))
+            item["labels"][row["labels"]] = 1
+        elif "label" in row:
+            item["labels"] = row["label"]
+        return item
+
+    def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
+        """Another item, drawn from the key of the broken one."""
+        for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
+            # A video that is known to be broken is tried again: the draw must not depend on what was read before.
+            try:
+                return self._item(index, key)
+            except VideoReadError:
+                self._is_broken[index] = True
+        raise self._nothing_readable()
+
+    def _nothing_readable(self) -> VideoReadError:
+        return VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
+
+    def _class_name(self, row: dict[str, Any]) -> str | None:
+        """The name of the class, or those of all classes."""
+        if "labels" in row:
+            return ", ".join(label_names(self.dataset)[label] for label in row["labels"])
+        feature = self.dataset.features.get("label")
+        return feature.int2str(row["label"]) if isinstance(feature, datasets.ClassLabel) else None
+
+    def _read_clips(self, row: dict[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
+        """(num_clips, T, H, W, 3) uint8."""
+        clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
+        return clips
+
+    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, label: str | None) -> torch.Tensor:
+        """(1, T, C, H, W) float32 from a clip (T, H, W, 3) uint8."""
+        processor, augmentation = self.processor, self.augmentation
+        frames = self._process(
+            clip,
+            num_crops=1,
+            do_resize=processor.do_resize and augmentation.crop_min_area is None,
+            do_center_crop=False,
+            do_rescale=False,
+            do_normalize=False,
+        )[0]
+        if processor.do_center_crop:
+            size = processor.crop_size["height"], processor.crop_size["width"]
+            frames = augmentation.crop(frames, size, processor.antialias, generator)
+        frames = augmentation.change_pixels(frames, generator, label)
+        if self.transform is not None:
+            frames = self.transform(frames, generator)
+        frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
+        return augmentation.erase(frames, generator)[None]
+
+    def _process(self, videos: Any, **options: Any) -> torch.Tensor:
+        return self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)["pixel_values"]

@@ -1,0 +1,51 @@
+"""The settings of training clips: what becomes of a broken video, augmentation and mixing."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
+
+from hf_video.settings import AtLeast1, NotNegative, Share, check_values, setting
+
+# What becomes of a video that cannot be read.
+OnError = Literal["error", "skip", "replace"]
+
+
+@dataclass(frozen=True)
+class ClipAugmentationSettings:
+    """Augmentation of training clips"""
+
+    crop_min_area: Annotated[float, Gt(0), Le(1)] | None = setting(
+        None,
+        "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the crop has its "
+        "own size and a random place.",
+    )
+    horizontal_flip: bool = setting(False, "Mirror half of the clips, but for classes whose name has a direction.")
+    rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment; 0 leaves it out.")
+    rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
+    rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")
+    color_jitter: Share[float] = setting(0.0, "Largest relative change of brightness, contrast and saturation.")
+    erasing_prob: Share[float] = setting(0.0, "Share of clips with a rectangle of noise in them.")
+    num_augmentations: AtLeast1[int] = setting(
+        1, "Views of each clip in a batch, augmented independently (repeated augmentation)."
+    )
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+@dataclass(frozen=True)
+class ClipMixingSettings:
+    """Mixing of the clips of a batch"""
+
+    mixup_alpha: NotNegative[float] = setting(
+        0.0, "MixUp: both parameters of the Beta distribution of the weight; 0 for none."
+    )
+    cutmix_alpha: NotNegative[float] = setting(
+        0.0, "CutMix: both parameters of the Beta distribution of the area; 0 for none."
+    )
+    mixing_prob: Share[float] = setting(1.0, "Share of batches that are mixed.")
+    cutmix_prob: Share[float] = setting(0.5, "Share of CutMix where both are on.")
+
+    def __post_init__(self) -> None:
+        check_values(self)

@@ -1,0 +1,268 @@
+"""Labelled videos as a `datasets.DatasetDict`: class folders, annotation files, data sets with a column of videos.
+
+A row holds the path of a video, never its frames. Rows live in memory: nothing is copied and no cache is written, so a
+folder is always read as it is at the moment of the call. Only videos that are stored inside a data set stay inside it.
+"""
+
+import logging
+import mimetypes
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
+from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
+
+from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
+from .labels import class_names, has_several, label_feature, label_ids
+from .splits import sources_by_split, split_of
+from .video_column import VideoColumn, find_dataset, read_video_column
+
+logger = logging.getLogger(__name__)
+
+_LAYOUTS = (
+    "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
+    "and test/, a CSV file with the columns path,label[,start,end], a list of `path label` lines as of Kinetics, a "
+    "JSON file of Something-Something, a folder with such files named train, validation and test, or a data set with "
+    "a column of the feature Video, in a folder of save_to_disk or on the Hub."
+)
+
+
+def load_video_dataset(
+    data: str | os.PathLike | DatasetDict | Dataset,
+    *,
+    labels: Sequence[str] | None = None,
+    video_root: str | os.PathLike | None = None,
+) -> DatasetDict:
+    """List the labelled videos of a folder, of an annotation file, or of a data set with a column of videos.
+
+    Splits have the names that `datasets` knows (train, training; validation, valid, dev, val; test, testing, eval,
+    evaluation). A video is a file with the extension of a video, or a folder of JPEG or PNG frames. Hidden files and
+    files of other kinds are ignored; videos beside the class folders are ignored with a warning. Entries that look
+    like a video but cannot be read are listed too, so that `inspect_videos` reports them: a link to nowhere, and a
+    FIFO, socket or folder without frames that has the name of a video.
+
+    Args:
+        data: A folder of class folders; a folder of splits, each of them class folders; an annotation file, UTF-8; or
+            a folder of such files named after splits. An annotation file is a CSV file with the columns `path`,
+            `label` and, optionally, `start` and `end` in seconds; a JSON list of objects with the same names; a list
+            with these without a first line of names, as those of Kinetics, separated by commas or spaces (.csv or
+            .txt); or the JSON file of Something-Something, whose classes are its templates. In place of `label` there
+            may be `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list.
+            Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
+            by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
+            the only column of `ClassLabel`.
+        labels: The class names in the order of their ids, such as those of a trained model. By default they are those
+            that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
+        video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
+            the working directory.
+
+    Returns:
+        The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
+        (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
+        seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name.
+
+    Raises:
+        FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
+            leads nowhere.
+        ValueError: If the layout is none of these, a class has no video, the name of a file is not UTF-8, or an
+            annotation file lacks columns or rows or has a wrong value. If a class is not among `labels`; without
+            `labels`, if there are fewer than two classes or "train" lacks a class of another split.
+    """
+    root = None if video_root is None else Path(video_root).expanduser().absolute()
+    dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
+    if dataset is not None:
+        column = read_video_column(dataset, root or Path.cwd())
+        source = data if isinstance(data, str | os.PathLike) else "The data set"
+        splits = _assemble(source, column, labels or column.names)
+        first = dataset if isinstance(dataset, Dataset) else next(iter(dataset.values()))
+        for split in splits.values():
+            split.info.download_checksums = first.info.download_checksums  # says where on the Hub it comes from
+        return splits
+    path = Path(cast(str, data)).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
+    clips = {
+        split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
+        for split, source in _find_splits(path).items()
+    }
+    return _assemble(path, VideoColumn(clips, None, {}), labels)
+
+
+def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None) -> DatasetDict:
+    _check_file_names(column.clips)
+    names = class_names(source, column.clips, labels)
+    label = label_feature(names, has_several(source, column.clips))
+    features = Features({"video": Value("string"), **label, "start": Value("float64"), "end": Value("float64")})
+    splits = DatasetDict()
+    for split, clips in column.clips.items():
+        columns = dict(zip(features, zip(*clips, strict=True), strict=True))
+        splits[split] = Dataset.from_dict(columns, features=features, split=split)
+        if split in column.files:
+            splits[split] = concatenate_datasets([splits[split], column.files[split]], axis=1)
+    return splits
+
+
+def _check_file_names(splits: Mapping[str, Sequence[Clip]]) -> None:
+    """Raises `ValueError` for a path that is not UTF-8, which no column of text can hold."""
+    for clips in splits.values():
+        for clip in clips:
+            try:
+                clip.video.encode()
+            except UnicodeEncodeError as error:
+                name = os.fsencode(clip.video).decode(errors="backslashreplace")
+                raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
+
+
+def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Split a data set of `load_video_dataset` in two, stratified by class, rare classes first
+    (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10).
+
+    Whole videos are held out, so that the segments of a file stay together. Every class keeps at least one video for
+    training. A class with two or more videos gives at least one, unless videos with several classes prevent it.
+
+    Args:
+        dataset: The rows to split, with the columns `video` and `label` or `labels`.
+        fraction: The share of every class's videos that is held out, between 0 and 1.
+        seed: The same seed chooses the same videos.
+
+    Returns:
+        The rows to train on and the rows held out, both in their original order.
+
+    Raises:
+        ValueError: If `fraction` is not between 0 and 1, or no class has a second video.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
+    generator = np.random.default_rng(seed)
+    videos, video_of_row = np.unique(dataset["video"], return_inverse=True)
+    ids = label_ids(dataset)
+    # The last column is for videos without a class, which are held out as if they had one of their own.
+    has_class = np.zeros((len(videos), max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)
+    for video, of_row in zip(video_of_row, ids, strict=True):
+        has_class[video, of_row] = True
+    has_class[:, -1] = ~has_class.any(axis=1)
+    num_videos = has_class.sum(axis=0)
+    num_kept = num_videos.copy()
+    held_out, is_settled = np.zeros((2, len(videos)), dtype=bool)
+    for label in np.argsort(num_videos, kind="stable"):
+        of_class = has_class[:, label]
+        wanted = max(1, round(fraction * num_videos[label])) - (held_out & of_class).sum()
+        for video in generator.permutation(np.flatnonzero(of_class & ~is_settled)):
+            if wanted > 0 and (num_kept[has_class[video]] > 1).all():
+                held_out[video] = True
+                num_kept -= has_class[video]
+                wanted -= 1
+        is_settled |= of_class
+    if not held_out.any():
+        raise ValueError(
+            f"No class has more than one video ({len(videos)} in all), so none can be held out. "
+            "Add videos, or a validation/ folder or validation.csv of your own."
+        )
+    is_held_out = held_out[video_of_row]
+    return dataset.select(np.flatnonzero(~is_held_out)), dataset.select(np.flatnonzero(is_held_out))
+
+
+def _find_splits(path: Path) -> dict[str, Path]:
+    """The annotation file, or the folder of class folders, of every split."""
+    if not path.is_dir():
+        if path.suffix.lower() not in ANNOTATION_SUFFIXES:
+            raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
+        return {"train": path}
+    entries = _visible(path)
+    # A FIFO or broken link with such a name is kept: reading it raises the error that explains it.
+    files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and not entry.is_dir())
+    if file_splits := sources_by_split((file.stem, file) for file in files):
+        return file_splits
+    folders = _folders_in(path)
+    folder_splits = sources_by_split(
+        (folder.name, folder) for folder in folders if split_of(folder.name) and _holds_class_folders(folder)
+    )
+    if not folder_splits:
+        return {"train": path}
+    for folder in folders:
+        if folder not in folder_splits.values() and (split_of(folder.name) or _videos_in(folder)):
+            raise ValueError(
+                f"{path} holds splits ({', '.join(folder_splits)}), but {folder.name}/ is not a split of class "
+                f"folders. Move it elsewhere, or into the split it belongs to. {_LAYOUTS}"
+            )
+    return folder_splits
+
+
+def _holds_class_folders(folder: Path) -> bool:
+    return any(entry.is_dir() and _videos_in(entry) for entry in _visible(folder))
+
+
+def _read_class_folders(folder: Path) -> list[Clip]:
+    class_folders = _folders_in(folder)
+    if not class_folders:
+        loose = [entry.name for entry in _visible(folder)]
+        holds = f"It holds {listed(loose)}." if loose else "It is empty."
+        raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
+    if loose_videos := [entry.name for entry in _visible(folder) if not entry.is_dir() and _is_named_video(entry)]:
+        logger.warning(
+            f"{len(loose_videos)} videos are left out: they lie in {folder} beside the folders of the classes, and "
+            f"have none: {listed(loose_videos)}."
+        )
+    clips: list[Clip] = []
+    for class_folder in class_folders:
+        videos = _videos_in(class_folder)
+        others = sorted(set(_visible(class_folder)).difference(videos))
+        if not videos:
+            holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
+            raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
+        for entry in others:
+            if entry.is_dir() and _holds_videos(entry):
+                raise ValueError(
+                    f"The class folder {class_folder} has videos, and more of them further down in {entry.name}/. "
+                    "Put all videos of a class directly into its folder."
+                )
+        clips.extend(Clip(str(video), class_folder.name) for video in videos)
+    return clips
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    entries = _visible(folder)
+    for entry in entries:
+        if _leads_nowhere(entry) and mimetypes.guess_type(entry.name)[0] is None:
+            raise FileNotFoundError(
+                f"{entry} is a link to {os.readlink(entry)}, where nothing is. It may stand for the folder of a class "
+                "or split: repair or remove it."
+            )
+    return [entry for entry in entries if entry.is_dir()]
+
+
+def _videos_in(folder: Path) -> list[Path]:
+    return [entry for entry in _visible(folder) if _is_video(entry) or _stands_for_video(entry)]
+
+
+def _holds_videos(folder: Path) -> bool:
+    """Whether there are videos at any depth."""
+    folders = (entry for entry in _visible(folder) if entry.is_dir() and not entry.is_symlink())
+    return bool(_videos_in(folder)) or any(map(_holds_videos, folders))
+
+
+def _is_video(path: Path) -> bool:
+    return is_frame_folder(path) or (_is_named_video(path) and path.is_file())
+
+
+def _is_named_video(path: Path) -> bool:
+    kind, _ = mimetypes.guess_type(path.name)
+    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
+
+
+def _stands_for_video(path: Path) -> bool:
+    """Whether a path has the name of a video but is none, or is a broken link that may have led to a video."""
+    if _leads_nowhere(path):
+        return _is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
+    return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, _visible(path))))
+
+
+def _leads_nowhere(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()

@@ -1,0 +1,181 @@
+"""Which files of a model folder are published, and what is wrong with them."""
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from safetensors import SafetensorError, safe_open
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from .secret_scanning import TEXT, scan
+from .training_facts import FACTS_FILE
+
+CARD = "README.md"
+PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
+TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", TRAINER_STATE_NAME)
+TOKENIZER = (
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "*.jinja"),
+)
+# All other files of the folder may be private.
+PUBLISHED = (
+    *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
+    *(*TOKENIZER, *(f"qformer_tokenizer/{name}" for name in TOKENIZER), CARD, "LICENSE*", FACTS_FILE),
+    # Not the picture of the worst clips, which shows frames of the user's videos.
+    *("report/curves.png", "report/confusion_matrix.png"),
+)
+ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
+CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
+
+
+def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:
+    """The files of a folder that are published, and those that are not, as paths relative to the folder.
+
+    Links, pipes and devices are chosen by their names, too; [`find_odd_files`] says what is wrong with them.
+    """
+    entries = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = sorted(path.relative_to(folder).as_posix() for path in entries)
+    chosen = []
+    for name in names:
+        depth_matches = [pattern for pattern in PUBLISHED if pattern.count("/") == name.count("/")]
+        if "/" not in name and _matches(name, TRAINING_STATE):
+            wanted = with_training_state
+        else:
+            wanted = _matches(name, depth_matches)
+        if wanted:
+            chosen.append(name)
+    return chosen, [name for name in names if name not in chosen]
+
+
+def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
+    """Sentences about links that lead out of the folder or nowhere, linked folders, pipes and devices.
+
+    In the cache of huggingface_hub the files of a model are links to its blobs. These are allowed, because they came
+    from the Hub.
+
+    Args:
+        folder: the model folder.
+        names: paths relative to it.
+    """
+    home = folder.resolve()
+    snapshots = [parent for parent in (home, *home.parents) if parent.parent.name == "snapshots"]
+    blobs = [snapshot.parents[1] / "blobs" for snapshot in snapshots]
+    folders = sorted({pattern.rpartition("/")[0] for pattern in PUBLISHED if "/" in pattern})
+    problems = []
+    for name in (*names, *(name for name in folders if (folder / name).is_symlink())):
+        try:
+            target = (folder / name).resolve(strict=True)
+        except (OSError, RuntimeError):
+            problems.append(f"{name} is a link that leads nowhere; remove it, or put the file in its place.")
+            continue
+        if not target.is_relative_to(home) and target.parent not in blobs:
+            problems.append(
+                f"{name} is a link out of the folder, to {target}; remove it, or put a copy of that in its place."
+            )
+        elif not target.is_file():
+            problems.append(f"{name} is no regular file, nor a link to one; remove it, or put a file in its place.")
+    return problems
+
+
+def find_problems(folder: Path) -> list[str]:
+    """Every reason not to publish the files of a folder, each with the way out."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    problems = []
+    for name in names:
+        if name.endswith(TEXT) or _matches(name, (*TRAINING_STATE, *PUBLISHED)):
+            problems += scan(folder / name, name)
+    config, config_problems = read_config(folder)
+    problems += config_problems + _check_weights(folder, names)
+    if not any(name in PROCESSOR_FILES for name in names):
+        problems.append(
+            f"There is no processor ({PROCESSOR_FILES[0]}), so nobody knows which frames the model takes. Save it "
+            "beside the model: processor.save_pretrained(folder)."
+        )
+    if config and not config_problems:
+        problems += _check_labels(config)
+    if CARD in names:
+        problems += check_card((folder / CARD).read_text(encoding="utf-8", errors="replace"))
+    return problems
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The content of `config.json`, and a list of what is wrong with it."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {}, [f"config.json is not readable as JSON: {error}"]
+    if not isinstance(config, dict):
+        return {}, [f"config.json must hold one JSON object, it holds a {type(config).__name__}."]
+    problems = [
+        f"config.json has no {name}; save the model again with save_pretrained."
+        for name in ("model_type", "architectures")
+        if not config.get(name)
+    ]
+    auto_map = config.get("auto_map") or {}
+    for reference in auto_map.values() if isinstance(auto_map, dict) else [auto_map]:
+        for part in reference if isinstance(reference, list) else [reference]:
+            if part is not None and not (isinstance(part, str) and re.fullmatch(CLASS_REFERENCE, part)):
+                problems.append(
+                    f"config.json: {part!r} in auto_map is not of the form module.Class and could name code outside "
+                    "the folder. Do not use this model unless you trust its author; remove auto_map."
+                )
+    return config, problems
+
+
+def check_card(text: str) -> list[str]:
+    """A list of what is wrong with the text of a model card."""
+    try:
+        ModelCard(text)
+    except Exception as error:  # the parser and the validator of metadata raise many kinds
+        return [f"{CARD}: its metadata are invalid ({' '.join(str(error).split())})."]
+    if found := re.search(ACTIVE_CONTENT, text, re.IGNORECASE):
+        return [f"{CARD} holds active content ({found[0]!r}), which the pages of others would run; remove it."]
+    return []
+
+
+def _check_weights(folder: Path, names: Iterable[str]) -> list[str]:
+    index, files = folder / SAFE_WEIGHTS_INDEX_NAME, {SAFE_WEIGHTS_NAME}
+    if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
+        try:
+            files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            return [f"{SAFE_WEIGHTS_INDEX_NAME} is damaged: {error!r}"]
+    problems = []
+    for file in sorted(files):
+        if file not in names:
+            problems.append(
+                f"There is no {file} in the folder. Only safetensors are published: load the model where its file is "
+                "trusted and write it with save_pretrained."
+            )
+            continue
+        try:
+            with safe_open(folder / file, framework="pt") as weights:
+                weights.keys()
+        except SafetensorError as error:
+            problems.append(f"{file} is damaged or not what its header says: {error}")
+    return problems
+
+
+def _check_labels(config: dict[str, Any]) -> list[str]:
+    is_classifier = any("Classification" in name for name in config["architectures"])
+    labels = config.get("id2label") or {}
+    if not is_classifier or config.get("problem_type") == "regression":
+        return []
+    if labels and not all(re.fullmatch(r"LABEL_\d+", str(label)) for label in labels.values()):
+        return []
+    return [
+        "The classes have no names, so predictions would read LABEL_0, LABEL_1, ... Name them with --labels FILE, "
+        "one name a line in the order of the class ids."
+    ]
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,146 @@
+"""The facts of a training that a model card states: data, recipe, versions, hardware and result."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from huggingface_hub import ModelCard
+from transformers import TrainingArguments
+from transformers.trainer_utils import has_length
+
+import hf_video
+from hf_video.data import is_multi_label, label_names
+from hf_video.files import replace_text
+
+FACTS_FILE = "training_facts.json"
+REPORT = "report/metrics.json"
+PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
+RECIPE = (
+    *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
+    *("num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
+    *("label_smoothing_factor", "bf16", "fp16"),
+)
+DISTILLATION = ("target", "weight", "temperature")
+CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "size", "crop_size")
+SPLITS = ("train", "validation", "test")
+VIEWS = ("num_clips", "num_crops")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The facts in a model folder, with its report under `report`; empty if the folder has neither."""
+    facts = _read(folder / FACTS_FILE)
+    report = _read(folder / REPORT)
+    return facts | ({"report": report} if report else {})
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write the facts into a model folder, which is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
+
+
+def describe_training(args: TrainingArguments, model: Any, processor: Any, dataset: Any) -> dict[str, Any]:
+    """The facts that are known when a training begins. They contain no path of this machine.
+
+    Args:
+        args: the arguments of the `Trainer`.
+        model: the model to train.
+        processor: its video processor, if there is one.
+        dataset: the training set.
+    """
+    facts = {
+        "model": type(model).__name__,
+        "source": describe_source(model.name_or_path),
+        "data": {"train": describe_data(dataset)},
+        "recipe": {name: _plain(getattr(args, name)) for name in RECIPE if hasattr(args, name)},
+        "clips": {name: _plain(value) for name in CLIPS if (value := getattr(processor, name, None)) is not None},
+        "views": {name: getattr(processor, name) for name in VIEWS if hasattr(processor, name)},
+        "seed": args.seed,
+        "versions": describe_versions(),
+        "hardware": describe_hardware(args),
+    }
+    if teacher := getattr(args, "distillation_teacher", None):
+        settings = {name: getattr(args, f"distillation_{name}") for name in DISTILLATION}
+        facts["distillation"] = {"teacher": describe_source(teacher), **settings}
+    return facts
+
+
+def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
+    """The model that the training started from: the name of a repository, or the last part of a folder's path. None
+    if the training started from random weights.
+
+    The licence of a folder is that of its model card. The licence of a repository is looked up when the trained model
+    is published.
+    """
+    if not name_or_path:
+        return None
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        return {"name": name_or_path}
+    card = folder / "README.md"
+    license = ModelCard.load(card, ignore_metadata_errors=True).data.license if card.is_file() else None
+    return {"name": folder.resolve().name} | ({"license": license} if license else {})
+
+
+def describe_data(dataset: Any) -> dict[str, Any]:
+    """Size, classes, origin and hash of a set of labelled videos. A stream without a length has none of them.
+
+    The hash is the SHA-256 of the sorted list of videos: last two parts of the path, size in bytes, label, start and
+    end. It shows whether two runs used the same list of files. The videos themselves are not read.
+    """
+    description: dict[str, Any] = {"num_videos": len(dataset)} if has_length(dataset) else {}
+    rows = getattr(dataset, "dataset", None)
+    if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
+        return description
+    columns = [name for name in ("label", "labels", "start", "end") if name in rows.column_names]
+    light = rows.select_columns(["video", *columns])
+    listing = sorted(json.dumps([*_identify(row["video"]), *(row[name] for name in columns)]) for row in light)
+    description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
+    if len(rows) and "bytes" not in rows.column_names:
+        folder = Path(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in rows["video"]]))
+        description["name"] = (folder.parent if folder.name in SPLITS else folder).name
+    if is_multi_label(rows) or isinstance(rows.features.get("label"), datasets.ClassLabel):
+        description["num_classes"] = len(label_names(rows))
+    for url in rows.info.download_checksums or {}:
+        if origin := re.match(r"hf://datasets/(?P<hub_id>[^/@]+/[^/@]+)@(?P<revision>[0-9a-f]+)/", str(url)):
+            description |= origin.groupdict()
+            break
+    return description
+
+
+def describe_hardware(args: TrainingArguments) -> str:
+    """The devices that training runs on, such as `2 x NVIDIA H200` or `CPU (x86_64), 8 threads`."""
+    if args.device.type == "cuda":
+        return f"{args.world_size} x {torch.cuda.get_device_name(args.device)}"
+    if args.device.type == "cpu":
+        return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
+    return f"{args.world_size} x {args.device.type}"
+
+
+def describe_versions() -> dict[str, str]:
+    """The versions of Python, of this package and of the packages that it builds on."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "hf_video": hf_video.__version__} | versions
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _identify(video: str) -> tuple[str, int | None]:
+    return "/".join(Path(video).parts[-2:]), os.path.getsize(video) if os.path.isfile(video) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON keeps it: the value of an enumeration, and the fields of a dataclass that are not None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: part for name, part in dataclasses.asdict(value).items() if part is not None}
+    return getattr(value, "value", value)

@@ -1,0 +1,233 @@
+"""Features of videos from a frozen classifier, kept on disk so that each video is read and encoded once."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.data import DataLoader, Subset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+import hf_video
+from hf_video.data import ClipDataset
+from hf_video.data.video_column import BYTES
+from hf_video.files import replace_file, replace_text
+
+logger = logging.getLogger(__name__)
+
+FEATURE_KINDS = ("pooled", "tokens")
+# Videos in a file. An interruption loses less than one file.
+SHARD_SIZE = 64
+# Weights and configuration fields that do not change the features: the head, the classes and the origin.
+_HEAD = "classifier."
+_NO_PART_OF_FEATURES = (
+    "id2label",
+    "label2id",
+    "problem_type",
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+)
+
+
+class Features(NamedTuple):
+    """Features of the videos of a data set. Videos that cannot be read have none.
+
+    Attributes:
+        values: (num_videos, num_views, hidden_size), or (num_videos, num_views, num_tokens, hidden_size), in the dtype
+            of the model.
+        rows: (num_videos,) int64, the row of the data set that each video is in.
+    """
+
+    values: torch.Tensor
+    rows: torch.Tensor
+
+
+@contextmanager
+def watch_features(model: Any, kind: str = "pooled") -> Iterator[list[torch.Tensor]]:
+    """Collects the features of every forward pass within the context, one tensor a pass.
+
+    Args:
+        model: a classifier of Transformers with a `classifier` as its head.
+        kind: "pooled" for the input of the head, (num_clips, hidden_size), or "tokens" for the last hidden state of
+            the base model, (num_clips, num_tokens, hidden_size).
+
+    Raises:
+        ValueError: the model has no `classifier`, or the kind is unknown.
+    """
+    found: list[torch.Tensor] = []
+    if kind not in FEATURE_KINDS:
+        raise ValueError(f"kind is {kind!r}; {' or '.join(FEATURE_KINDS)} is expected.")
+    if not isinstance(getattr(model, "classifier", None), nn.Module):
+        raise ValueError(f"{type(model).__name__} has no head `classifier`, whose input would be the features.")
+    if kind == "pooled":
+        hook = model.classifier.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
+    else:
+        hook = model.base_model.register_forward_hook(lambda module, inputs, outputs: found.append(outputs[0]))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def extract_features(
+    model: PreTrainedModel,
+    dataset: ClipDataset,
+    folder: str | os.PathLike,
+    *,
+    kind: str = "pooled",
+    batch_size: int = 8,
+    num_workers: int = 0,
+    progress: bool = True,
+) -> Features:
+    """The features of all videos of a data set. They are read from `folder`, or computed and written there.
+
+    The name of a file of features follows from everything that determines them: weights and configuration of the
+    model without its head, the processor, the version of this package, and path, size, time of change and segment of
+    each video. If one of these changes, the features are computed anew. An interruption loses less than `SHARD_SIZE`
+    videos.
+
+    Args:
+        model: a video classifier; put into evaluation mode.
+        dataset: made with `training=False`.
+        folder: made if it does not exist; may hold features of other models and data.
+        kind: see `watch_features`.
+        batch_size: videos in one forward pass, each with all its views.
+        num_workers: processes that read videos; 0 reads in this one.
+        progress: shows a progress bar.
+
+    Raises:
+        ValueError: the data set is for training, none of its videos can be read, or the kind is unknown.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
+    """
+    if dataset.training:
+        raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
+    shards = _shards(dataset, _folder_of(model, dataset, Path(folder), kind))
+    missing = [(path, rows) for path, rows in shards if not _is_whole(path)]
+    subset = Subset(dataset, [row for _, rows in missing for row in rows])
+    loader = DataLoader(subset, batch_size=batch_size, num_workers=num_workers, collate_fn=list)
+    model.eval()
+    bar = tqdm(total=len(subset), desc="Features", unit="video", disable=not progress or not missing)
+    features = _stream(model, loader, kind, bar)
+    try:
+        with bar:
+            for path, rows in missing:
+                _write_shard(path, list(islice(features, len(rows))))
+    except KeyboardInterrupt:
+        done = sum(len(rows) for path, rows in shards if path.is_file())
+        raise KeyboardInterrupt(
+            f"The features of {done} of {len(dataset)} videos are kept in {folder}; the same command continues."
+        ) from None
+    values, read_rows = [], []
+    for path, rows in shards:
+        shard = load_file(path)
+        read_rows += [row for row, is_read in zip(rows, shard["is_read"].tolist(), strict=True) if is_read]
+        values += [shard["values"]] if "values" in shard else []
+    if not values:
+        raise ValueError(f"None of the {len(dataset)} videos can be read.")
+    return Features(torch.cat(values), torch.tensor(read_rows))
+
+
+def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
+    """The SHA-256 of named tensors, their shapes and dtypes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _stream(model: PreTrainedModel, loader: DataLoader, kind: str, bar: tqdm) -> Iterator[torch.Tensor | None]:
+    """The features of one item after another; None for a video that cannot be read."""
+    for items in loader:
+        encoded = _encode(model, items, kind)
+        bar.update(len(items))
+        yield from encoded
+
+
+@torch.inference_mode()
+def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], kind: str) -> list[torch.Tensor | None]:
+    """Features (num_views, ...) of each item; None for a video that cannot be read."""
+    clips = [item["pixel_values"] for item in items if item is not None]
+    if not clips:
+        return [None] * len(items)
+    with watch_features(model, kind) as found:
+        model(pixel_values=torch.cat(clips).to(model.device, model.dtype))
+    encoded = iter(found[0].cpu().split([len(views) for views in clips]))
+    return [None if item is None else next(encoded) for item in items]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of features exists and is neither cut off nor damaged."""
+    if not path.is_file():
+        return False
+    try:
+        with safe_open(path, "pt") as shard:
+            return "is_read" in shard.keys()
+    except SafetensorError as error:
+        logger.warning(f"{path} is damaged and computed again: {error}")
+        return False
+
+
+def _write_shard(path: Path, features: Sequence[torch.Tensor | None]) -> None:
+    tensors = {"is_read": torch.tensor([feature is not None for feature in features])}
+    if tensors["is_read"].any():
+        tensors["values"] = torch.stack([feature for feature in features if feature is not None])
+    replace_file(path, lambda partial: save_file(tensors, partial))
+
+
+def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind: str) -> Path:
+    """The folder for the features of one model and processor. It is made, with a file that describes both."""
+    config = {name: value for name, value in model.config.to_dict().items() if name not in _NO_PART_OF_FEATURES}
+    facts = {
+        "features": kind,
+        "model": type(model).__name__,
+        "weights": weights_digest(
+            {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
+        ),
+        "config": config,
+        "processor": json.loads(dataset.processor.to_json_string()),
+        "hf_video": hf_video.__version__,
+    }
+    text = json.dumps(facts, indent=2, sort_keys=True, default=str)
+    folder = folder / _short_digest(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / "features.json", text + "\n")
+    return folder
+
+
+def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
+    """The file and the rows of each `SHARD_SIZE` videos. The name of a file follows from its videos."""
+    identities = [_identify(row) for row in dataset.dataset]
+    starts = range(0, len(identities), SHARD_SIZE)
+    rows = [range(start, min(start + SHARD_SIZE, len(identities))) for start in starts]
+    return [
+        (folder / f"{_short_digest(json.dumps(identities[part.start : part.stop]))}.safetensors", part)
+        for part in rows
+    ]
+
+
+def _identify(row: Mapping[str, Any]) -> list[Any]:
+    """Values that differ between videos, and change when the content of a file does."""
+    content: Any = None  # nothing is known of a URL but its name
+    if row.get(BYTES) is not None:
+        content = hashlib.sha256(row[BYTES]).hexdigest()
+    elif "://" not in row["video"]:
+        path = Path(row["video"])
+        stats = [(file.name, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+        content = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return [row["video"], content, row.get("start"), row.get("end")]
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,319 @@
+"""The metrics of video models: one table of their names, titles, formats and functions.
+
+A metric that is added to `METRICS` is measured in training, by `hf-video evaluate` and for reports, may choose the
+best checkpoint, and is stated on model cards.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import EvalPrediction
+
+
+class Metric(NamedTuple):
+    """One figure that says how well a model does on a set of videos.
+
+    Attributes:
+        name: its key in logs and JSON files.
+        title: its name in sentences and tables.
+        problem_type: the `problem_type` of the models that it is for.
+        function: computes it from scores (num_videos, num_classes) and labels, which are class ids (num_videos,) or
+            targets (num_videos, num_classes). None if it is not defined for them.
+        short_title: its name in the line of an epoch; None to leave it out there.
+        hub_type: its name among the metrics of the Hub; None if it is `name`.
+        is_share: whether it lies between 0 and 1 and is shown in percent.
+        greater_is_better: whether a better model has more of it.
+        min_classes: how many classes a model needs for it to say something.
+        needs_probabilities: whether the scores must be probabilities. In training they are logits.
+    """
+
+    name: str
+    title: str
+    problem_type: str
+    function: Callable[[np.ndarray, np.ndarray], float | None]
+    short_title: str | None = None
+    hub_type: str | None = None
+    is_share: bool = True
+    greater_is_better: bool = True
+    min_classes: int = 1
+    needs_probabilities: bool = False
+
+    def text(self, value: float, digits: int = 2) -> str:
+        """A value as people read it: percent with `digits` decimals, or a number."""
+        return f"{value:.{digits}%}" if self.is_share else f"{value:.4g}"
+
+
+def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
+    """The share of videos whose true class is among the `k` highest scores, from 0 to 1. If there are fewer than `k`
+    classes, all of them count.
+
+    Args:
+        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
+        labels: (num_videos,) integer array of class ids.
+        k: how many classes count as the answer.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or `k` is below 1.
+    """
+    _check(scores, labels)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}.")
+    top = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return float((top == labels[:, None]).any(axis=1).mean())
+
+
+def top_5_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
+    """[`top_k_accuracy`] with `k=5`."""
+    return top_k_accuracy(scores, labels, k=5)
+
+
+def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Counts of videos by true class (rows) and predicted class (columns): (num_classes, num_classes) int64.
+
+    Args:
+        scores: (num_videos, num_classes) float array.
+        labels: (num_videos,) integer array of class ids.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    _check(scores, labels)
+    num_classes = scores.shape[1]
+    pairs = labels * num_classes + scores.argmax(axis=1)
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def per_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos.
+
+    Args:
+        scores: (num_videos, num_classes) float array.
+        labels: (num_videos,) integer array of class ids.
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    counts = confusion_matrix(scores, labels)
+    totals = counts.sum(axis=1)
+    return np.divide(counts.diagonal(), totals, out=np.full(len(totals), np.nan), where=totals > 0)
+
+
+def mean_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The mean of [`per_class_accuracy`] over the classes that have videos, so that rare classes count as much as
+    frequent ones. Arguments and errors are those of that function."""
+    return float(np.nanmean(per_class_accuracy(scores, labels)))
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 15) -> float:
+    """The expected calibration error (https://arxiv.org/abs/1706.04599). Videos are sorted by confidence into
+    `num_bins` equal intervals. The difference of mean confidence and accuracy in each is averaged over videos.
+
+    Args:
+        probabilities: (num_videos, num_classes) float array, rows that sum to 1.
+        labels: (num_videos,) integer array of class ids.
+        num_bins: intervals between 0 and 1.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or the rows are not probabilities.
+    """
+    _check(probabilities, labels)
+    if probabilities.min() < 0 or not np.allclose(probabilities.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("Calibration is measured on probabilities, rows that sum to 1: apply a softmax to logits.")
+    confidence = probabilities.max(axis=1)
+    is_right = probabilities.argmax(axis=1) == labels
+    bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    gaps = np.bincount(bins, weights=is_right - confidence, minlength=num_bins)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The average precision of each class: the area under its curve of precision over recall, in steps and without
+    interpolation, as `average_precision_score` of scikit-learn computes it.
+
+    Args:
+        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
+        targets: (num_videos, num_classes) array, 1 if a video has a class, otherwise 0.
+
+    Returns:
+        (num_classes,) float, NaN for a class without videos.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or a target is neither 0 nor 1.
+    """
+    if scores.ndim != 2 or targets.shape != scores.shape or len(targets) == 0:
+        raise ValueError(
+            "Expected scores and targets of shape (num_videos, num_classes) for at least one video, got "
+            f"{scores.shape} and {targets.shape}."
+        )
+    if not np.isin(targets, (0, 1)).all():
+        raise ValueError("Targets must be 0 or 1.")
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=0)
+    num_found = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
+    # Videos with equal scores are found together: only the last of them ends a step of the curve.
+    is_last = np.vstack([ranked[1:] != ranked[:-1], np.ones((1, scores.shape[1]), dtype=bool)])
+    precision = num_found / np.arange(1, len(scores) + 1)[:, None]
+    areas = [
+        (np.diff(found[last], prepend=0) * values[last]).sum()
+        for found, values, last in zip(num_found.T, precision.T, is_last.T, strict=True)
+    ]
+    totals = num_found[-1]
+    return np.divide(areas, totals, out=np.full(len(totals), np.nan), where=totals > 0)
+
+
+def mean_average_precision(scores: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of [`average_precision`] over the classes that have videos. Arguments are those of that function.
+
+    Raises:
+        ValueError: as there, or no video has a class.
+    """
+    precisions = average_precision(scores, targets)
+    if np.isnan(precisions).all():
+        raise ValueError("No video has a class, so there is no average precision: evaluate on others.")
+    return float(np.nanmean(precisions))
+
+
+def mean_squared_error(values: np.ndarray, labels: np.ndarray) -> float:
+    """The mean squared difference of predicted and true values, arrays of the same shape."""
+    return float(np.square(values - labels).mean())
+
+
+def mean_absolute_error(values: np.ndarray, labels: np.ndarray) -> float:
+    """The mean absolute difference of predicted and true values, arrays of the same shape."""
+    return float(np.abs(values - labels).mean())
+
+
+def r2_score(values: np.ndarray, labels: np.ndarray) -> float | None:
+    """The coefficient of determination, 1 - squared error / squared deviation from the mean label; the mean over
+    several values. None if a label is the same for all videos.
+
+    Args:
+        values: (num_videos, num_values) float array, as predicted.
+        labels: the true values, of the same shape.
+    """
+    spread = np.square(labels - labels.mean(axis=0)).sum(axis=0)
+    if not (spread > 0).all():
+        return None
+    return float((1 - np.square(values - labels).sum(axis=0) / spread).mean())
+
+
+_SINGLE, _MULTI, _VALUES = "single_label_classification", "multi_label_classification", "regression"
+
+# The first metric of a problem type chooses the best checkpoint by default.
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("top1_accuracy", "top-1 accuracy", _SINGLE, top_k_accuracy, "top-1", "accuracy"),
+        Metric("top5_accuracy", "top-5 accuracy", _SINGLE, top_5_accuracy, "top-5", "accuracy", min_classes=6),
+        Metric("mean_class_accuracy", "mean class accuracy", _SINGLE, mean_class_accuracy, hub_type="accuracy"),
+        Metric(
+            *("calibration_error", "calibration error", _SINGLE, calibration_error),
+            greater_is_better=False,
+            needs_probabilities=True,
+        ),
+        Metric("mean_average_precision", "mean average precision", _MULTI, mean_average_precision, "mAP"),
+        Metric("mse", "mean squared error", _VALUES, mean_squared_error, is_share=False, greater_is_better=False),
+        Metric(
+            *("mae", "mean absolute error", _VALUES, mean_absolute_error, "MAE"),
+            is_share=False,
+            greater_is_better=False,
+        ),
+        Metric("r2", "coefficient of determination", _VALUES, r2_score, hub_type="r_squared", is_share=False),
+    )
+}
+
+
+def metrics_of(
+    problem_type: str | None, num_labels: int | None = None, are_probabilities: bool = False
+) -> list[Metric]:
+    """The metrics that are measured for a model.
+
+    Args:
+        problem_type: that of its configuration; None is classification by a single label.
+        num_labels: how many classes or values it has; None for any number.
+        are_probabilities: whether its scores are probabilities.
+    """
+    return [
+        metric
+        for metric in METRICS.values()
+        if metric.problem_type == (problem_type or _SINGLE)
+        and (num_labels is None or metric.min_classes <= num_labels)
+        and (are_probabilities or not metric.needs_probabilities)
+    ]
+
+
+def measure(
+    scores: np.ndarray, labels: np.ndarray, problem_type: str | None = None, are_probabilities: bool = False
+) -> dict[str, float]:
+    """All metrics of [`metrics_of`] that are defined for some scores and labels, by their names.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or none has a class.
+    """
+    metrics = metrics_of(problem_type, scores.shape[-1], are_probabilities)
+    values = {metric.name: metric.function(scores, labels) for metric in metrics}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def measured_in(values: Mapping[str, Any], prefix: str = "") -> list[tuple[Metric, float]]:
+    """The metrics that a log entry, a report or another record of figures has, with their values, in the order of
+    `METRICS`.
+
+    Args:
+        values: figures by name.
+        prefix: what the names begin with there, such as `eval_`.
+    """
+    return [(metric, values[prefix + name]) for name, metric in METRICS.items() if prefix + name in values]
+
+
+def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
+    """The `compute_metrics` of a `Trainer` for classification: every metric in `METRICS` for videos of one class, or
+    for videos of several classes, that can be measured on logits.
+
+    Args:
+        prediction: `predictions` are class scores (num_videos, num_classes), `label_ids` class ids (num_videos,), or
+            targets (num_videos, num_classes) of zeros and ones.
+
+    Raises:
+        ValueError: the shapes do not match, there is no video, or none has a class.
+    """
+    labels = np.asarray(prediction.label_ids)
+    return measure(np.asarray(prediction.predictions), labels, _MULTI if labels.ndim == 2 else _SINGLE)
+
+
+def regression_metrics(prediction: "EvalPrediction") -> dict[str, float]:
+    """The `compute_metrics` of a `Trainer` for regression: the mean squared error `mse` and the mean absolute error
+    `mae` over all values, and `r2`, which [`r2_score`] describes.
+
+    Args:
+        prediction: `predictions` are values (num_videos, num_values). `label_ids` are the true values of the same
+            shape, or of shape (num_videos,).
+
+    Raises:
+        ValueError: the shapes do not match or there is no video.
+    """
+    values = np.asarray(prediction.predictions, dtype=np.float64)
+    labels = np.asarray(prediction.label_ids, dtype=np.float64)
+    if values.size != labels.size or len(values) != len(labels) or not values.size:
+        raise ValueError(
+            "Expected predictions of shape (num_videos, num_values) and as many labels, for at least one video, got "
+            f"{values.shape} and {labels.shape}."
+        )
+    return measure(values, labels.reshape(values.shape), _VALUES)
+
+
+def _check(scores: np.ndarray, labels: np.ndarray) -> None:
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(labels) == 0:
+        raise ValueError(
+            "Expected scores of shape (num_videos, num_classes) and labels of shape (num_videos,) for at least one "
+            f"video, got {scores.shape} and {labels.shape}."
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"Labels must be class ids, got {labels.dtype}; regression_metrics measures values.")
+    if labels.min() < 0 or labels.max() >= scores.shape[1]:
+        raise ValueError(
+            f"Labels must be class ids from 0 to {scores.shape[1] - 1}, got {labels.min()} to {labels.max()}."
+        )

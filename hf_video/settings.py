@@ -1,0 +1,319 @@
+"""How a setting is declared: one field of a dataclass, with its name, type, default, help and bounds.
+
+    layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
+
+Flags, `name=value` words, recipes, `--help`, what a resumed run holds fixed, and the reference page are derived from
+that line. The types are plain ones for `get_type_hints`, so that `transformers.HfArgumentParser` reads the same
+classes.
+"""
+
+import dataclasses
+import difflib
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from annotated_types import Ge, Gt, Le, Lt
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A shorter name of a setting."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class FromScratch:
+    """The default where a model is trained from scratch and has no value of its own."""
+
+    default: Any
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The setting without which a setting has no effect."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A bound in words of its own."""
+
+    text: str
+    allows: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+class _Changeable:
+    """Marks what a resumed run may change."""
+
+
+Changeable = Annotated[T, _Changeable]
+AtLeast1 = Annotated[T, Ge(1)]
+NotNegative = Annotated[T, Ge(0)]
+Positive = Annotated[T, Gt(0)]
+BelowOne = Annotated[T, Ge(0), Lt(1)]
+Share = Annotated[T, Ge(0), Le(1)]
+Seed = Annotated[T, Ge(0), Le(2**32 - 1)]
+
+
+def one_of(names: Collection[str]) -> Expected:
+    """A bound: one of these names."""
+    return Expected(_alternatives(names), lambda value: value in names, tuple(names))
+
+
+def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | None = None) -> Any:
+    """A field of a dataclass of settings.
+
+    Args:
+        default: its default; a list or mapping is copied. Without one the setting must be given.
+        help: what it does, in a sentence.
+        metavar: what stands for its value in `--help`, such as "DIR"; chosen by type otherwise.
+    """
+    metadata = {"help": help} | ({"metavar": metavar} if metavar else {})
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
+    """Gives inherited settings other defaults; stands below `@dataclass`. `FromScratch` adds one to the inherited."""
+
+    def change(kind: type[T]) -> type[T]:
+        for name, default in defaults.items():
+            base = next(base for base in kind.__mro__[1:] if name in base.__dict__.get("__annotations__", {}))
+            inherited = settings_of(base)[name]
+            if isinstance(default, FromScratch):
+                kind.__annotations__[name] = Annotated[inherited.type, default]
+                default = inherited.default
+            else:
+                kind.__annotations__[name] = inherited.type
+            setattr(kind, name, setting(default, inherited.help, inherited.metavar))
+        return kind
+
+    return change
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    metavar: str | None
+
+    @property
+    def aliases(self) -> list[str]:
+        return [mark.name for mark in _marks(self.type) if isinstance(mark, Alias)]
+
+    @property
+    def is_changeable(self) -> bool:
+        """Whether a resumed run may have another value."""
+        return _Changeable in _marks(self.type)
+
+    @property
+    def from_scratch(self) -> Any:
+        """The default of a model from scratch; None if that is no other."""
+        return next((mark.default for mark in _marks(self.type) if isinstance(mark, FromScratch)), None)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its flag has no value."""
+        return bool in _members(self.type)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for the value of its flag in `--help`."""
+        members = _members(self.type)
+        if choices := _choices(self.type):
+            return f"{{{','.join(choices)}}}"
+        return self.metavar or ("N" if int in members else "X" if float in members else "TEXT")
+
+    def describe_default(self) -> str:
+        """The default as `--help` shows it, "" if the help itself says it."""
+        if self.from_scratch is not None:
+            return f"{_as_text(self.default) or 'as the model'}; {_as_text(self.from_scratch)} from scratch"
+        return _as_text(self.default)
+
+
+@functools.cache
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """The settings that a dataclass declares, by name."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {}
+    for each in dataclasses.fields(kind):
+        if each.init:
+            factory: Any = each.default_factory
+            default = each.default if factory is dataclasses.MISSING else factory()
+            help, metavar = (each.metadata.get(name) for name in ("help", "metavar"))
+            found[each.name] = Setting(each.name, hints[each.name], default, help or "", metavar)
+    return found
+
+
+def read_value(hint: Any, value: Any, name: str) -> Any:
+    """A value as its type has it, from a word of the command line or a YAML file, or as it is.
+
+    Args:
+        hint: the type, with its bounds.
+        value: a string is read by the type: parts of a list are separated by commas.
+        name: is named in the error, as the user wrote it.
+
+    Raises:
+        ValueError: the value is not of the type, or out of its bounds; names it and what is expected.
+    """
+    from pydantic import ValidationError
+
+    read = value
+    try:
+        if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):
+            read = [part for part in value.split(",") if part]
+        read = _adapter(_without_text(hint)).validate_python(read)
+        if any(isinstance(mark, Expected) and not mark.allows(read) for mark in _marks(hint) if read is not None):
+            raise ValueError
+    except (ValidationError, ValueError):
+        shown = value if not isinstance(value, str) or _is_number(value) else repr(value)
+        raise ValueError(f"{name} is {shown}; {describe_type(hint)} is expected.") from None
+    # Enumerations of Transformers stand for their values.
+    return read.value if isinstance(read, enum.Enum) else read
+
+
+def check_values(settings: Any) -> None:
+    """Refuses what has no meaning or no effect, in a dataclass of settings.
+
+    Raises:
+        ValueError: names the first number out of its bounds and what is expected, or what a setting needs.
+    """
+    kind: Any = type(settings)
+    for name, each in settings_of(kind).items():
+        value = getattr(settings, name)
+        # What is no number is checked where it is used; a configuration of DeepSpeed leaves some to it, as "auto".
+        if isinstance(value, int | float) and _members(each.type) & {int, float}:
+            read_value(each.type, value, name)
+        for needed in (mark.name for mark in _marks(each.type) if isinstance(mark, Needs)):
+            if value != each.default and not getattr(settings, needed):
+                raise ValueError(f"{name} is {value}, which has no effect without {needed}.")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A sentence that asks for the closest of some names; "" if none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+def describe_type(hint: Any) -> str:
+    """What values a type with bounds has, such as "a whole number of at least 1"."""
+    marks, members = _marks(hint), _members(hint)
+    for mark in marks:
+        if isinstance(mark, Expected):
+            return mark.text
+    if choices := _choices(hint):
+        return _alternatives(choices)
+    if members & {int, float}:
+        kind = "a whole number" if int in members else "a number"
+        return " ".join([kind, *_bounds(marks)])
+    if bool in members:
+        return "true or false"
+    if dict in _origins(hint):
+        return "a mapping"
+    return "a list of words" if list in _origins(hint) and str not in members else "a text"
+
+
+def _bounds(marks: list[Any]) -> Iterator[str]:
+    low = next((mark for mark in marks if isinstance(mark, Ge | Gt)), None)
+    high = next((mark for mark in marks if isinstance(mark, Le | Lt)), None)
+    if isinstance(low, Ge) and high is None:
+        yield f"of at least {low.ge}"
+    elif isinstance(low, Gt) and isinstance(high, Lt):
+        yield f"between {low.gt} and {high.lt}"
+    elif isinstance(low, Gt):
+        yield f"above {low.gt}" + (f", up to {high.le}" if isinstance(high, Le) else "")
+    elif isinstance(low, Ge):
+        yield f"from {low.ge} to {high.le if isinstance(high, Le) else f'below {high.lt}'}"  # type: ignore[union-attr]
+
+
+def _choices(hint: Any) -> list[str]:
+    """The values of a type that has no others; empty for types that have any."""
+    for mark in _marks(hint):
+        if isinstance(mark, Expected) and mark.choices:
+            return list(mark.choices)
+    for member in _members(hint):
+        if typing.get_origin(member) is Literal:
+            return [str(choice) for choice in typing.get_args(member)]
+        if isinstance(member, type) and issubclass(member, enum.Enum):
+            return [str(each.value) for each in member]
+    return []
+
+
+def _alternatives(names: Collection[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _marks(hint: Any) -> list[Any]:
+    """What stands beside a type in `Annotated`, also inside of a union."""
+    if typing.get_origin(hint) is Annotated:
+        return [*_marks(typing.get_args(hint)[0]), *hint.__metadata__]
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return [mark for part in typing.get_args(hint) for mark in _marks(part)]
+    return []
+
+
+def _members(hint: Any) -> set[Any]:
+    """The types of a union without None, or the type itself, without what stands beside them."""
+    if typing.get_origin(hint) is Annotated:
+        return _members(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return {member for part in typing.get_args(hint) for member in _members(part)}
+    return set() if hint is type(None) else {hint}
+
+
+def _origins(hint: Any) -> set[Any]:
+    return {typing.get_origin(member) or member for member in _members(hint)}
+
+
+def _without_text(hint: Any) -> Any:
+    """A type of Transformers such as `SchedulerType | str` without the text, of which only the values are allowed."""
+    members = _members(hint)
+    has_set = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
+    return Union[*(members - {str}), None] if has_set else hint
+
+
+@functools.cache
+def _adapter(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # The types of some fields of TrainingArguments are classes of accelerate, which no word can name.
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_text(value: Any) -> str:
+    """A value as it is written in a word."""
+    if value is None or value is dataclasses.MISSING or value == "":
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return json.dumps(value) if isinstance(value, dict) else str(value)

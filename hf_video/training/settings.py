@@ -1,0 +1,234 @@
+"""The settings of a training, declared without PyTorch or Transformers, which `--help` must not wait for.
+
+The other fields of `transformers.TrainingArguments` are settings, too: they are read by their types there.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Le, Lt
+
+from hf_video.settings import (
+    Alias,
+    AtLeast1,
+    BelowOne,
+    Changeable,
+    Expected,
+    Needs,
+    NotNegative,
+    Positive,
+    Seed,
+    setting,
+    with_defaults,
+)
+
+# Parameters with a place or a scale of their own, which nothing should pull towards zero.
+NO_WEIGHT_DECAY = (
+    "cls_token",
+    "mask_token",
+    "query_tokens",
+    "position_embedding",
+    "position_embeddings",
+    "temporal_position_embeddings",
+    "frame_position_embeddings",
+    "logit_scale",
+    "A_log",
+)
+# Seconds on a laptop for some thousand videos.
+PROBE_DEFAULTS: dict[str, Any] = {
+    "num_train_epochs": 50,
+    "per_device_train_batch_size": 64,
+    "per_device_eval_batch_size": 256,
+    "learning_rate": 3e-3,
+    "weight_decay": 0.01,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,
+    "dataloader_pin_memory": False,
+    "eval_strategy": "epoch",
+    "logging_strategy": "epoch",
+    "save_strategy": "best",
+    "save_total_limit": 1,
+    "save_only_model": True,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+    "remove_unused_columns": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
+IntervalStrategy = Literal["no", "steps", "epoch"]
+
+
+@dataclass
+class TrainingSettings:
+    """Training (fields of transformers.TrainingArguments)"""
+
+    num_train_epochs: Annotated[Changeable[Positive[float]], Alias("epochs")] = setting(
+        3.0, "Epochs to train. A resumed run may have others, to train longer."
+    )
+    max_steps: Changeable[Annotated[int, StepsOrAll]] = setting(-1, "Steps to train, in place of epochs; -1: none.")
+    per_device_train_batch_size: Annotated[AtLeast1[int], Alias("batch_size")] = setting(
+        8, "Videos a step on each process."
+    )
+    per_device_eval_batch_size: Changeable[AtLeast1[int]] = setting(8, "Clips in a batch of evaluation.")
+    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients are summed up to one step.")
+    learning_rate: NotNegative[float] = setting(5e-5, "The peak learning rate.")
+    lr_scheduler_type: str = setting("linear", "The learning rate schedule after the warm-up.")
+    lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
+    warmup_steps: NotNegative[float] = setting(0, "Steps of linear warm-up; below 1, a share of all steps.")
+    optim: str = setting("adamw_torch_fused", "The optimizer.")
+    optim_args: str | None = setting(None, "Options of the optimizer, as name=value,name=value.")
+    weight_decay: NotNegative[float] = setting(0.0, "Weight decay of the optimizer.")
+    adam_beta1: BelowOne[float] = setting(0.9, "Decay of AdamW's average of gradients.")
+    adam_beta2: BelowOne[float] = setting(0.999, "Decay of AdamW's average of squared gradients.")
+    adam_epsilon: NotNegative[float] = setting(1e-8, "What AdamW adds to a denominator.")
+    max_grad_norm: NotNegative[float] = setting(1.0, "Gradients are clipped to this norm; 0: they are not.")
+    label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
+    neftune_noise_alpha: NotNegative[float] | None = setting(None, "Noise on the embeddings of a language model.")
+    seed: Seed[int] = setting(42, "Seed of weights, augmentation and held-out videos.")
+    data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default that of everything.")
+    bf16: bool = setting(False, "Train in bfloat16.")
+    fp16: bool = setting(False, "Train in float16.")
+    activation_checkpointing: Changeable[bool | None] = setting(None, "Compute activations again to save memory.")
+    torch_compile: bool = setting(False, "Compile the model.")
+    torch_empty_cache_steps: Changeable[AtLeast1[int] | None] = setting(
+        None, "Steps between two times that unused memory of the device is given back; by default none is."
+    )
+    eval_strategy: IntervalStrategy = setting("no", "When to evaluate.")
+    eval_steps: Positive[float] | None = setting(
+        None, "Steps between two evaluations; below 1, a share of all steps; by default logging_steps."
+    )
+    eval_delay: NotNegative[float] = setting(0, "Epochs or steps before the first evaluation.")
+    eval_accumulation_steps: Changeable[AtLeast1[int] | None] = setting(
+        None, "Batches whose scores stay on the device before they are moved; by default all."
+    )
+    save_strategy: Literal["no", "steps", "epoch", "best"] = setting("steps", "When to save a checkpoint.")
+    save_steps: Positive[float] = setting(500, "Steps between two checkpoints; below 1, a share of all steps.")
+    save_total_limit: Changeable[NotNegative[int] | None] = setting(
+        None, "Most checkpoints kept; 2: the best one and the last one."
+    )
+    save_only_model: bool = setting(False, "Save no state to resume a training from.")
+    load_best_model_at_end: bool = setting(False, "Return to the best checkpoint at the end.")
+    metric_for_best_model: str | None = setting(None, "The metric that makes a checkpoint the best.")
+    greater_is_better: bool | None = setting(
+        None, "Whether more of that metric is better; by default it is, but for losses and errors."
+    )
+    logging_strategy: Changeable[IntervalStrategy] = setting("steps", "When to log the training loss.")
+    logging_steps: Changeable[Positive[float]] = setting(
+        500, "Steps between two logged training losses; below 1, a share of all steps."
+    )
+    report_to: Changeable[None | str | list[str]] = setting(
+        "none", "Experiment trackers to log to, such as tensorboard or trackio; several with commas."
+    )
+    run_name: Changeable[str | None] = setting(None, "Name of the run for experiment trackers.")
+    disable_tqdm: Changeable[bool | None] = setting(None, "Show no progress.")
+    push_to_hub: Changeable[bool] = setting(
+        False, "Publish the model on the Hub at the end, and as hub_strategy says."
+    )
+    hub_model_id: Changeable[str | None] = setting(None, "Repository to publish to; by default named as the folder.")
+    hub_private_repo: Changeable[bool | None] = setting(None, "Whether the repository is private.")
+    hub_token: Changeable[str | None] = setting(None, "Token of the Hub; by default that of `hf auth login`.")
+    dataloader_num_workers: Annotated[Changeable[NotNegative[int]], Alias("num_workers")] = setting(
+        0, "Processes that read videos; 0: the main one."
+    )
+    dataloader_prefetch_factor: Changeable[AtLeast1[int] | None] = setting(
+        None, "Batches that each of them reads ahead."
+    )
+    dataloader_persistent_workers: Annotated[Changeable[bool], Needs("dataloader_num_workers")] = setting(
+        False, "Keep these processes from one epoch to the next."
+    )
+    dataloader_pin_memory: Changeable[bool] = setting(True, "Keep batches where an accelerator copies them fastest.")
+    ddp_timeout: Changeable[AtLeast1[int]] = setting(1800, "Seconds that processes wait for each other.")
+    ddp_bucket_cap_mb: Changeable[AtLeast1[int] | None] = setting(None, "Size of what processes send, in MiB.")
+    remove_unused_columns: bool = setting(
+        True, "Take from the items what the model has no argument for: the sample keys, or the texts."
+    )
+    label_names: list[str] | None = setting(None, "The inputs that are labels.")
+
+
+@dataclass
+@with_defaults(
+    learning_rate=1e-4,
+    weight_decay=0.05,
+    lr_scheduler_type="cosine",
+    warmup_steps=0.1,
+    eval_strategy="epoch",
+    save_strategy="epoch",
+    save_total_limit=2,
+    load_best_model_at_end=True,
+    remove_unused_columns=False,
+    label_names=["labels"],
+)
+class FineTuningSettings(TrainingSettings):
+    """Training (fields of transformers.TrainingArguments, and of this package)"""
+
+    no_weight_decay: list[str] = setting(
+        [], "Parts of parameter names without weight decay, besides biases and norms."
+    )
+    lora_rank: NotNegative[int] = setting(
+        0, "Train adapters of this rank: on the classifier and its head, or on the language model; 0: none."
+    )
+    lora_alpha: Annotated[Positive[float] | None, Needs("lora_rank")] = setting(
+        None, "Weight of the adapters; by default twice the rank."
+    )
+
+
+@dataclass
+@with_defaults(metric_for_best_model="top1_accuracy", logging_steps=0.01, no_weight_decay=list(NO_WEIGHT_DECAY))
+class VideoTrainingSettings(FineTuningSettings):
+    """Training (fields of VideoTrainingArguments)"""
+
+    base_learning_rate: Positive[float] | None = setting(
+        None, "Sets learning_rate to this times (videos a step, over all processes) / 256."
+    )
+    warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
+    layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
+    layer_decay_only: list[str] = setting([], "Parts of parameter names that layer_decay is for; by default all.")
+    ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
+        None, "Evaluate and save an exponential moving average of the weights, with this decay."
+    )
+    linear_probe: bool = setting(False, "Train a new head on batch-normalised features, and nothing else.")
+    freeze_layers: NotNegative[int] = setting(
+        0, "Layer groups, counted from the input, that are not trained; 1: the embeddings."
+    )
+    distillation_teacher: str | None = setting(
+        None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
+    )
+    distillation_target: Annotated[
+        Literal["logits", "features_cosine", "features_mse"], Needs("distillation_teacher")
+    ] = setting("logits", "What is learned from the teacher: its classes or its features.")
+    distillation_weight: Annotated[Positive[float], Le(1), Needs("distillation_teacher")] = setting(
+        0.5, "Share of the teacher in the loss; the labels have the rest."
+    )
+    distillation_temperature: Annotated[Positive[float], Needs("distillation_teacher")] = setting(
+        1.0, "Temperature of the teacher's and the student's classes."
+    )
+
+
+@dataclass
+@with_defaults(metric_for_best_model="loss")
+class AnswerTrainingSettings(FineTuningSettings):
+    """Training (fields of AnswerTrainingArguments)"""
+
+    prediction_loss_only: bool = setting(True, "Evaluate the loss alone, and keep no scores.")
+    train_vision_tower: bool = setting(False, "Train the vision tower, too.")
+    train_language_model: bool = setting(False, "Train the language model, too.")
+    prompt: str = setting("{}", "The prompt, with {} for the question.")
+    max_length: AtLeast1[int] = setting(128, "Tokens of a prompt.")
+    max_target_length: AtLeast1[int] = setting(256, "Tokens of an answer to learn.")
+    max_new_tokens: AtLeast1[int] = setting(30, "Tokens of a generated answer.")
+    min_new_tokens: NotNegative[int] = setting(0, "Least tokens of a generated answer.")
+    num_beams: AtLeast1[int] = setting(5, "Beams to generate with.")
+    length_penalty: float = setting(
+        1.0, "Exponent of the length that scores of beams are divided by; above 0 favours long answers."
+    )
+    repetition_penalty: Positive[float] = setting(
+        1.5, "What the scores of tokens that are there already are divided by."
+    )
+    num_return_sequences: AtLeast1[int] = setting(1, "Answers to evaluate: the best beams.")
+
+
+@dataclass
+@with_defaults(**PROBE_DEFAULTS)
+class ProbeTrainingSettings(TrainingSettings):
+    """Training of the probe (fields of transformers.TrainingArguments)"""

@@ -1,0 +1,75 @@
+"""`causal_conv1d` against the sum over taps written out in float64, and the choice of its backend."""
+
+import pytest
+import torch
+
+from hf_video.ops.causal_conv1d import causal_conv1d, cpu, cuda, dispatch
+
+SIZES = [(1, 1, 1, 4), (2, 40, 70, 4), (3, 16, 9, 1)]
+
+
+def specification(x, weight, bias, reverse):
+    """One tap after the other, on tensors of any dtype."""
+    taps, length = weight.shape[-1], x.shape[-1]
+    outputs = torch.zeros_like(x) if bias is None else bias[:, None].expand_as(x).clone()
+    for tap in range(taps):
+        distance = taps - 1 - tap
+        if distance < length:
+            seen, own = x.narrow(-1, 0, length - distance), slice(distance, length)
+            if reverse:
+                seen, own = x.narrow(-1, distance, length - distance), slice(0, length - distance)
+            outputs[..., own] += weight[:, 0, tap, None] * seen
+    return outputs * torch.sigmoid(outputs)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("batch_size", "dim", "length", "taps"), SIZES)
+def test_values_and_gradients_equal_the_sum_in_float64(batch_size, dim, length, taps, backend, reverse, with_bias):
+    x = torch.randn(batch_size, length, 2 * dim).mT[:, :dim]
+    leaves = [x, torch.randn(dim, 1, taps)] + ([torch.randn(dim)] if with_bias else [])
+    grad = torch.randn(batch_size, dim, length)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        tensors = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves]
+        bias = tensors[2] if with_bias else None
+        if dtype == torch.float32:
+            output = causal_conv1d(*tensors[:2], bias, reverse=reverse, backend=backend)
+        else:
+            output = specification(*tensors[:2], bias, reverse)
+        results.append([output, *torch.autograd.grad(output, tensors, grad.to(dtype))])
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=1e-4)
+
+
+def test_the_one_on_the_cpu_is_an_operator_that_torch_can_trace():
+    leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
+    torch.library.opcheck(cpu.conv_forward, (*leaves, True))
+    detached = [leaf.detach() for leaf in leaves]
+    torch.library.opcheck(cpu.conv_backward, (torch.randn(2, 9, 5), *detached, False))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_half_precision_is_computed_in_float32(backend):
+    x, weight, bias = torch.randn(2, 6, 9).bfloat16(), torch.randn(6, 1, 4), torch.randn(6)
+    output = causal_conv1d(x, weight, bias, backend=backend)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, causal_conv1d(x.float(), weight, bias, backend="reference").bfloat16())
+
+
+def test_the_backend_is_that_of_the_scan(monkeypatch):
+    ran = []
+    for name in ("cpu", "reference"):
+        monkeypatch.setitem(dispatch.BACKENDS, name, lambda *arguments, name=name: ran.append(name))
+    causal_conv1d(torch.randn(1, 2, 5), torch.randn(2, 1, 4))
+    causal_conv1d(torch.randn(1, 2, 5).double(), torch.randn(2, 1, 4).double())
+    assert ran == ["cpu", "reference"]
+    with pytest.raises(ValueError, match="no backend 'fastest' of causal_conv1d; choose one of .*reference"):
+        causal_conv1d(torch.randn(1, 2, 5), torch.randn(2, 1, 4), backend="fastest")
+
+
+def test_the_package_goes_back_by_turning_what_enters_and_leaves(monkeypatch):
+    monkeypatch.setattr(cuda, "conv_forward", lambda x, weight, bias: x.cumsum(dim=-1))
+    ones = torch.ones(1, 2, 3)
+    assert causal_conv1d(ones, ones[0, :, None], reverse=True, backend="causal_conv1d")[0, 0].tolist() == [3, 2, 1]
