@@ -108,7 +108,7 @@ TAMPERED = {
     "an infinite count": (at("0.slot_counts", (0, 0, 0), INFINITY), "0.slot_counts must be at least 1"),
     "a count with NaN": (at("visual.slot_counts", (0, 0, 0), NAN), "visual.slot_counts must be at least 1"),
     "a count too high": (at("visual.slot_counts", (0, 0, 0), 70), "visual.slot_counts must sum up to the frames"),
-    "a count behind the entries": (at("0.slot_counts", (0, LENGTH, 0), 1), "and 0 behind them"),
+    "a count after the entries": (at("0.slot_counts", (0, LENGTH, 0), 1), "and 0 after them"),
     "a similarity with NaN": (at("0.similarities", (0, 0, 0), NAN), "0.similarities must be cosines"),
     "a similarity above 1": (at("visual.similarities", (0, 0, 0), 2), "visual.similarities must be cosines"),
     "similarities of another dtype": (
