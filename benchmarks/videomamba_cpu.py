@@ -5,7 +5,10 @@ model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as cl
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
 process of their own.
 
-    python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png]
+With `--parts` it prints instead what the parts of the `cpu` backend are worth that cost the most to keep: time and
+memory without each, as a multiple of those with it.
+
+    python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
 """
 
 import argparse
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +33,7 @@ from hf_video import (
     VideoViTForVideoClassification,
     selective_scan,
 )
+from hf_video.ops import numba_threads
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
 from hf_video.ops.selective_scan.operators import add_and_gate
 
@@ -180,6 +185,12 @@ def compare_lengths(lengths: list[int], arguments: argparse.Namespace) -> dict[t
 
 
 def child(family: str, num_frames: str, backward: str, rounds: int) -> None:
+    if family.startswith("parts"):
+        model = make_part_model("middle", int(num_frames), 224, 8)
+        run = run_model(model, make_clip(int(num_frames)))
+        (without_mixer(run, model) if family == "parts-unfused" else run)(True)
+        print(peak_memory())
+        return
     model, clip = make_model(family, int(num_frames)).eval(), make_clip(int(num_frames))
     seconds = measure({family: run_model(model, clip)}, backward == "1", rounds)[family]
     print(seconds, peak_memory())
@@ -189,6 +200,102 @@ def peak_memory() -> float:
     """Largest resident memory of this process, in GiB; `getrusage` counts in that of the process that started it."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 2**20
+
+
+def make_part_model(preset: str, num_frames: int, image_size: int, num_layers: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"num_frames": num_frames, "image_size": image_size, "num_hidden_layers": num_layers}
+    return VideoMambaForVideoClassification(
+        VideoMambaConfig.preset(preset, **sizes, time_step_init_scheme="random")
+    ).eval()
+
+
+def without_mixer(run: Callable[[bool], None], model: torch.nn.Module) -> Callable[[bool], None]:
+    return mock.patch.object(type(model.base_model.layers[0]), "can_fuse", lambda *_: False)(run)
+
+
+def compare_parts(rounds: int, threads: int) -> None:
+    for sizes in (("middle", 8, 224, 4), ("tiny", 4, 112, 24)):
+        model = make_part_model(*sizes)
+        run = run_model(model, torch.randn(1, sizes[1], 3, sizes[2], sizes[2]))
+        runs = {
+            "whole": run,
+            "the fused mixer": without_mixer(run, model),
+            "PyTorch's threads": mock.patch.object(numba_threads, "openmp_team", lambda: None)(run),
+        }
+        for backward, name in PASSES.items():
+            seconds = measure(runs, backward, rounds)
+            whole = seconds.pop("whole")
+            ratios = [f"without {part} {value / whole:5.2f}x" for part, value in seconds.items()]
+            print(f"{sizes[0]:6}  {name:16}  {1e3 * whole:7.1f} ms  {'  '.join(ratios)}")
+    command = [sys.executable, __file__, "--threads", str(threads), "--child"]
+    outputs = [
+        subprocess.run([*command, part, "64", "1"], check=True, capture_output=True, text=True).stdout
+        for part in ("parts", "parts-unfused")
+    ]
+    whole, unfused = (float(output.split()[-1]) for output in outputs)
+    print(f"training on 64 frames, 8 layers   {whole:5.2f} GiB  without the fused mixer {unfused / whole:5.2f}x")
+    compare_vectors(5 * rounds)
+
+
+def compare_vectors(rounds: int) -> None:
+    """The scan of one block of channels, and the same in loops that the compiler vectorises by itself."""
+    import numba
+    import numpy as np
+
+    from hf_video.ops import numba_vectors as v
+    from hf_video.ops.selective_scan.cpu_kernels import scan_forward_unit
+
+    E0, E1, E2, E3, E4, ONE, LANES = v.E0, v.E1, v.E2, v.E3, v.E4, v.ONE, v.LANES
+    HALF, BIAS, SHIFT = np.float32(0.5), np.int32(127), np.int32(23)
+
+    @numba.njit(error_model="numpy", fastmath={"contract", "reassoc", "nnan", "ninf", "nsz"})
+    def scan_by_loops(u, delta, rates, B, C, D, state, y):
+        scaled, output, mantissa = (
+            np.empty(LANES, np.float32),
+            np.empty(LANES, np.float32),
+            np.empty(LANES, np.float32),
+        )
+        bits = np.empty(LANES, np.int32)
+        powers = bits.view(np.float32)
+        for t in range(u.shape[1]):
+            for lane in range(LANES):
+                scaled[lane] = delta[0, t, lane] * u[0, t, lane]
+                output[lane] = D[lane] * u[0, t, lane]
+            for n in range(rates.shape[1]):
+                for lane in range(LANES):
+                    x = max(delta[0, t, lane] * rates[0, n, lane], -126.0)
+                    whole = np.floor(x + HALF)
+                    f = x - whole
+                    mantissa[lane] = f * (f * (f * (f * (f * E4 + E3) + E2) + E1) + E0) + ONE
+                    bits[lane] = (np.int32(whole) + BIAS) << SHIFT
+                for lane in range(LANES):
+                    h = mantissa[lane] * powers[lane] * state[0, 0, n, lane] + scaled[lane] * B[0, t, 0, n]
+                    state[0, 0, n, lane] = h
+                    output[lane] += h * C[0, t, 0, n]
+            y[0, t] = output
+
+    length, num_states, random = 1569, 16, np.random.default_rng(0)
+    u, delta, B, C, D = (
+        random.standard_normal(shape, np.float32)
+        for shape in ((1, length, LANES),) * 2 + ((1, length, 1, num_states),) * 2 + ((LANES,),)
+    )
+    delta, rates = abs(delta), -random.random((1, num_states, LANES), np.float32)
+    borders, outputs = np.empty((1, 0, 1, num_states, LANES), np.float32), np.empty((2, *u.shape), np.float32)
+
+    def with_vectors(_: bool) -> None:
+        state = np.zeros((1, 1, num_states, LANES), np.float32)
+        options = (False, False, 0, 0, 0, 1)
+        scan_forward_unit(u, delta, rates, B, C, D, np.zeros_like(D), state, outputs[0], borders, *options)
+
+    def with_loops(_: bool) -> None:
+        scan_by_loops(u, delta, rates, B, C, D, np.zeros((1, 1, num_states, LANES), np.float32), outputs[1])
+
+    seconds = measure({"vectors": with_vectors, "loops": with_loops}, False, rounds)
+    if not np.allclose(*outputs, atol=1e-4, rtol=1e-3):
+        sys.exit("The scans with and without vectors differ, so no figure means anything.")
+    ratio = seconds["loops"] / seconds["vectors"]
+    print(f"scan of {LANES} channels, forward  {1e3 * seconds['vectors']:7.2f} ms  without vectors {ratio:5.2f}x")
 
 
 def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) -> None:
@@ -223,6 +330,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--plot", metavar="FILE")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -231,6 +339,8 @@ def main() -> None:
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     load = os.getloadavg()[0]
     print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, load {load:.1f} before")
+    if arguments.parts:
+        return compare_parts(arguments.rounds, arguments.threads)
     compare_scans(arguments.rounds)
     compare_model(arguments.rounds)
     if arguments.lengths:

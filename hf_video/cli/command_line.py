@@ -29,7 +29,11 @@ class CommandSettings:
     def __init__(self, *kinds: type, takes_training_arguments: bool = False, without: Sequence[str] = ()):
         self.kinds = kinds
         self.takes_training_arguments = self.takes_words = takes_training_arguments
-        self.by_name = {name: each for name, each in settings_of(*kinds).items() if name not in without}
+        self.by_name: dict[str, Setting] = {}
+        for kind in kinds:
+            for name, each in settings_of(kind).items():
+                if name not in without:
+                    self.by_name.setdefault(name, each)
         self.aliases = {
             alias: name for name, each in self.by_name.items() for alias in each.aliases if alias not in self.by_name
         }

@@ -1,10 +1,10 @@
 """
-Runs kernels that numba compiles on threads.
+Runs kernels that numba compiles on several threads.
 
-These are PyTorch's own where they can be had: for milliseconds after an operation they wait busily for the next one,
-and any other thread would have to share its core with one of them. Otherwise, as after a fork, which they do not
-survive, threads live for one call. Nothing is left behind that a forked child would wait for, or that two callers
-would share, as with numba's own parallel layers.
+These are PyTorch's own threads if they can be reached. PyTorch's threads wait busily for some milliseconds after each
+operation, so that any other thread would have to share a core with one of them. If they cannot be reached, for example
+after a fork, which they do not survive, threads are started for one call. Numba's own parallel layers would leave
+threads behind that a forked child waits for, and that two callers share.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# For each thread, so that one which has to wait for a core leaves its next units to the others.
+# More than one, so that a thread which has to wait for a core leaves its next units to the others.
 UNITS_PER_THREAD = 2
 COMPILING = threading.RLock()
 TEAM_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -47,7 +47,7 @@ def why_numba_cannot() -> str | None:
 
 
 def split_work(batch_size: int, groups: int, blocks: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Units of work (batch, group, part, first block, end block), `blocks` being those of one group."""
+    """Units of work (batch, group, part, first block, end block); `blocks` is the number of blocks of one group."""
     parts = min(blocks, math.ceil(UNITS_PER_THREAD * torch.get_num_threads() / max(1, batch_size * groups)))
     for batch in range(batch_size):
         for group in range(groups):
@@ -68,8 +68,8 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
 
     Args:
         kernel: a function that numba compiles, which runs without the GIL.
-        arguments: tensors, given on as NumPy arrays, and anything else.
-        units: the arguments that come behind those, different in every call.
+        arguments: tensors, which are passed as NumPy arrays, and anything else.
+        units: the last arguments, one tuple for each call.
     """
     arrays = [as_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     waiting = deque(units)
@@ -107,8 +107,8 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
 @functools.cache
 def openmp_team() -> Callable[..., None] | None:
     """
-    GNU OpenMP's entry into a parallel region, in the library that PyTorch has loaded, or `None` if it has another one.
-    A team belongs to the thread that calls, so callers in several threads do not meet.
+    GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded, or `None` if PyTorch
+    has another OpenMP. Each calling thread has a team of its own, so that callers in several threads do not meet.
     """
     try:
         function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
@@ -132,12 +132,12 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
         if threading.get_ident() == caller:
             has_run = True
 
-    # Always as many threads as PyTorch's operations have: to change their number takes longer than the work.
+    # As many threads as PyTorch's operations have: a change of their number takes longer than the work.
     run_in_team(TEAM_TASK(task), None, torch.get_num_threads(), 0)
     if errors:
         raise errors[0]
     if not has_run:
-        # Only a signal's handler, such as that of Ctrl-C, can have raised before the first line of the task.
+        # Only the handler of a signal, such as Ctrl-C, can raise before the first line of the task.
         raise KeyboardInterrupt("a signal came while threads were started")
 
 
@@ -147,15 +147,15 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 def new_output(shape: Sequence[int]) -> torch.Tensor:
     """
-    An uninitialised float32 tensor. From 32 MiB on, where the C library maps memory anew each time, it lies in that of
-    NumPy, which asks for huge pages: writing it then takes fewer page faults.
+    An uninitialised float32 tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates
+    it: NumPy asks for huge pages, which take fewer page faults to write.
     """
     is_mapped_anew = 4 * math.prod(shape) >= 2**25
     return torch.from_numpy(np.empty(shape, np.float32)) if is_mapped_anew else torch.empty(shape)
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:
-    """Fill up the channels of each group, the last dimension, with zeros to a multiple of `lanes`."""
+    """Pad the channels of each group, in the last dimension, with zeros to a multiple of `lanes`."""
     channels = tensor.shape[-1] // groups
     if channels % lanes:
         tensor = F.pad(tensor.unflatten(-1, (groups, channels)), (0, -channels % lanes)).flatten(-2)
@@ -163,10 +163,10 @@ def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:
 
 
 def from_lanes(tensor: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
-    """The first `channels` of each group, what `to_lanes` was given."""
+    """The inverse of `to_lanes`: the first `channels` of each group."""
     return tensor.unflatten(-1, (groups, -1))[..., :channels].flatten(-2).contiguous()
 
 
 def to_rows(tensor: torch.Tensor, lanes: int) -> torch.Tensor:
-    """`(batch, length, channels)` in lanes, channels next to each other in memory; rows may be apart."""
+    """`to_lanes` of `(batch, length, channels)`, with contiguous channels; there may be gaps between rows."""
     return to_lanes(tensor if tensor.stride(-1) == 1 else tensor.contiguous(), 1, lanes)

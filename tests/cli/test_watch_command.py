@@ -267,7 +267,7 @@ def test_nothing_is_overwritten_and_mistakes_are_named_at_once(model_folder, vid
     assert "26 tokens, but the Q-Former reads" in fails(*words, "--memory", memory, "--question", long)
     assert not memory.exists() and not both.exists()
     assert "does not exist" in fails("watch", tmp_path / "none.mp4", "--model", model_folder, *QUESTION)
-    assert "expected a time such as" in fails(*words, "--every", "soon")
+    assert "--every is 'soon'; a time such as 30s, 5m or 1h is expected" in fails(*words, "--every", "soon")
     assert kept.read_text() == "mine"
 
 

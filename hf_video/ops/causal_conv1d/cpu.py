@@ -1,7 +1,7 @@
 """
-Mamba's depthwise causal convolution with SiLU on the CPU, by kernels that numba compiles on the user's machine.
+`causal_conv1d` on the CPU, by kernels that numba compiles on the user's machine.
 
-PyTorch's convolution wants channels first, where linear layers give them last, and takes longer than the scan.
+PyTorch's convolution has channels first, while linear layers have them last, and it takes longer than the scan.
 """
 
 import torch
@@ -40,7 +40,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, of a bias that is not there, too."""
+    """Gradients of x, weight and bias, also of a missing bias."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import conv_backward_unit

@@ -1,9 +1,8 @@
 """
-Mamba's depthwise causal convolution with SiLU by the compiled kernels of the package causal-conv1d
-(https://github.com/Dao-AILab/causal-conv1d), where there are any.
+`causal_conv1d` by the compiled kernels of the package causal-conv1d (https://github.com/Dao-AILab/causal-conv1d).
 
-Its releases differ in the arguments of the compiled functions, and in the order of those of `causal_conv1d_fn`; what
-they have in common is the autograd function behind it, `CausalConv1dFn`, with an `activation` by that name.
+Releases differ in the arguments of the compiled functions, and in the order of those of `causal_conv1d_fn`. All of
+them have the autograd function behind it, `CausalConv1dFn`, with an argument `activation`, so that is called here.
 """
 
 import functools
@@ -49,14 +48,14 @@ def probe(device: str = "cuda") -> str | None:
     try:
         output = conv_forward(x, weight, weight[:, 0].contiguous())
         conv_backward(x, x, weight, weight[:, 0].contiguous())
-    # A foreign build may fail in any way, from a missing symbol to an assertion: each means that it is of no use.
+    # A foreign build may fail in any way, from a missing symbol to an assertion. Each means that it cannot be used.
     except Exception as error:
         return f"its compiled convolution does not answer ({type(error).__name__}: {error})"
     return None if output.isfinite().all() else "its compiled convolution answers with numbers that are not finite"
 
 
 def _run(context: RecordedContext, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    # Not by `contiguous`, which leaves a sequence of one token with the strides that it has.
+    # `contiguous` would leave the strides of a sequence of one step unchanged.
     x = x if x.stride(2) == 1 else x.clone(memory_format=torch.contiguous_format)
     return load_function().forward(context, x, weight.contiguous(), bias, activation="silu").contiguous()
 
@@ -71,7 +70,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, of a bias that is not there, too. The forward is repeated: it keeps nothing."""
+    """Gradients of x, weight and bias, also of a missing bias. The forward runs again, so that nothing is kept."""
     context = RecordedContext()
     _run(context, x, weight, bias)
     dx, dweight, dbias = load_function().backward(context, dy.contiguous())[:3]

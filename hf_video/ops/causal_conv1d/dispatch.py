@@ -1,7 +1,7 @@
 """
 The depthwise causal convolution with SiLU of Mamba, one function over several backends.
 
-The scan that reads the result decides: a backend leaves channels as the scan of the same name wants them in memory.
+The scan that reads the output decides on the backend: each leaves the output in the memory layout of one scan.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """
-Mamba's depthwise causal convolution with SiLU on GPUs, by kernels that Triton compiles.
+`causal_conv1d` on GPUs, by kernels that Triton compiles.
 
-PyTorch's convolution wants channels first, where linear layers and the scan of the `triton` backend have them last.
+PyTorch's convolution has channels first, while linear layers and the scan of the `triton` backend have them last.
 """
 
 import functools
@@ -10,7 +10,7 @@ import torch
 
 from .operators import register_gradients
 
-# Of a tile: its steps read those before them once more, and its channels fill 128 bytes of bfloat16.
+# Sizes of a tile. Each tile reads the steps before its own again. Its channels fill 128 bytes of bfloat16.
 STEPS, BLOCK = 32, 64
 
 
@@ -29,7 +29,7 @@ def why_triton_cannot(device: str = "cuda") -> str | None:
         x, weight = torch.ones(1, 4, 1, device=device), torch.ones(1, 4, device=device)
         output = conv_forward(x, weight, None, False)
         conv_backward(x, x, weight, None, False)
-    # Compilers, drivers and cards fail in many ways: each means that the kernels are of no use.
+    # Compilers, drivers and cards fail in many ways. Each means that the kernels cannot be used.
     except Exception as error:
         return f"its kernels do not answer ({type(error).__name__}: {error})"
     return None if output.isfinite().all() else "its kernels answer with numbers that are not finite"
@@ -48,7 +48,7 @@ def _grid(x: torch.Tensor) -> tuple[int, int, int]:
 
 
 def settings(taps: int) -> dict[str, int]:
-    """For both kernels."""
+    """Constants and options of both kernels."""
     return {"TAPS": taps, "STEPS": STEPS, "BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
 
 
@@ -69,7 +69,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, of a bias that is not there, too."""
+    """Gradients of x, weight and bias, also of a missing bias."""
     from .triton_kernels import conv_backward_kernel
 
     batch_size, length, dim = x.shape

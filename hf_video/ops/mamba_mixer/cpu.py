@@ -1,10 +1,11 @@
 """
 A residual branch on the CPU in one operator: RMS norm, input projection, both directions of convolution, projections
-and selective scan, their sum, gate and output projection. `BiMambaInnerFn` of Vision Mamba's mamba-ssm is its like.
+and selective scan, their sum, gate and output projection. On GPUs, `BiMambaInnerFn` of Vision Mamba's mamba-ssm does
+the same.
 
-Time goes in tiles, so that what is between the steps stays in the caches. The backward keeps the input, what `in_proj`
-gave, the sum of the directions, and of each direction what `x_proj` gave and the states at the borders of chunks;
-norm, convolution, time steps and gate are computed once more.
+The steps run on one tile of tokens after the other, so that what lies between them stays in the caches. For the
+backward the operator keeps the input, the output of `in_proj`, the sum of the directions, and for each direction the
+output of `x_proj` and the states at the borders of chunks. Norm, convolution, time steps and gate are computed again.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_forward, scan_backward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
 
-# Tokens of all clips of a tile together: with 1,152 channels, 9 MiB a tensor.
+# Tokens of a tile, over all its clips. With 1,152 channels a tensor of a tile has 9 MiB.
 TILE_SIZE = 2048
 
 
@@ -49,12 +50,12 @@ class Tile(NamedTuple):
     A part of the work on one direction.
 
     Attributes:
-        clips: those in it.
-        tokens: those it computes.
-        seen: these and the ones that the convolution needs for them.
-        own: where `tokens` are in `seen`.
-        chunks: of the states that are kept.
-        is_first, is_last: in the order of the scan.
+        clips: the clips of the tile.
+        tokens: the tokens that it computes.
+        seen: these tokens and those that the convolution reads for them.
+        own: the place of `tokens` in `seen`.
+        chunks: the chunks of which the states are kept.
+        is_first, is_last: whether the tile is the first or last in the order of the scan.
     """
 
     clips: slice
@@ -66,7 +67,7 @@ class Tile(NamedTuple):
     is_last: bool
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part of `(batch, length, channels)`."""
+        """The tile's part of `(batch, length, channels)`."""
         return tensor[self.clips, self.tokens]
 
 
@@ -99,10 +100,10 @@ def mamba_mixer(
     Args:
         hidden_states: `(batch_size, length, hidden_size)`, float32 like everything.
         norm: `(hidden_size,)`, the weight of the RMS norm.
-        eps: of the norm.
-        in_proj: `(2 * dim, hidden_size)`, to the inputs of the scans and the gate.
+        eps: the epsilon of the norm.
+        in_proj: `(2 * dim, hidden_size)`, gives the inputs of the scans and the gate.
         out_proj: `(hidden_size, dim)`.
-        directions: from the first token on and, if there is a second, from the last token back.
+        directions: the weights of the scan from the first token on and, if there are two, of the one from the last.
 
     Returns:
         `(batch_size, length, hidden_size)`.
@@ -112,7 +113,7 @@ def mamba_mixer(
 
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
-    """Several whole clips, or parts of one in the order of the scan: slices that are contiguous in memory."""
+    """Tiles of several whole clips, or of a part of one clip, in the order of the scan; each contiguous in memory."""
     from hf_video.ops.selective_scan.cpu_kernels import CHUNK_LENGTH
 
     clips_each, chunks = max(1, TILE_SIZE // length), count_chunks(length)
@@ -144,7 +145,7 @@ def unpack(
 def prepare(
     x: torch.Tensor, projected: torch.Tensor | None, direction: Direction, tile: Tile, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The output of `x_proj` for a tile, unless it is given, and the inputs of its scan: u, delta, B and C."""
+    """The output of `x_proj` for a tile, `projected` if it is given, and the inputs of its scan: u, delta, B and C."""
     u = conv_forward(x[tile.clips, tile.seen], direction.conv_weight, direction.conv_bias, reverse)[:, tile.own]
     projected = F.linear(u, direction.x_proj) if projected is None else projected
     state_size = direction.A.shape[1]
@@ -157,12 +158,12 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
     """
     Args:
         tensors: the hidden states, `norm`, `in_proj`, `out_proj` and the weights of all directions.
-        eps: of the norm.
+        eps: the epsilon of the norm.
         keeps_states: whether to return what the backward needs.
 
     Returns:
-        The output and, if they are kept, what `in_proj` gave, the sum of the directions and, for each direction, what
-        `x_proj` gave and the states before each chunk.
+        The output. If states are kept, also the output of `in_proj`, the sum of the directions and, for each
+        direction, the output of `x_proj` and the states before each chunk.
     """
     from .cpu_kernels import gate_forward_unit
 
@@ -190,7 +191,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
             if keeps_states:
                 tile.of(all_projected).copy_(projected)
             if number == len(directions) - 1:
-                # The scan needs its input no more.
+                # The scan has read its input, which is written over.
                 gated = u
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))
@@ -202,7 +203,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
 def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
-    """Gradients of the tensors that `mixer_forward` takes, from that of its output and what it kept."""
+    """Gradients of the tensors that `mixer_forward` takes, from the gradient of its output and what it kept."""
     from .cpu_kernels import gate_backward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
@@ -232,7 +233,7 @@ def mixer_backward(
                 *(tile.of(projected), borders[tile.clips, tile.chunks], direction, tile, reverse),
             )
             if number == 0:
-                # What later tiles add to this one has been added.
+                # Later tiles have added their part to the gradient of this one.
                 dprojected = tile.of(dprojected_input).flatten(0, 1)
                 rows = tile.of(hidden_states).flatten(0, 1)
                 scale = (rows.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
@@ -259,7 +260,7 @@ def add_gradients(
     reverse: bool,
 ) -> torch.Tensor:
     """
-    Add to `sums` and `dx` what one direction of a tile contributes, `dy`, `projected` and `borders` being of the tile.
+    Add to `sums` and `dx` the gradients of one direction of a tile. `dy`, `projected` and `borders` are the tile's.
 
     Returns:
         The gradient of the state before the tile.

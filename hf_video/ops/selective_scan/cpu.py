@@ -1,8 +1,8 @@
 """
 `selective_scan` on the CPU, by kernels that numba compiles on the user's machine.
 
-The operators have channels last, as linear layers give and take them. The backward keeps the states at the borders of
-chunks of time and computes the others once more, so that memory grows with length / chunk.
+The operators have channels last, as linear layers do. For the backward they keep the states at the borders of chunks
+of time, and compute the other states again, so that memory grows with length / chunk.
 """
 
 import torch
@@ -59,14 +59,14 @@ def why_cpu_cannot(situation: Situation) -> str | None:
 
 
 def count_chunks(length: int) -> int:
-    """Into how many chunks the backward divides a length."""
+    """Number of chunks that the backward divides a length into."""
     from .cpu_kernels import CHUNK_LENGTH
 
     return -(-length // CHUNK_LENGTH)
 
 
 def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
-    """`(batch, dim, state)` as kernels take it, `(batch, blocks, state, lanes)`; a copy."""
+    """A copy of `(batch, dim, state)` in the layout of the kernels, `(batch, blocks, state, lanes)`."""
     from hf_video.ops.numba_vectors import LANES
 
     return (
@@ -78,7 +78,7 @@ def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def from_blocks(states: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
-    """What `to_blocks` was given; `channels` are those of one group."""
+    """The inverse of `to_blocks`; `channels` is the number of channels in one group."""
     return from_lanes(states.transpose(1, 2).flatten(-2), groups, channels).mT.contiguous()
 
 
@@ -116,7 +116,7 @@ def scan_forward(
         keeps_borders: whether to return what the backward needs.
 
     Returns:
-        The output like `u`, the last state, and the states before each chunk, of no chunks unless they are kept.
+        The output like `u`, the last state, and the states before each chunk; for no chunk unless they are kept.
     """
     groups = B.shape[2]
     borders = new_output(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
@@ -126,7 +126,7 @@ def scan_forward(
 
 
 def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int) -> tuple[int, int, int, int, int]:
-    """`(batch, chunks, blocks, state, lanes)`, for the states before each chunk."""
+    """Shape `(batch, chunks, blocks, state, lanes)` of the states before each chunk."""
     from hf_video.ops.numba_vectors import LANES
 
     blocks = groups * -(-(A.shape[0] // groups) // LANES)
@@ -176,7 +176,7 @@ def scan_backward(
     delta_softplus: bool,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of u, delta, A, B, C, D, delta_bias and the initial state, of those that are not there, too."""
+    """Gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import scan_backward_unit

@@ -1,9 +1,10 @@
 """
 The selective scan of state space models (Mamba, https://arxiv.org/abs/2312.00752), one function over several backends.
 
-A backend is one row of `BACKENDS`: how to run it, and why it cannot in a given situation. The first one that can is
-taken, which is logged once; the argument `backend` or the environment variable `HF_VIDEO_SELECTIVE_SCAN` forces one.
-On CUDA, mamba-ssm's kernels come before `triton`, because no GPU has been at hand on which to measure the two.
+Each row of `BACKENDS` is a backend: a function that runs it, and one that tells why it cannot run a call. The first
+backend that can run a call is taken. The argument `backend` or the environment variable `HF_VIDEO_SELECTIVE_SCAN`
+forces another. The choice is logged once. On CUDA, mamba-ssm's kernels come before `triton`, because there has been no
+GPU to measure the two on.
 """
 
 import functools
@@ -30,11 +31,11 @@ class Backend(NamedTuple):
     One implementation.
 
     Attributes:
-        run: called by position with u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and
-            addend as `selective_scan` describes them, B and C with four dimensions or, where they are the same at all
-            times, two; returns the output and the last state, `None` if it cannot give one.
-        why_not: the reason why it cannot run in a situation, or `None` if it can.
-        automatic: whether it is taken without being asked for.
+        run: function of u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and addend, by
+            position, as `selective_scan` describes them. B and C have four dimensions, or two if they are the same at
+            all times. It returns the output and the last state, or `None` in place of a state that it cannot give.
+        why_not: returns the reason why the backend cannot run a call, or `None` if it can.
+        automatic: whether the backend is taken unless one is forced.
     """
 
     run: Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
@@ -93,9 +94,9 @@ def selective_scan(
             Decay rates; negative for a state that fades.
         B, C (`torch.Tensor` of shape `(batch_size, state_size, length)`, `(batch_size, groups, state_size, length)` or
             `(dim, state_size)`):
-            Projections into and out of the state; each group serves `dim / groups` channels in a row. Those of the
-            last form are the same at all times, a state-space model's without selection; `cpu` and `triton` write
-            them out over the length, `dim * state_size * length` numbers a clip. `B` and `C` may differ in form.
+            Projections into and out of the state; each group serves `dim / groups` channels in a row. The last form
+            is for projections that are the same at all times, as in a state-space model without selection; `cpu` and
+            `triton` expand them to `dim * state_size * length` numbers a clip. `B` and `C` may differ in form.
         D (`torch.Tensor` of shape `(dim,)`, *optional*):
             Weight of the skip connection.
         z (`torch.Tensor` of shape `(batch_size, dim, length)`, *optional*):
@@ -107,26 +108,26 @@ def selective_scan(
         return_last_state (`bool`, defaults to `False`):
             Whether to return the state after the last step, too.
         reverse (`bool`, defaults to `False`):
-            Whether to go from the last position to the first, `h[t]` following `h[t + 1]`. Inputs and outputs stay in
-            their order, and the last state is that of position 0.
+            Whether to go from the last position to the first: `h[t]` is computed from `h[t + 1]`. Inputs and outputs
+            keep their order, and the last state is that of position 0.
         initial_state (`torch.Tensor` of shape `(batch_size, dim, state_size)`, *optional*):
-            State before the first step; zero when not given.
+            State before the first step; zero by default.
         addend (`torch.Tensor` of shape `(batch_size, dim, length)`, *optional*):
-            Added to the output before the gate, if there is one: what another scan gave, of the other direction for
-            example. Of any floating dtype.
+            Added to the output before the gate, for example the output of the scan in the other direction. Any
+            floating dtype.
         backend (`str`, *optional*):
             `"reference"`, `"cpu"` (with the package numba), `"triton"` (CUDA), `"mamba_ssm"` (CUDA, with the package
-            of that name, of the extra `mamba`), or `"kernels-community/mamba-ssm"` (the same, built, from the Hub by
-            the package `kernels`). When not given, the environment variable `HF_VIDEO_SELECTIVE_SCAN` decides, or
-            else the first of `mamba_ssm`, `triton`, `cpu` and `reference` that can is taken.
+            of that name, of the extra `mamba`), or `"kernels-community/mamba-ssm"` (the same kernels, built, which the
+            package `kernels` downloads from the Hub). By default the environment variable `HF_VIDEO_SELECTIVE_SCAN`
+            decides. Without that, it is the first of `mamba_ssm`, `triton`, `cpu` and `reference` that can run.
 
     Returns:
         The output, `(batch_size, dim, length)` in the dtype of `u`; with `return_last_state` also the last state,
         `(batch_size, dim, state_size)` in float32.
 
     Raises:
-        ValueError: for shapes that do not fit each other, complex numbers or integers, a length of 0, or a forced
-            backend that does not exist or cannot run this call, with the reason.
+        ValueError: shapes do not fit each other, a tensor is complex or of integers, the length is 0, or a forced
+            backend does not exist or cannot run the call; the message gives the reason.
     """
     B, C = (tensor[:, None] if tensor.ndim == 3 else tensor for tensor in (B, C))
     _check(u, delta, A, B, C, D, z, delta_bias, initial_state, addend)
@@ -143,10 +144,10 @@ def choose_backend(
     device_type: str, dtype: torch.dtype, state_size: int, carries_state: bool, forced: str | None
 ) -> str:
     """
-    Name of the backend for a situation. A graph that is compiled keeps the choice that was made for it.
+    Name of the backend for a call. A compiled graph keeps the backend that was chosen when it was compiled.
 
     Raises:
-        ValueError: if `forced`, or the environment variable, names a backend that does not exist or cannot run this.
+        ValueError: `forced` or the environment variable names a backend that does not exist or cannot run the call.
     """
     forced = forced or os.environ.get(BACKEND_VARIABLE)
     situation = Situation(device_type, dtype, state_size, carries_state)

@@ -1,9 +1,9 @@
 """
-`selective_scan` by the compiled kernels of mamba-ssm (https://github.com/state-spaces/mamba), where there are any.
+`selective_scan` by the compiled kernels of mamba-ssm (https://github.com/state-spaces/mamba).
 
-The kernels know one direction, no initial state, and no gradient of the last state. Their releases differ in what
-they compile and in the arguments of the compiled functions; what they have in common is the autograd function
-`SelectiveScanFn`, which is therefore what is called here.
+The kernels have one direction, no initial state, and no gradient of the last state. Releases differ in what they
+compile and in the arguments of the compiled functions. All of them have the autograd function `SelectiveScanFn`, so
+that is called here.
 """
 
 import functools
@@ -83,14 +83,14 @@ def probe(source: str, device: str = "cuda") -> str | None:
     try:
         output = scan_forward(*arguments)
         scan_backward(ones, *arguments)
-    # A foreign build may fail in any way, from a missing symbol to an assertion: each means that it is of no use.
+    # A foreign build may fail in any way, from a missing symbol to an assertion. Each means that it cannot be used.
     except Exception as error:
         return f"its compiled scan does not answer ({type(error).__name__}: {error})"
     return None if output.isfinite().all() else "its compiled scan answers with numbers that are not finite"
 
 
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
-    """Tensors or `None`: those over time in the order of the scan, weights, of one or two dimensions, as they are."""
+    """Tensors or `None`: sequences in the order of the scan, and weights, of one or two dimensions, unchanged."""
     for tensor in tensors:
         yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
 
@@ -133,7 +133,7 @@ def scan_backward(
     reverse: bool,
     source: str,
 ) -> list[torch.Tensor]:
-    """Gradients of the tensors that are there, in their order. The forward is repeated instead of keeping states."""
+    """Gradients of the tensors that are not `None`, in order. The forward runs again instead of keeping states."""
     context = RecordedContext()
     _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
     grad = reversed_copy(grad) if reverse else grad.contiguous()

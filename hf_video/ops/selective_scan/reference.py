@@ -1,9 +1,9 @@
 """
 `selective_scan` in plain PyTorch: the specification that every other backend is tested against.
 
-It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it is a loop over time in
-chunks that are recomputed in the backward, so that memory grows with length / chunk. Under `torch.compile` and
-`torch.export` it is PyTorch's `scan` operator, whose graph does not grow with the length.
+It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it loops over chunks of time,
+which the backward computes again, so that memory grows with length / chunk. Under `torch.compile` and `torch.export`
+it is PyTorch's `scan` operator, whose graph does not grow with the length.
 """
 
 import torch
@@ -33,8 +33,8 @@ def selective_scan_reference(
     addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Output and last state as `selective_scan` describes them; `B` and `C` are (batch, groups, state, length), or
-    (channels, state).
+    Output and last state as `selective_scan` describes them; `B` and `C` are `(batch, groups, state, length)` or
+    `(channels, state)`.
     """
     dtype = torch.promote_types(u.dtype, torch.float32)
     inputs, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
@@ -66,7 +66,7 @@ def selective_scan_reference(
 
 
 def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:
-    """Share (..., groups, state) out over the channels, `num_channels / groups` in a row each."""
+    """Repeat each group of `(..., groups, state)` for its `num_channels / groups` channels in a row."""
     groups = per_group.shape[-2]
     return per_group if groups in (1, num_channels) else per_group.repeat_interleave(num_channels // groups, dim=-2)
 
@@ -82,10 +82,10 @@ def scan_chunk(
             state)`.
         A: `(channels, state)`.
         state: `(batch, channels, state)`.
-        reverse: from the last step to the first.
+        reverse: whether to go from the last step to the first.
 
     Returns:
-        Outputs `(time, batch, channels)` and the state after the last step taken.
+        Outputs `(time, batch, channels)`, and the state after the last of the steps.
     """
     steps, scaled_inputs, B, C = sequences
     decays = torch.exp(steps[..., None] * A)
@@ -120,7 +120,7 @@ def scan_operator(
         time_step, scaled_input, B, C = slices
         update = scaled_input[..., None] * expand_groups(B, A.shape[0])
         state = torch.exp(time_step[..., None] * A) * state + update
-        # The operator wants the state that it carries on to share no memory with what the backward keeps.
+        # The operator demands that the state it carries on shares no memory with tensors that the backward keeps.
         return state.clone(), (state * expand_groups(C, A.shape[0])).sum(dim=-1)
 
     last_state, outputs = scan(step, state, sequences, reverse=reverse)

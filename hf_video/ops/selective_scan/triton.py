@@ -1,10 +1,10 @@
 """
-`selective_scan` on GPUs, by kernels that Triton compiles; it comes with PyTorch.
+`selective_scan` on GPUs, by kernels that Triton compiles, which comes with PyTorch.
 
-The operators have channels last, as linear layers give and take them. The backward keeps the states at the borders of
-chunks of time, and where there is a gate the output before it, and computes the other states once more, so that memory
-for states grows with length / chunk. Every sum has its order: two runs give the same bits. Neither operator waits for
-the device, so that both can be captured in a CUDA graph.
+The operators have channels last, as linear layers do. For the backward they keep the states at the borders of chunks
+of time and, if there is a gate, the output before it. The other states are computed again, so that memory for states
+grows with length / chunk. Every sum has a fixed order: two runs give the same bits. Neither operator waits for the
+device, so that both can be captured in a CUDA graph.
 """
 
 import functools
@@ -17,27 +17,28 @@ from hf_video.ops.operators import needs_gradient
 from .operators import LOG2_E, Situation, register_gradients, share_groups
 
 LANES = 32
-# Steps that a thread takes in a row: as many as its registers hold in the backward. The more, the less it costs to
-# hand on states between threads.
+# Steps that a thread takes in a row: as many as its registers can hold in the backward. More steps mean that threads
+# hand on states less often.
 STEPS = 16
-# Channels of a program: 16 of bfloat16 fill the 32 bytes that memory is read in; fewer where programs are few.
+# Channels of a program: 16 of bfloat16 fill the 32 bytes that are read from memory at once. Small batches take fewer
+# channels, to have more programs.
 BLOCK, SMALL_BLOCK = 16, 8
-# What keeps a large GPU busy: programs, about two for each of its multiprocessors, and warps.
+# Numbers that keep a large GPU busy: about two programs for each multiprocessor, and their warps.
 PROGRAMS, WARPS = 256, 1024
 MAX_WARPS = 4
-# Of a thread in the forward, so that 12 warps share a multiprocessor. With bfloat16, sm_90 needs no more, and sm_80
-# keeps up to 64 bytes elsewhere.
+# Limit for a thread in the forward, with which 12 warps fit a multiprocessor. With bfloat16, sm_90 needs no more, and
+# sm_80 keeps up to 64 bytes in memory instead.
 FORWARD_REGISTERS = 168
 
 
 class Plan(NamedTuple):
-    """How one call is spread over the GPU; found from sizes alone, so that shapes are known without a device."""
+    """How one call is spread over the GPU. It follows from sizes alone, so that shapes are known without a device."""
 
     channels: int
     chunk_length: int
 
     def settings(self, backward: bool) -> dict[str, int]:
-        """For a kernel: a thread for each channel of each span."""
+        """Constants and options of a kernel, which has one thread for each channel of each span."""
         spans = self.chunk_length // STEPS
         sizes = {"STEPS": STEPS, "SPANS": spans, "BLOCK": self.channels}
         options = {"num_warps": spans * self.channels // LANES, "enable_fp_fusion": True}
@@ -47,7 +48,7 @@ class Plan(NamedTuple):
 
 
 def plan(batch_size: int, dim: int, groups: int) -> Plan:
-    """Small batches get smaller blocks of channels, and then longer chunks, that is more threads along time."""
+    """Small batches get smaller blocks of channels and longer chunks, which means more threads along time."""
 
     def count_programs(channels: int) -> int:
         return batch_size * groups * -(-dim // (groups * channels))
@@ -117,14 +118,14 @@ def probe(device: str = "cuda") -> str | None:
         tensors = (ones, ones, -ones[0, :1], ones[:, None].mT, ones[:, None].mT, None, None, None)
         y, last_state, *kept = scan_forward(*tensors, None, None, False, False, True)
         scan_backward(y, last_state, *kept, *tensors, False, False)
-    # Compilers, drivers and cards fail in many ways: each means that the kernels are of no use.
+    # Compilers, drivers and cards fail in many ways. Each means that the kernels cannot be used.
     except Exception as error:
         return f"its kernels do not answer ({type(error).__name__}: {error})"
     return None if y.isfinite().all() else "its kernels answer with numbers that are not finite"
 
 
 def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor | int]:
-    """What both kernels take first, as their module describes it; a gate that is not there is never read."""
+    """The first arguments of both kernels, as their module describes them. `u` stands in for a missing gate."""
     D, delta_bias = (A.new_zeros(A.shape[0]) if x is None else x for x in (D, delta_bias))
     z = u if z is None else z
     # Half of what a linear layer gives need not be copied.
@@ -167,7 +168,7 @@ def scan_forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     Args:
-        u, delta, z, addend: `(batch, length, dim)`, of any dtypes; all others are float32. No addend without a gate.
+        u, delta, z, addend: `(batch, length, dim)`, any dtypes; all others are float32. An addend needs a gate.
         A: `(dim, state)`.
         B, C: `(batch, groups, state, length)`.
         D, delta_bias: `(dim,)`.
@@ -175,8 +176,8 @@ def scan_forward(
         keeps_borders: whether to return what the backward needs.
 
     Returns:
-        The output like `u`, the last state, the states before each chunk and the last, or none of them, and the output
-        before the gate in float32, or none of it.
+        The output like `u`, the last state, the states before each chunk and the last one, and the output before the
+        gate in float32. The last two are empty unless they are kept and, for the output, there is a gate.
     """
     from .triton_kernels import scan_forward_kernel
 
@@ -221,8 +222,8 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """
-    Gradients of all tensors that the forward takes, of those that are not there, too; that of an addend, which is that
-    of the output before the gate, has the dtype of u.
+    Gradients of all tensors that the forward takes, also of those that are `None`. The gradient of an addend equals
+    that of the output before the gate, and has the dtype of u.
     """
     from .triton_kernels import scan_backward_kernel
 
