@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_a_usable_memory(model_folder, tmp_path):
     first = process.stdout.readline()
     assert first.startswith("0:00:01  ")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     kept = MemoryBank.load(memory)
     seen = int(kept.frames_seen)
