@@ -1,5 +1,6 @@
 """What a training run may do to the folder it writes: nothing of a user's is lost, and one run writes at a time."""
 
+import functools
 import json
 import os
 import re
@@ -16,16 +17,8 @@ from hf_video.files import FULL_DISK, read_own_json, write_error_number
 from .processes import is_first_process
 
 OPTIONS_FILE = "train_options.json"
-# That of hf_video.hub.training_facts, spelled out because options must not wait for its imports.
-FACTS_FILE = "training_facts.json"
 ANSWERS_FILE = "answers.json"
 LOCK_FILE = ".hf-video.lock"
-# Keys that tell our files from a user's of the same name; those of every version.
-_KEYS = {
-    OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
-    FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
-    ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
-}
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # How long the processes that read videos outlive their main process, in seconds; they hold its lock.
 _PATIENCE = 15
@@ -113,7 +106,7 @@ def is_leftover(path: Path) -> bool:
 
         # A state that cannot be read, without the mark that follows it, was being written.
         return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
-    return path.name in (OPTIONS_FILE, FACTS_FILE) and _is_ours(path)
+    return path.name in _own_files() and path.name != ANSWERS_FILE and _is_ours(path)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -128,7 +121,7 @@ def require_ours(folder: Path) -> None:
     Raises:
         ValueError: there is one.
     """
-    for name in _KEYS:
+    for name in _own_files():
         if (folder / name).exists() and not _is_ours(folder / name):
             raise ValueError(
                 f"{folder / name} is not a file of hf-video, and would be replaced: rename it, or choose another "
@@ -267,6 +260,18 @@ def _is_unfinished(path: Path) -> bool:
     return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
 
 
+@functools.cache
+def _own_files() -> dict[str, list[set[str]]]:
+    """Our files by name, each with the keys that tell it from a user's file of that name, those of every version."""
+    from hf_video.hub.training_facts import FACTS_FILE
+
+    return {
+        OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
+        FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
+        ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
+    }
+
+
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
-    return isinstance(found, dict) and any(keys <= found.keys() for keys in _KEYS[path.name])
+    return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])
