@@ -1,4 +1,4 @@
-"""What a training run may do to the folder it writes: nothing of a user's is lost, and one run writes at a time."""
+"""What a training run may do to its output folder: files of the user stay, and one run writes at a time."""
 
 import functools
 import json
@@ -104,7 +104,7 @@ def is_leftover(path: Path) -> bool:
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
         from hf_video.training.checkpoints import MARK, STATE
 
-        # A state that cannot be read, without the mark that follows it, was being written.
+        # The mark is written after the state. If there is neither, the checkpoint was still being written.
         return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
     return path.name in _own_files() and path.name != ANSWERS_FILE and _is_ours(path)
 
@@ -116,7 +116,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def require_ours(folder: Path) -> None:
-    """Refuses to write over files that have the names of ours and are a user's.
+    """Refuses to write over files of the user that have the names of our files.
 
     Raises:
         ValueError: there is one.
@@ -130,7 +130,7 @@ def require_ours(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> None:
-    """Renames a folder to the first free FOLDER.backup-N and says so; a folder that does not exist is no matter."""
+    """Renames a folder to the first free FOLDER.backup-N and says so; does nothing if there is no folder."""
     if not folder.exists():
         return
     number = 1
@@ -197,7 +197,7 @@ def _what_was_kept(folder: Path) -> str:
 
 
 class RunLock:
-    """The right of a run to write its folder, which the first process holds until the block or the process ends."""
+    """The right of a run to write its folder. The first process holds it until the block or the process ends."""
 
     def __init__(self) -> None:
         self._lock: Any = None
@@ -249,14 +249,14 @@ def _holder(lock_file: Path) -> dict[str, Any] | None:
 
 
 def _died(holder: dict[str, Any] | None) -> bool:
-    """Whether the holder of a lock was a process of this machine, and is no more."""
+    """Whether the holder of a lock was a process of this machine that has ended."""
     import psutil
 
     return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether `hf_video.files` was writing this when it was killed."""
+    """Whether this is a file or folder that `hf_video.files` had not finished when the process was killed."""
     return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
 
 
