@@ -234,4 +234,4 @@ def test_inherited_settings_have_other_defaults_and_the_same_bounds():
 
     assert Kind().weight_decay == 0.5 and TrainingSettings().weight_decay == 0.0
     with pytest.raises(ValueError, match="weight_decay is -1; a number of at least 0 is expected"):
-        check_values(Kind(weight_decay=-1))
+        check_values(Kind(weight_decay=-1), Kind)
