@@ -189,13 +189,16 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     return read.value if isinstance(read, enum.Enum) else read
 
 
-def check_values(settings: Any) -> None:
-    """Refuses what has no meaning or no effect, in a dataclass of settings.
+def check_values(settings: Any, kind: type) -> None:
+    """Refuses what has no meaning or no effect.
+
+    Args:
+        settings: has the settings that `kind` declares, and may have others.
+        kind: a dataclass of settings.
 
     Raises:
         ValueError: names the first number out of its bounds and what is expected, or what a setting needs.
     """
-    kind: Any = type(settings)
     for name, each in settings_of(kind).items():
         value = getattr(settings, name)
         # What is no number is checked where it is used; a configuration of DeepSpeed leaves some to it, as "auto".

@@ -146,8 +146,12 @@ def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], d
     """The settings of a run that `save` wrote, or an earlier version, and the description of its data if it has one.
 
     Raises:
-        ValueError, OSError: the file cannot be read.
+        ValueError: there is no such file, or a setting in it cannot be read.
     """
+    if not file.is_file():
+        raise ValueError(
+            f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
+        )
     saved = json.loads(file.read_text(encoding="utf-8"))
     data = saved.pop("data", None)
     words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))

@@ -14,7 +14,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from hf_video.cli.main import parse
 from hf_video.cli.reference import reference
 from hf_video.cli.run_settings import Given, choose_values, read_given, read_saved, save
-from hf_video.cli.settings import TRAIN, TRAIN_ANSWERS
+from hf_video.cli.settings import ALL, TRAIN, TRAIN_ANSWERS
 from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
 from hf_video.training import VideoTrainingArguments
 from hf_video.training.settings import TrainingSettings, VideoTrainingSettings
@@ -81,6 +81,12 @@ def test_transformers_reads_the_same_class(tmp_path):
     words = ["--output_dir", str(tmp_path), "--layer_decay", "0.5", "--no_weight_decay", "a", "b", "--bf16", "false"]
     (arguments,) = HfArgumentParser(VideoTrainingArguments).parse_args_into_dataclasses(words)
     assert (arguments.layer_decay, arguments.no_weight_decay, arguments.weight_decay) == (0.5, ["a", "b"], 0.05)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_no_setting_of_a_command_is_declared_twice(command):
+    names = [name for kind in ALL[command].kinds for name in settings_of(kind)]
+    assert len(names) == len(set(names))
 
 
 def given(*words, command="train"):
@@ -228,4 +234,4 @@ def test_inherited_settings_have_other_defaults_and_the_same_bounds():
 
     assert Kind().weight_decay == 0.5 and TrainingSettings().weight_decay == 0.0
     with pytest.raises(ValueError, match="weight_decay is -1; a number of at least 0 is expected"):
-        check_values(Kind(weight_decay=-1))
+        check_values(Kind(weight_decay=-1), Kind)
