@@ -39,7 +39,10 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py
 
+docs: $(INSTALLED)  ## write the reference page of all settings
+	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
+
 bench: $(INSTALLED)  ## run every benchmark and print its figures
 	for script in benchmarks/*.py; do $(BIN)/python $$script || [ $$? -eq 77 ] || exit 1; done
 
-.PHONY: help demo test test-slow lint format cards bench
+.PHONY: help demo test test-slow lint format cards docs bench

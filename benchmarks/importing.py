@@ -1,5 +1,6 @@
 """
-What `import hf_video` adds to the imports of a program that uses Transformers, and how soon `hf-video --help` answers.
+What `import hf_video` adds to the imports of a program that uses Transformers, and how soon `hf-video --help` and
+`hf-video train --help` answer.
 
 Whole processes are timed, alternating, and the medians compared.
 """
@@ -15,6 +16,7 @@ PROGRAMS = {
     "hf_video and transformers": ["-c", f"import hf_video; {TRANSFORMERS}"],
     "hf_video alone": ["-c", "import hf_video"],
     "hf-video --help": ["-m", "hf_video.cli", "--help"],
+    "hf-video train --help": ["-m", "hf_video.cli", "train", "--help"],
 }
 ROUNDS = 7
 

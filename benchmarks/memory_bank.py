@@ -1,14 +1,14 @@
 """
-What a frame costs with a full memory bank: keys and values kept between frames, against computed for every frame; and
-what it costs more that a call which fails takes its frame out again.
+The cost of one frame when the memory banks are full. Keys and values are either kept between frames, or computed for
+every frame. A second comparison gives the cost of undoing: a call that fails takes its frame out of the memory again.
 
-The published size: 32 queries, 257 tokens of 1,408 channels a frame, banks of 20 frames, 12 layers, 32 tokens of text;
-random weights. Both ways read the same frames in the same run, and a figure is printed only when their outputs agree.
-With `--tower` a frame also goes through an EVA-ViT of the published size. With `--long` a small model reads 10,000
-frames: time and memory must stay where they were. With `--smoke` a small model reads a few, in seconds, whose times
-mean nothing.
+The model has the published size and random weights: 32 queries, 257 tokens of 1,408 channels for a frame, banks of 20
+frames, 12 layers, 32 tokens of text. Both ways read the same frames in one run, and figures are printed only if their
+outputs agree. With `--tower` a frame also goes through an EVA-ViT of the published size. With `--long` a small model
+reads 10,000 frames; time and memory must not grow. With `--smoke` a small model reads a few frames in seconds, to test
+the script; its times mean nothing.
 
-    python benchmarks/memory_bank.py [--frames 8] [--threads 2] [--tower] [--long] [--smoke]
+    python benchmarks/memory_bank.py [--frames 12] [--threads 2] [--tower] [--long] [--smoke]
 """
 
 import argparse
@@ -43,7 +43,7 @@ SMALL_QFORMER = {
     "intermediate_size": 128,
     "encoder_hidden_size": 64,
 }
-# One layer: what is not the language model's is to be seen.
+# One layer, so that the time of the language model does not hide the rest.
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 1000,
@@ -56,13 +56,13 @@ MEBIBYTE = 2**20
 
 
 def make_config(is_small: bool, **settings: Any) -> MemoryBankQFormerConfig:
-    """The published size, or a small one."""
+    """Configuration of the published size, or a small one."""
     small = {"qformer_config": dict(SMALL_QFORMER)} if is_small else {}
     return MemoryBankQFormerConfig(memory_bank_length=BANK_LENGTH, **small, **settings)
 
 
 def make_inputs(config: MemoryBankQFormerConfig, num_frames: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Random frames `(1, num_frames, num_tokens, channels)`, and a text."""
+    """Random frames `(1, num_frames, num_tokens, num_channels)` and a random text."""
     qformer = config.qformer_config
     frames = torch.randn(1, num_frames, NUM_TOKENS, qformer.encoder_hidden_size)
     return frames, {"qformer_input_ids": torch.randint(1, qformer.vocab_size, (1, TEXT_LENGTH))}
@@ -71,7 +71,7 @@ def make_inputs(config: MemoryBankQFormerConfig, num_frames: int) -> tuple[torch
 def timed_frame(
     model: MemoryBankQFormerModel, frame: torch.Tensor, memory: MemoryBank | None, **text: torch.Tensor
 ) -> tuple[float, MemoryBankQFormerModelOutput]:
-    """Seconds for a frame `(1, 1, num_tokens, channels)`, and what came of it."""
+    """Seconds for a frame `(1, 1, num_tokens, num_channels)`, and the output of the model."""
     start = time.perf_counter()
     with torch.no_grad():
         outputs = model(vision_embeds=frame, memory=memory, **text)
@@ -80,8 +80,8 @@ def timed_frame(
 
 def measure_frame(num_frames: int, is_small: bool) -> float:
     """
-    Median seconds of a frame with kept keys and values, once the banks are full. The two ways take turns, so that
-    whatever else the machine does slows both.
+    Median seconds of a frame with kept keys and values and full banks. The two ways take turns, so that other work of
+    the machine slows both.
     """
     torch.manual_seed(0)
     model = MemoryBankQFormerModel(make_config(is_small)).eval()
@@ -106,7 +106,7 @@ def measure_frame(num_frames: int, is_small: bool) -> float:
 
 
 def peak_bytes(function: Callable[[], Any]) -> int:
-    """Most bytes that a call has allocated at once, beyond those there were before."""
+    """Largest number of bytes that a call has allocated at one time."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, torch.no_grad():
         function()
     events = profiler.profiler.kineto_results.events()
@@ -120,7 +120,7 @@ def peak_bytes(function: Callable[[], Any]) -> int:
 
 @torch.no_grad()
 def measure_undo(num_frames: int, is_small: bool) -> None:
-    """`forward` of the whole model, which takes a frame out again if it fails, against its two parts, which do not."""
+    """Compare `forward` of the whole model, which can undo a frame, with its two parts, which cannot."""
     torch.manual_seed(0)
     model = MemoryBankQFormerForConditionalGeneration(make_config(is_small, text_config=LLAMA)).eval()
     base = model.memory_bank_qformer
@@ -140,7 +140,7 @@ def measure_undo(num_frames: int, is_small: bool) -> None:
     pairs = []
     for t, frame in enumerate(frames[:, BANK_LENGTH + 1 :].split(1, dim=1)):
         seconds, logits = {}, {}
-        # Who comes first finds caches cold.
+        # The way that goes first finds cold caches, so the two alternate.
         for way in (whole, parts) if t % 2 else (parts, whole):
             start = time.perf_counter()
             logits[way] = way(frame)
@@ -160,7 +160,7 @@ def measure_undo(num_frames: int, is_small: bool) -> None:
 
 
 def measure_tower(qformer_seconds: float) -> None:
-    """EVA-ViT-g on one frame beside the Q-Former."""
+    """Compare the time of EVA-ViT-g for one frame with that of the Q-Former."""
     config = MemoryBankQFormerConfig(vision_config=InstructBlipVisionConfig(), qformer_config={"num_hidden_layers": 1})
     model = MemoryBankQFormerModel(config).eval()
     seconds = []
@@ -176,7 +176,7 @@ def measure_tower(qformer_seconds: float) -> None:
 
 
 def measure_long() -> None:
-    """Drift of time and memory over 10,000 frames of a small model."""
+    """Measure how time and memory change over 10,000 frames of a small model."""
     config = make_config(True, num_query_tokens=8)
     model = MemoryBankQFormerModel(config).eval()
     frames = torch.randn(10_000, 1, 1, 16, 64)
@@ -191,7 +191,7 @@ def measure_long() -> None:
     print(
         f"10,000 frames: {early * 1e3:.2f} ms at 101-200, {late * 1e3:.2f} ms at 9,901-10,000, {late / early - 1:+.1%}"
     )
-    # The machine itself drifts over half a minute. A second video, read in turns with the end of the first, does not.
+    # The speed of a machine changes within half a minute. So the end of the first video takes turns with a second one.
     second, pairs = None, []
     for frame in frames[:200]:
         late_seconds, outputs = timed_frame(model, frame, memory)
@@ -207,15 +207,15 @@ def measure_long() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=12, help="frames timed behind those that fill the banks")
+    parser.add_argument("--frames", type=int, default=12, help="frames that are timed after the banks are full")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tower", action="store_true", help="time the vision tower too (4 GB of weights)")
-    parser.add_argument("--smoke", action="store_true", help="a small model and few frames, to see that all runs")
+    parser.add_argument("--smoke", action="store_true", help="a small model and few frames, to test the script")
     parser.add_argument("--long", action="store_true", help="read 10,000 frames as well")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, float32, batch 1")
-    # First, while the process has not yet needed more memory than the small model does.
+    # The small model goes first, because peak memory is that of the whole process.
     if arguments.long:
         measure_long()
     num_frames = 2 if arguments.smoke else arguments.frames

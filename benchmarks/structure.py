@@ -95,24 +95,40 @@ def find_layers(arrows: set[tuple[str, str]], rooms: set[str]) -> list[list[tupl
     return layers
 
 
-def declared_settings(source: Source) -> Iterator[str]:
-    """Names of the settings that a file declares.
+def declared_settings(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Name, kind of place and text of each declaration of a setting.
 
-    A declaration is an argument of a parser, a field with a default in a dataclass, or a key in a table of defaults.
+    It is an option of a parser, a field with a default in a dataclass, or a key in a table of all settings.
     """
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "add_argument":
             for word in node.args:
                 if isinstance(word, ast.Constant) and str(word.value).startswith("--"):
-                    yield word.value[2:].replace("-", "_")
+                    text = sorted(ast.unparse(keyword) for keyword in node.keywords)
+                    yield word.value[2:].replace("-", "_"), "option", " ".join(text)
         elif isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and field.value is not None:
-                    yield ast.unparse(field.target)
+                    yield ast.unparse(field.target), "field", ast.unparse(field.annotation) + ast.unparse(field.value)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            if target.endswith(SETTINGS_TABLES):
-                yield from (key.value for key in node.value.keys if isinstance(key, ast.Constant))
+            if target in SETTINGS_TABLES:
+                yield from ((key.value, target, "") for key in node.value.keys if isinstance(key, ast.Constant))
+
+
+def find_repeated_settings(sources: list[Source]) -> tuple[int, list[str]]:
+    """The number of names of settings, and those that are declared twice.
+
+    That is in places of two kinds, or twice in the same words. Two commands may have options of one name that differ.
+    """
+    kinds, declarations = defaultdict(set), Counter()
+    for source in sources:
+        for name, kind, text in declared_settings(source):
+            kinds[name].add(kind)
+            declarations[name, kind, text] += 1
+    twice = {name for name in kinds if len(kinds[name]) > 1}
+    twice |= {name for (name, _, _), count in declarations.items() if count > 1}
+    return len(kinds), sorted(twice)
 
 
 def longest(sources: list[Source]) -> str:
@@ -168,9 +184,8 @@ def describe(root: Path) -> dict[str, str]:
     figures["longest other file"] = longest([each for each in code if each not in modeling])
     figures["longest file of tests"] = longest(tests)
 
-    places = Counter(name for each in package if each.room in SETTINGS_FOLDERS for name in declared_settings(each))
-    repeated = sorted(name for name, count in places.items() if count > 1)
-    figures["settings"] = str(len(places))
+    num_settings, repeated = find_repeated_settings([each for each in package if each.room in SETTINGS_FOLDERS])
+    figures["settings"] = str(num_settings)
     figures["settings declared twice"] = " ".join([str(len(repeated)), *repeated])
 
     shared = {pair: count for pair, count in unguarded_lines(root).items() if count}

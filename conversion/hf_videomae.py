@@ -103,7 +103,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__, from_hub=True)
+    parser = make_parser(__file__, __doc__, from_hub=True)
     run(parser, argv, convert)
 
 

@@ -106,7 +106,7 @@ def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__, from_hub=True)
+    parser = make_parser(__file__, __doc__, from_hub=True)
     parser.add_argument(
         "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
     )

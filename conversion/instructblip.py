@@ -135,7 +135,7 @@ def read_image_settings(source: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__, from_hub=True)
+    parser = make_parser(__file__, __doc__, from_hub=True)
     parser.add_argument(
         "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
     )

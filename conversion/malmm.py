@@ -325,7 +325,7 @@ def add_language_model(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
     )

@@ -115,7 +115,7 @@ def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__)
+    parser = make_parser(__file__, __doc__)
     run(parser, argv, convert)
 
 

@@ -222,7 +222,7 @@ def decoder_config(original: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--task",
         choices=(CLASSIFICATION, PRE_TRAINING),

@@ -188,7 +188,7 @@ def make_processor(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__spec__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--task",
         choices=(VIDEO, IMAGE, PRE_TRAINING),

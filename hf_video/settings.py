@@ -144,21 +144,19 @@ class Setting:
     def describe_default(self) -> str:
         """The default as `--help` shows it, "" if the help itself says it."""
         if self.from_scratch is not None:
-            return f"{_as_text(self.default) or 'the model’s'}; {_as_text(self.from_scratch)} from scratch"
+            return f"{_as_text(self.default) or 'as the model'}; {_as_text(self.from_scratch)} from scratch"
         return _as_text(self.default)
 
 
-def settings_of(*kinds: type) -> dict[str, Setting]:
-    """The settings that dataclasses declare, by name; of two with one name the first."""
-    found: dict[str, Setting] = {}
-    for kind in kinds:
-        hints = typing.get_type_hints(kind, include_extras=True)
-        for each in dataclasses.fields(kind):
-            if not each.init or each.name in found:
-                continue
-            default = each.default
-            if each.default_factory is not dataclasses.MISSING:
-                default = each.default_factory()
+@functools.cache
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """The settings that a dataclass declares, by name."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {}
+    for each in dataclasses.fields(kind):
+        if each.init:
+            factory: Any = each.default_factory
+            default = each.default if factory is dataclasses.MISSING else factory()
             help, metavar = (each.metadata.get(name) for name in ("help", "metavar"))
             found[each.name] = Setting(each.name, hints[each.name], default, help or "", metavar)
     return found
@@ -191,13 +189,17 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     return read.value if isinstance(read, enum.Enum) else read
 
 
-def check_values(settings: Any) -> None:
-    """Refuses what has no meaning or no effect, in a dataclass of settings.
+def check_values(settings: Any, kind: type) -> None:
+    """Refuses what has no meaning or no effect.
+
+    Args:
+        settings: has the settings that `kind` declares, and may have others.
+        kind: a dataclass of settings.
 
     Raises:
         ValueError: names the first number out of its bounds and what is expected, or what a setting needs.
     """
-    for name, each in settings_of(type(settings)).items():
+    for name, each in settings_of(kind).items():
         value = getattr(settings, name)
         # What is no number is checked where it is used; a configuration of DeepSpeed leaves some to it, as "auto".
         if isinstance(value, int | float) and _members(each.type) & {int, float}:

@@ -14,6 +14,7 @@ from transformers import AutoModelForVideoClassification, dynamic_module_utils
 from tests.hub_server.fixtures import REPOSITORY_ROOT, WRITE, hub, run_in_fresh_process  # noqa: F401
 
 COPIED = ("hf_video", "conversion", "recipes", "tests/__init__.py", "pyproject.toml")
+TEXT = (REPOSITORY_ROOT / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+?)(?:, at the end of (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 FOLLOW = """
@@ -25,7 +26,7 @@ FOLLOW = """
     from hf_video.hub import publish
     from hf_video.training import VideoTrainer, VideoTrainingArguments
 
-    assert pytest.main(["-q", "-p", "no:cacheprovider", "tests/models/patchpool"]) == 0
+    assert pytest.main(["-q", "-p", "no:cacheprovider", "-o", "addopts=", "tests/models/patchpool"]) == 0
     convert.PACKAGE = "conversion"
     assert convert.installed_sources()["patchpool"] == "The original PatchPool"
     main(["original.pth", "converted"])
@@ -55,6 +56,11 @@ def put_at_the_end_of(name, text, lines):
     return text[:end] + lines + text[end:]
 
 
+def test_every_folder_of_the_package_is_explained():
+    folders = [path.parent.name for path in (REPOSITORY_ROOT / "hf_video").glob("*/__init__.py")]
+    assert folders and all(f"`hf_video/{folder}/" in TEXT for folder in folders)
+
+
 @pytest.fixture
 def copy(tmp_path):
     """A copy of the repository with the blocks of the text in their places."""
@@ -66,7 +72,7 @@ def copy(tmp_path):
         else:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(source, folder / name)
-    for path, table, content in BLOCK.findall((REPOSITORY_ROOT / "CONTRIBUTING.md").read_text()):
+    for path, table, content in BLOCK.findall(TEXT):
         file = folder / path
         if table:
             file.write_text(put_at_the_end_of(table, file.read_text(), content))

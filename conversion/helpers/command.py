@@ -5,7 +5,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,18 @@ from .labels import add_labels_option, name_classes
 Converted = tuple[PreTrainedModel, Any]
 
 
-def make_parser(spec: ModuleSpec | None, description: str | None, from_hub: bool = False) -> argparse.ArgumentParser:
+def make_parser(file: str, description: str | None, from_hub: bool = False) -> argparse.ArgumentParser:
     """
     A parser with the arguments that every source takes.
 
     Args:
-        spec: the `__spec__` of the source's module, which has the name that `python -m` takes.
+        file: the `__file__` of the source's module, for the name of the command.
         description: the docstring of the module, for `--help`; its first line is what `hf-video convert` lists.
         from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
             along, not an original file (CHECKPOINT and `--original-config`).
     """
-    if spec is None:
-        raise ConversionError("A source is started by its name: python -m conversion.SOURCE CHECKPOINT OUTPUT_DIR.")
-    parser = argparse.ArgumentParser(prog=f"python -m {spec.name}", description=description)
+    package = __package__.rpartition(".")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m {package}.{Path(file).stem}", description=description)
     if from_hub:
         parser.add_argument("checkpoint", metavar="HUB_ID_OR_DIR", help="a Transformers model")
     else:

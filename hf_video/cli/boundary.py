@@ -1,4 +1,4 @@
-"""Around every command: an error becomes one line and an exit code, a signal an interrupt."""
+"""What surrounds every command: it turns an error into one line and an exit code, and SIGTERM into an interrupt."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from .error_messages import chain, explain, report_bug
 
 USER_ERROR = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
-# Those of shells: 128 and the number of the signal.
+# As shells have them: 128 plus the number of the signal.
 INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
 
 EXIT_CODES = f"""\
@@ -23,7 +23,7 @@ exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come. What Ctrl-C leaves in order, this does."""
+    """The process received SIGTERM. It ends as after Ctrl-C."""
 
 
 def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str]], int | None]) -> int:
@@ -68,14 +68,14 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Within it SIGTERM raises `Terminated`, unless somebody else handles it."""
+    """Makes SIGTERM raise `Terminated` in the block, unless the program handles the signal already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     process = os.getpid()
 
     def terminate(number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a worker that was forked, which its parent ends
+        if os.getpid() != process:  # a forked worker, which the parent process ends
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise Terminated
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
 
 
 def _drop_what_cannot_be_printed() -> None:
-    """Python flushes once more on its way out, and would tell of what cannot be written."""
+    """Drops output that cannot be written. Python would try once more when it exits, and print an error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -20,8 +20,7 @@ class CommandSettings:
     """The settings of a command.
 
     Args:
-        kinds: dataclasses of settings; of two settings with one name the first counts, and a name goes before an
-            alias.
+        kinds: dataclasses of settings, without a name in common. A name goes before an alias of another setting.
         takes_training_arguments: whether every other field of `transformers.TrainingArguments` is a setting, too.
         without: names that the dataclasses have and the command has not.
     """
@@ -29,7 +28,8 @@ class CommandSettings:
     def __init__(self, *kinds: type, takes_training_arguments: bool = False, without: Sequence[str] = ()):
         self.kinds = kinds
         self.takes_training_arguments = self.takes_words = takes_training_arguments
-        self.by_name = {name: each for name, each in settings_of(*kinds).items() if name not in without}
+        declared = {name: each for kind in kinds for name, each in settings_of(kind).items()}
+        self.by_name = {name: each for name, each in declared.items() if name not in without}
         self.aliases = {
             alias: name for name, each in self.by_name.items() for alias in each.aliases if alias not in self.by_name
         }
@@ -38,9 +38,8 @@ class CommandSettings:
         """The settings under the titles of their dataclasses."""
         found: dict[str, list[Setting]] = {}
         for kind in self.kinds:
-            listed = {each.name for settings in found.values() for each in settings}
-            mine = [self.by_name[name] for name in settings_of(kind) if name in self.by_name and name not in listed]
-            found.setdefault(kind.__doc__ or kind.__name__, []).extend(mine)
+            group = found.setdefault(kind.__doc__ or kind.__name__, [])
+            group += [self.by_name[name] for name in settings_of(kind) if name in self.by_name]
         return found
 
     def aliases_of(self, setting: Setting) -> list[str]:

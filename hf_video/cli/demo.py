@@ -26,7 +26,7 @@ VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 24, "patch_size": 8, "tubelet
 VIDEOMAMBA_SIZES |= {"num_hidden_layers": 4, "state_size": 8}
 HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
-# Sums of a matrix product may be grouped by the alignment of memory, which differs between processes.
+# The alignment of memory differs between processes, and with it the order of sums in a matrix product.
 LOGITS_TOLERANCE = 1e-6
 
 

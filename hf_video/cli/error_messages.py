@@ -21,7 +21,7 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED"
 )
-# Local variables that hold a file's name, in the functions of those who read and write them.
+# Local variables that hold the name of a file, in functions of other libraries that read and write files.
 FILE_NAMES = (
     "filename",
     "checkpoint_file",
@@ -36,7 +36,7 @@ FILE_NAMES = (
 REPOSITORY_NAMES = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
 MODEL_NAMES = ("pretrained_model_name_or_path", "model", "source", "model_id")
 HTTP_CLIENTS = ("httpx", "httpx2")
-# What describes an object in a folder of `save_pretrained`, by the class that is made of it.
+# The file that describes an object in a folder of `save_pretrained`, by the class of the object.
 FILES_OF_CLASSES = {
     "AutoConfig": "config.json",
     "PreTrainedConfig": "config.json",
@@ -83,7 +83,7 @@ def report_bug(error: Exception) -> str:
 
 
 def chain(error: BaseException, hidden: bool = False) -> Iterator[BaseException]:
-    """An error, and those that led to it; with `hidden` those behind a `from None`, too."""
+    """An error and the errors that led to it; with `hidden` also those that `from None` hides."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -94,7 +94,7 @@ def chain(error: BaseException, hidden: bool = False) -> Iterator[BaseException]
 
 
 def _of_worker(error: Exception) -> str | None:
-    """Of a process that reads data: PyTorch puts its traceback before what it raised."""
+    """The error of a process that reads data: PyTorch puts the traceback of the process before the message."""
     *_, last = re.split(r"^(?=[\w.]+(?:Error|Exception): )", str(error).rstrip(), flags=re.MULTILINE)
     name, _, message = last.partition(": ")
     message = message.strip()
@@ -134,7 +134,7 @@ def _of_disk(error: Exception) -> str | None:
 
 
 def _of_worker_death(error: Exception) -> str | None:
-    # The outer error knows who, the inner one by which signal.
+    # The outer error names the process, the inner one the signal.
     text = " ".join(map(str, chain(error)))
     found = re.search(r"DataLoader worker \(pid (\d+)\) is (killed by signal: [\w ]+)", text) or re.search(
         r"DataLoader worker \(pid\(s\) ([\d, ]+)\) (exited)", text
@@ -193,7 +193,7 @@ def _is_offline() -> bool:
 
 
 def _is_of_address(error: BaseException) -> bool:
-    """Whether what takes addresses apart refused one."""
+    """Whether the code that parses addresses refused one."""
     frames = _frames(error)
     return isinstance(error, ValueError) and bool(frames) and _package(frames[0]) in ("urllib", *HTTP_CLIENTS)
 
@@ -207,7 +207,7 @@ def _of_home(error: Exception) -> str | None:
 
 
 def _of_model(error: Exception) -> str | None:
-    """Of what `from_pretrained` makes of a folder: the file that is damaged, or that has what does not fit."""
+    """A sentence about an error of `from_pretrained`: names the file that is damaged or does not fit."""
     frames = _frames(error)
     loading = [frame for frame in frames if frame.f_code.co_name in ("from_pretrained", "from_dict")]
     loading = [frame for frame in loading if _package(frame) in ("transformers", "peft", *OURS)]
@@ -247,7 +247,7 @@ def _damages(folder: Path) -> Iterator[str]:
 
 
 def _of_file(error: Exception) -> str | None:
-    """Of a file that is not what its reader expects."""
+    """A sentence about a file that has other content than its reader expects."""
     modules = [str(frame.f_globals.get("__name__")) for frame in _frames(error)]
     is_torch_file = "torch.serialization" in modules
     is_text = any(module.partition(".")[0] in ("json", "yaml", "csv") for module in modules)
@@ -270,7 +270,7 @@ def _of_file(error: Exception) -> str | None:
 
 
 def _frames(error: BaseException) -> list[FrameType]:
-    """Innermost first."""
+    """The frames of the tracebacks, the innermost first."""
     frames, traceback = [], error.__traceback__
     while traceback is not None:
         frames.append(traceback.tb_frame)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def locate_model(name: str) -> str:
-    """The folder or the Hub name that a `--model` word stands for.
+    """The folder or Hub name of a model.
 
     Raises:
         ValueError: it is neither a folder nor a possible name on the Hub.
@@ -46,7 +46,7 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # which of them depends on how torch was built
+    except (RuntimeError, AssertionError) as error:  # the type depends on how torch was built
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {name} cannot be used on this machine ({reason}). Try --device cpu.") from error
     return device
@@ -103,7 +103,7 @@ def load_model(
         return model, load_processor(checkpoint, model.config)
 
     sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
-    # Views of the final evaluation; on the way a single one has to do.
+    # The final evaluation takes these views; during training one view is enough.
     sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
     names = [field.name for field in dataclasses.fields(RegularizationSettings)]
     rates = {name: values[name] for name in names if values[name] is not None}

@@ -1,5 +1,6 @@
-"""What a training run may do to the folder it writes: nothing of a user's is lost, and one run writes at a time."""
+"""What a training run may do to its output folder: files of the user stay, and one run writes at a time."""
 
+import functools
 import json
 import os
 import re
@@ -16,16 +17,8 @@ from hf_video.files import FULL_DISK, read_own_json, write_error_number
 from .processes import is_first_process
 
 OPTIONS_FILE = "train_options.json"
-# That of hf_video.hub.training_facts, spelled out because options must not wait for its imports.
-FACTS_FILE = "training_facts.json"
 ANSWERS_FILE = "answers.json"
 LOCK_FILE = ".hf-video.lock"
-# Keys that tell our files from a user's of the same name; those of every version.
-_KEYS = {
-    OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
-    FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
-    ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
-}
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # How long the processes that read videos outlive their main process, in seconds; they hold its lock.
 _PATIENCE = 15
@@ -111,9 +104,9 @@ def is_leftover(path: Path) -> bool:
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
         from hf_video.training.checkpoints import MARK, STATE
 
-        # A state that cannot be read, without the mark that follows it, was being written.
+        # The mark is written after the state. If there is neither, the checkpoint was still being written.
         return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
-    return path.name in (OPTIONS_FILE, FACTS_FILE) and _is_ours(path)
+    return path.name in _own_files() and path.name != ANSWERS_FILE and _is_ours(path)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -123,12 +116,12 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def require_ours(folder: Path) -> None:
-    """Refuses to write over files that have the names of ours and are a user's.
+    """Refuses to write over files of the user that have the names of our files.
 
     Raises:
         ValueError: there is one.
     """
-    for name in _KEYS:
+    for name in _own_files():
         if (folder / name).exists() and not _is_ours(folder / name):
             raise ValueError(
                 f"{folder / name} is not a file of hf-video, and would be replaced: rename it, or choose another "
@@ -137,7 +130,7 @@ def require_ours(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> None:
-    """Renames a folder to the first free FOLDER.backup-N and says so; a folder that does not exist is no matter."""
+    """Renames a folder to the first free FOLDER.backup-N and says so; does nothing if there is no folder."""
     if not folder.exists():
         return
     number = 1
@@ -204,7 +197,7 @@ def _what_was_kept(folder: Path) -> str:
 
 
 class RunLock:
-    """The right of a run to write its folder, which the first process holds until the block or the process ends."""
+    """The right of a run to write its folder. The first process holds it until the block or the process ends."""
 
     def __init__(self) -> None:
         self._lock: Any = None
@@ -256,17 +249,29 @@ def _holder(lock_file: Path) -> dict[str, Any] | None:
 
 
 def _died(holder: dict[str, Any] | None) -> bool:
-    """Whether the holder of a lock was a process of this machine, and is no more."""
+    """Whether the holder of a lock was a process of this machine that has ended."""
     import psutil
 
     return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether `hf_video.files` was writing this when it was killed."""
+    """Whether this is a file or folder that `hf_video.files` had not finished when the process was killed."""
     return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
+
+
+@functools.cache
+def _own_files() -> dict[str, list[set[str]]]:
+    """Our files by name, each with the keys that tell it from a user's file of that name, those of every version."""
+    from hf_video.hub.training_facts import FACTS_FILE
+
+    return {
+        OPTIONS_FILE: [{"words", "model", "epochs"}, {"model", "num_train_epochs", "data"}],
+        FACTS_FILE: [{"model", "recipe", "versions", "hardware"}],
+        ANSWERS_FILE: [{"split", "num_videos", "top1", "videos"}],
+    }
 
 
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
-    return isinstance(found, dict) and any(keys <= found.keys() for keys in _KEYS[path.name])
+    return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])

@@ -88,7 +88,7 @@ def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Itera
 
 
 def _score(model, clips: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Exception]]:
-    """The scores of each video, (num_classes,), or why it has none. The videos of a batch that fails are tried alone:
+    """The scores of each video, (num_classes,), or why it has none. If a batch fails, its videos are tried alone:
     they may differ in size, or need too much memory together."""
     import torch
 

@@ -42,7 +42,7 @@ example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_
 
 
 class _Split(NamedTuple):
-    """A data set, the features of its videos, and what these show: (num_videos, num_classes) float, 0 or 1."""
+    """A data set, the features of its videos, and their classes: (num_videos, num_classes) float, 0 or 1."""
 
     dataset: ClipDataset
     features: Features
@@ -106,13 +106,13 @@ def run(args: argparse.Namespace) -> int:
     model, splits, broken = _load(args, args.model, device, features_dir)
     split = "test" if "test" in splits else "validation"
     history: list[dict[str, float]] = []
-    # Nothing is there under its own name before all of it is: an interrupted probe leaves its features alone behind.
+    # The folder appears when it is whole: an interrupted probe leaves only its features.
     with new_folder(output_dir) as folder:
         if args.kind == "knn":
             scores = _nearest(splits["train"], splits[split], args.num_neighbors)
         else:
             arguments.output_dir = str(folder / "probe")
-            # How many features were computed has no part in how a probe begins.
+            # The probe begins with the same weights, however many features had to be computed.
             set_seed(args.seed)
             probe = _make_probe(args.kind, model, splits["train"].features.values.shape[-1])
             known, held_out = splits["train"].tensors(), splits["validation"].tensors()

@@ -4,7 +4,7 @@ import os
 
 import psutil
 
-# By torchrun and by the launchers of MPI, as accelerate reads them.
+# Set by torchrun and by the launchers of MPI; accelerate reads the same.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -16,12 +16,12 @@ def is_first_process() -> bool:
 
 
 def launched_processes() -> int:
-    """How many processes the launcher of this one says that it started; 1 without a launcher."""
+    """Number of processes that the launcher says it started; 1 if there is no launcher."""
     return next((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdecimal()), 1)
 
 
 def require_one_process(command: str) -> None:
-    """Refuses a launcher before a command that would do the same work on each process.
+    """Refuses a command that would do the same work on each process of a launcher.
 
     Raises:
         ValueError: a launcher started several processes.
@@ -57,7 +57,7 @@ def check_processes(world_size: int) -> None:
 
 
 def _parent_chose_port() -> bool:
-    """Whether MASTER_PORT is from the process that started this one, which did not have it from outside itself."""
+    """Whether the parent process set MASTER_PORT itself, rather than inherit it from its own environment."""
     port = os.environ.get("MASTER_PORT")
     try:
         parent = psutil.Process().parent()

@@ -34,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows what goes up, and where it then is."""
+    """Shows what is uploaded, and where it is after that."""
     labels = None if args.labels is None else read_class_names(args.labels)
 
     from hf_video.hub import push, stage
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         for name, size in publication.files.items():
             print(f"{size:>14,}  {_printable(name)}")
         if publication.left_out:
-            # A checkpoint has many files, which all stay for the same reason.
+            # A checkpoint has many files, which are all left out for the same reason.
             print(f"left out: {', '.join(dict.fromkeys(map(_top_level, publication.left_out)))}")
         if publication.needs_hf_video:
             print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
@@ -64,5 +64,5 @@ def _top_level(name: str) -> str:
 
 
 def _printable(name: str) -> str:
-    """A name of bytes that are no UTF-8 cannot be printed as it is."""
+    """A name that can be printed: bytes that are not UTF-8 are escaped."""
     return name.encode(errors="backslashreplace").decode()

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -67,6 +68,9 @@ def read_given(args: argparse.Namespace) -> Given:
             )
         words[name] = settings.read(name, text, flag)
         spelled[name] = flag if settings.by_name[name].is_switch else f"{flag} {text}"
+    for chosen in (recipe, words):
+        if chosen.get("model") is not None:
+            chosen["model"] = locate_model(chosen["model"])
     # The one rate sets the other, so that the last one counts.
     if "learning_rate" in words:
         recipe.pop("base_learning_rate", None)
@@ -106,12 +110,8 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
     Raises:
         ValueError: a setting that changes the result differs from the run to resume.
     """
-    values = {name: each.default for name, each in settings.by_name.items()}
-    if (name := given.words.get("model")) is not None:
-        given.words["model"] = locate_model(name)
+    values = {name: copy(each.default) for name, each in settings.by_name.items()}
     if saved is None:
-        if (name := given.recipe.get("model")) is not None:
-            given.recipe["model"] = locate_model(name)
         if given.value("model") is None:
             scratch = {name: each.from_scratch for name, each in settings.by_name.items()}
             values |= {name: default for name, default in scratch.items() if default is not None}
@@ -146,8 +146,12 @@ def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], d
     """The settings of a run that `save` wrote, or an earlier version, and the description of its data if it has one.
 
     Raises:
-        ValueError, OSError: the file cannot be read.
+        ValueError: there is no such file, or a setting in it cannot be read.
     """
+    if not file.is_file():
+        raise ValueError(
+            f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
+        )
     saved = json.loads(file.read_text(encoding="utf-8"))
     data = saved.pop("data", None)
     words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))

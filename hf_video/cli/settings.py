@@ -1,12 +1,14 @@
 """The settings of the commands, beside those of a training in `hf_video.training.settings`."""
 
+import runpy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Lt
 
+import hf_video
 from hf_video.data.settings import ClipAugmentationSettings, ClipMixingSettings, OnError
-from hf_video.processing.clip_sampling import SAMPLING_STRATEGIES
 from hf_video.settings import (
     AtLeast1,
     BelowOne,
@@ -22,7 +24,9 @@ from hf_video.training.settings import AnswerTrainingSettings, ProbeTrainingSett
 
 from .command_line import CommandSettings
 
-SamplingStrategy = Annotated[str, one_of(SAMPLING_STRATEGIES)]
+# The file needs NumPy alone; its package waits for Transformers.
+_CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
+SamplingStrategy = Annotated[str, one_of(runpy.run_path(str(_CLIP_SAMPLING))["SAMPLING_STRATEGIES"])]
 VideoRoot = Changeable[str | None]
 VIDEO_ROOT_HELP = "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file."
 
@@ -213,9 +217,7 @@ class WatchSettings(TrainedModelSettings):
     """Watching"""
 
     video: str = setting(help="Video file.", metavar="FILE")
-    prompt: str = setting(
-        "{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:"; by default none.'
-    )
+    prompt: str = setting("{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:".')
     every: str | None = setting(
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"
     )

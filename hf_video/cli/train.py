@@ -40,9 +40,9 @@ Checkpoints are chosen on the validation split; without one, videos are held out
 is used once, at the end, for the report.
 """
 EPILOG = """\
-Any setting can be given as a flag, or by a word `name=value`, with _ for -. So can every other field of
+Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
 transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names, one line `name: value`
-each; words and flags change its settings. docs/settings.md has all of them with the values they take.
+each; words and flags change its settings. docs/settings.md has all settings with the values that they take.
 
 examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
           hf-video train recipes/videomae_base_kinetics400.yaml data=my_videos output_dir=my_model model=converted

@@ -39,9 +39,9 @@ YAML file of settings, of which recipes/malmm has those of MA-LMM's data sets. T
 stay as they are unless train_vision_tower, train_language_model or lora_rank says otherwise.
 """
 EPILOG = """\
-Any setting can be given as a flag, or by a word `name=value`, with _ for -. So can every other field of
+Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
 transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names, one line `name: value`
-each; words and flags change its settings. docs/settings.md has all of them with the values they take.
+each; words and flags change its settings. docs/settings.md has all settings with the values that they take.
 
 example: hf-video train-answers recipes/malmm/msvd_qa.yaml data=msvd model=instructblip_with_memory output_dir=msvd_qa
 """

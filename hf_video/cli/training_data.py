@@ -39,7 +39,7 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
 
 
 def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
-    """What to train on and what to validate on, held out from the former where the data have no such split.
+    """The training and the validation split; the latter is held out from the former if the data have none.
 
     Warns of clips that have different labels or stand in several splits.
     """
@@ -119,8 +119,8 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
 
 
 def _digest_content(splits: DatasetDict) -> str:
-    """Of the size and a sample of the bytes of each video; of one that is not there, and of videos inside a table of
-    the `datasets` library, of nothing."""
+    """A digest of the size and a sample of the bytes of each video. A missing video counts as "none"; videos inside a
+    table of the `datasets` library are left out."""
     from hf_video.data.content_digest import content_digest
 
     @functools.cache
@@ -146,7 +146,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
     if saved is None:
         return
     if all(given[name] == saved[name] for name in ("class_names", "digest")):
-        # Earlier versions did not record the content.
+        # Runs of earlier versions did not record the content.
         if saved.get("content") not in (None, given["content"]):
             raise ValueError(
                 f"Videos of {given['source']} have the names they had when the run being resumed began, and another "

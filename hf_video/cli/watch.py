@@ -22,13 +22,13 @@ constant size, so the length of the video matters to neither time per frame nor 
 
 The first question is in the model's mind while it watches. Further ones are answered from what the memory kept, and
 so are all but the one that a memory was begun with when it is resumed.
-Ctrl-C, SIGTERM and SIGHUP stop behind the frame at hand, answer once more, and save.
+Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
 """
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
          hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
 """
-# What a memory file says of where it comes from.
+# The types of what a memory file says about its origin.
 ORIGIN_KINDS: dict[str, type | tuple[type, ...]] = {
     "video": str,
     "bytes": int,
@@ -69,7 +69,7 @@ def seconds(word: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints answers with the time in the video; writes memory and picture at the end, however it comes."""
+    """Prints answers with the time in the video; writes memory and picture at the end, also after an interrupt."""
     args.every = None if args.every is None else seconds(args.every)
     args.memory, args.picture = (None if name is None else Path(name) for name in (args.memory, args.picture))
     _check_files(args)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_video.processing.frame_streaming import stream_frames
 
-    # Of every frame that was looked at: its number in the file, and its time.
+    # Number in the file and time of every frame that was looked at.
     numbers, times = array("q"), array("d")
     already_seen, answered_at = watcher.frames_seen, 0
     errors: list[Exception] = []
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _collected(errors: list[Exception]) -> Iterator[None]:
-    """What fails within does not cost what comes after it."""
+    """Collects an error of the block, so that the next step runs all the same."""
     try:
         yield
     except Exception as error:
@@ -137,12 +137,12 @@ def _collected(errors: list[Exception]) -> Iterator[None]:
 
 
 def _periods(now: float, every: float) -> int:
-    """How often `every` has passed; 0.3 / 0.1 is below 3."""
+    """Number of times that `every` has passed. The addend is for rounding: 0.3 / 0.1 is below 3."""
     return math.floor(now / every + 1e-6)
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Refuses what would fail or destroy something after hours."""
+    """Refuses at once what would fail or destroy a file after hours."""
     if args.resume and args.memory is None:
         raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
     if args.resume and not args.memory.is_file():
@@ -183,7 +183,7 @@ def _make_watcher(args: argparse.Namespace) -> Any:
         raise ValueError(f"{name} is a {type(model).__name__}, which has no memory; a MemoryBankQFormer is expected.")
     processor = AutoProcessor.from_pretrained(name)
     questions = [_ask(question, args) for question in args.question]
-    # A memory is not bent to another question: what the first one made of frames that were merged would be lost.
+    # A memory keeps its question: merged frames hold what the first question found in them.
     in_mind = questions[0] if memory is None else memory.origin.get("text", questions[0])
     watcher = VideoWatcher(model, processor, in_mind, chunk_size=args.chunk_size, memory=memory)
     for question in questions:
@@ -218,7 +218,7 @@ def _ask(question: str, args: argparse.Namespace) -> str:
 
 @contextmanager
 def _stop_at_next_frame() -> Iterator[Any]:
-    """Within it the first Ctrl-C, SIGTERM or SIGHUP is only what the yielded function returns; a second interrupts."""
+    """In the block the yielded function returns the first Ctrl-C, SIGTERM or SIGHUP; a second one interrupts."""
     requests: list[int] = []
 
     def request(number: int, frame: Any) -> None:
@@ -226,7 +226,7 @@ def _stop_at_next_frame() -> Iterator[Any]:
         if len(requests) == 1:
             # After SIGHUP there may be no terminal.
             with suppress(OSError):
-                print("\nhf-video: stopping behind this frame; once more gives up what is not saved.", file=sys.stderr)
+                print("\nhf-video: stopping after this frame; once more gives up what is not saved.", file=sys.stderr)
         else:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 

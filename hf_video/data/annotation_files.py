@@ -46,7 +46,7 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
     root = path.parent if root is None else root
     rows = list(_json_rows(path, root) if path.suffix.lower() == ".json" else _text_rows(path, root))
     if not rows:
-        raise ValueError(f"{path} has no rows. Add one line a video: path,label[,start,end].")
+        raise ValueError(f"{path} has no rows. Add one line for each video: path,label[,start,end].")
     if len({"labels" in row for _, row in rows}) > 1:
         raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
     clips = {where: _clip_of_row(where, row, root) for where, row in rows}

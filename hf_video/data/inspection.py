@@ -54,7 +54,7 @@ def inspect_videos(
         progress: whether to show a progress bar.
 
     Returns:
-        One entry a video, in the order in which they first occur. Nothing is raised for a broken video.
+        One entry for each video, in the order of their first rows. A broken video raises no error.
     """
     rows: dict[str, int] = {}
     segments: dict[str, list[Segment]] = {}

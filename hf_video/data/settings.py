@@ -31,7 +31,7 @@ class ClipAugmentationSettings:
     )
 
     def __post_init__(self) -> None:
-        check_values(self)
+        check_values(self, ClipAugmentationSettings)
 
 
 @dataclass(frozen=True)
@@ -48,4 +48,4 @@ class ClipMixingSettings:
     cutmix_prob: Share[float] = setting(0.5, "Share of CutMix where both are on.")
 
     def __post_init__(self) -> None:
-        check_values(self)
+        check_values(self, ClipMixingSettings)

@@ -23,10 +23,10 @@ from .video_column import VideoColumn, find_dataset, read_video_column
 logger = logging.getLogger(__name__)
 
 _LAYOUTS = (
-    "Expected one folder a class with videos inside (DATA/<class>/<video>), such folders inside train/, validation/ "
-    "and test/, a CSV file with the columns path,label[,start,end], a list of `path label` lines as of Kinetics, a "
-    "JSON file of Something-Something, a folder with such files named train, validation and test, or a data set with "
-    "a column of the feature Video, in a folder of save_to_disk or on the Hub."
+    "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
+    "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
+    "Kinetics; a JSON file of Something-Something; a folder with such files named train, validation and test; or a "
+    "data set with a column of the feature Video, in a folder of save_to_disk or on the Hub."
 )
 
 

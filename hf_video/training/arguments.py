@@ -34,7 +34,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
-        _check_before(self)
+        _check_before(self, VideoTrainingSettings)
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(ERRORS):
             self.greater_is_better = False
         super().__post_init__()
@@ -116,7 +116,7 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
-        _check_before(self)
+        _check_before(self, AnswerTrainingSettings)
         super().__post_init__()
         _check_trackers(cast(list[str], self.report_to))
         if self.lora_rank and self.train_language_model:
@@ -173,11 +173,11 @@ def check_optimization(arguments: TrainingArguments, model: Any) -> None:
         ) from error
 
 
-def _check_before(arguments: Any) -> None:
+def _check_before(arguments: Any, kind: type) -> None:
     """What is checked before Transformers reads the values, whose errors name no setting."""
     if isinstance(arguments.report_to, str):
         arguments.report_to = arguments.report_to.split(",")
-    check_values(arguments)
+    check_values(arguments, kind)
 
 
 def _check_trackers(names: Sequence[str]) -> None:

@@ -105,7 +105,7 @@ class TrainingSettings:
     save_strategy: Literal["no", "steps", "epoch", "best"] = setting("steps", "When to save a checkpoint.")
     save_steps: Positive[float] = setting(500, "Steps between two checkpoints; below 1, a share of all steps.")
     save_total_limit: Changeable[NotNegative[int] | None] = setting(
-        None, "Checkpoints kept; with 2 they are the best one and the last one. By default all are."
+        None, "Most checkpoints kept; 2: the best one and the last one."
     )
     save_only_model: bool = setting(False, "Save no state to resume a training from.")
     load_best_model_at_end: bool = setting(False, "Return to the best checkpoint at the end.")
@@ -143,7 +143,7 @@ class TrainingSettings:
     remove_unused_columns: bool = setting(
         True, "Take from the items what the model has no argument for: the sample keys, or the texts."
     )
-    label_names: list[str] | None = setting(None, "The inputs that are labels; by default known by their names.")
+    label_names: list[str] | None = setting(None, "The inputs that are labels.")
 
 
 @dataclass

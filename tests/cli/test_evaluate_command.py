@@ -50,8 +50,8 @@ def test_the_output_is_never_overwritten(digits, trained, tmp_path, fails):
     [
         (["--split", "validation"], "--split validation: "),
         (["--output", "/no/such/folder/result.json"], "the folder /no/such/folder does not exist"),
-        (["--num-clips", "0"], "--num-clips: expected a whole number of at least 1, got '0'"),
-        (["--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
+        (["--num-clips", "0"], "--num-clips is 0; a whole number of at least 1 is expected"),
+        (["--dtype", "int8"], "--dtype is 'int8'; float32, bfloat16 or float16 is expected"),
         (["--device", "gpu"], "--device gpu cannot be used on this machine"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.cli.processes import check_processes
 
+from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
@@ -23,16 +24,19 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_po
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "PORT")
 ACCELERATE_ON_CPUS = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
 GLOBAL_BATCH_SIZE = 8
+HF_VIDEO = "import sys; from hf_video.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def launch(launcher, *words):
-    """Runs `hf-video WORDS`, without a launcher on this one process, and returns what came of it."""
+    """Runs `hf-video WORDS`, without a launcher on one process, and returns what came of it."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    if not launcher:
+        return run_forked(Program(["-c", HF_VIDEO, *map(str, words)], environment), timeout=400)[0]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         launcher = [word.replace("PORT", str(probe.getsockname()[1])) for word in launcher]
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *launcher, "-m", "hf_video.cli", *map(str, words)]
-    return subprocess.run(command, env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
 
 
 def train(launcher, digits, folder):

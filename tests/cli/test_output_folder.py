@@ -158,11 +158,26 @@ def test_a_video_with_another_content_is_not_resumed_with(digits, run, tmp_path,
     shutil.copy(other, video)
     words = ("train", data, "--output-dir", run, "--resume")
     assert f"Videos of {data} have the names they had when the run being resumed began" in fails(*words)
-    # A run of an earlier version did not record it.
-    options = json.loads((run / "train_options.json").read_text())
-    del options["data"]["content"]
-    (run / "train_options.json").write_text(json.dumps(options))
-    assert main([str(word) for word in words]) == 0
+
+
+def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trained, run):
+    """Its file had short names, words that were not read yet, and no content of the videos."""
+    settings = json.loads((run / "train_options.json").read_text())
+    names = {"num_train_epochs": "epochs", "per_device_train_batch_size": "batch_size"}
+    names |= {"dataloader_num_workers": "num_workers"}
+    kept = ("model", "num_frames", "frame_sampling_rate", "sampling_strategy", "image_size", "patch_size")
+    kept += ("tubelet_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "drop_path_rate")
+    kept += ("classifier_dropout", "classifier_init_scale", "learning_rate", "seed", "device", "validation_fraction")
+    kept += ("on_error", "video_root", "num_clips", "num_crops")
+    earlier = {name: settings[name] for name in kept} | {short: settings[name] for name, short in names.items()}
+    earlier |= {"words": ["weight_decay=0.05"], "data": settings["data"]}
+    del earlier["data"]["content"]
+    (run / "train_options.json").write_text(json.dumps(earlier))
+    shutil.rmtree(run / "checkpoint-2")
+    (run / "model.safetensors").unlink()
+    assert main(["train", str(digits), "--output-dir", str(run), "--resume"]) == 0
+    assert (run / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    assert json.loads((run / "train_options.json").read_text()) == settings
 
 
 def test_no_token_is_in_the_files_of_a_run(digits, tmp_path):

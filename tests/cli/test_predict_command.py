@@ -137,8 +137,8 @@ def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--top-k", "0"], "--top-k: expected a whole number of at least 1, got '0'"),
-        (["--batch-size", "x"], "--batch-size: expected a whole number of at least 1, got 'x'"),
+        (["--top-k", "0"], "--top-k is 0; a whole number of at least 1 is expected"),
+        (["--batch-size", "x"], "--batch-size is 'x'; a whole number of at least 1 is expected"),
         (["--model", "../none/such"], "there is no such folder"),
     ],
 )

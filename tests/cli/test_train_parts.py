@@ -72,10 +72,3 @@ def test_video_root(digits, tmp_path):
     words = ["--video-root", str(digits / "train"), *RUN, "max_steps=1", "--image-size", "32", "--num-frames", "4"]
     assert main(["train", str(tmp_path / "train.csv"), "--output-dir", str(tmp_path / "out"), *words]) == 0
     assert json.loads((tmp_path / "out" / "train_options.json").read_text())["video_root"] == str(digits / "train")
-
-
-def test_the_file_of_facts_is_the_one_that_training_writes():
-    from hf_video.cli import output_folder
-    from hf_video.training import record
-
-    assert output_folder.FACTS_FILE == record.FACTS_FILE

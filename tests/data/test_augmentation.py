@@ -107,7 +107,7 @@ def test_classes_with_a_direction_are_never_mirrored(label, expected):
         ({"crop_min_area": 0.0}, "crop_min_area is 0.0; a number above 0, up to 1 is expected"),
         ({"rand_augment_magnitude": 11}, "rand_augment_magnitude is 11; a number from 0 to 10"),
         ({"erasing_prob": -0.1}, "erasing_prob is -0.1"),
-        ({"num_augmentations": 0}, "num_augmentations is 0; a number 1 or more"),
+        ({"num_augmentations": 0}, "num_augmentations is 0; a whole number of at least 1 is expected"),
     ],
 )
 def test_values_out_of_range_are_named(options, message):

@@ -9,7 +9,7 @@ from transformers import set_seed
 import hf_video
 from tests.hub.conftest import TINY_CLASSIFIERS
 
-FAMILIES = {"VideoViT": "videovit", "VideoMamba": "videomamba", "MemoryBankQFormer": "memory_bank_qformer"}
+FAMILIES = ["VideoViT", "VideoMamba", "MemoryBankQFormer"]
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [5.0, -5.0, 0.0]])
 
 

@@ -3,7 +3,8 @@ import torch
 from transformers import TrainingArguments
 
 from hf_video.training.adaptation import NormalizedLinear
-from hf_video.training.probes import PROBE_DEFAULTS, AttentiveProbe, ProbeModel, knn_scores, train_probe
+from hf_video.training.probes import AttentiveProbe, ProbeModel, knn_scores, train_probe
+from hf_video.training.settings import PROBE_DEFAULTS
 
 from .tiny import make_model
 

@@ -178,7 +178,7 @@ class MemoryFile:
         is_entry = time < num_entries.to(time.device)[:, None, None]
         # Counts are not whole numbers in a bank of `replay_memory`, where they are means over positions.
         is_count = torch.where(is_entry, counts >= 1, counts == 0) & counts.isfinite()
-        self._require(is_count.all(), f"{owner}.slot_counts", "be at least 1 for entries, and 0 behind them")
+        self._require(is_count.all(), f"{owner}.slot_counts", "be at least 1 for entries, and 0 after them")
         total, frames = counts.double().sum(dim=1), self.own["frames_seen"].to(counts.device).double()[:, None]
         if self.policy == "fifo":
             self._require((counts <= 1).all(), f"{owner}.slot_counts", "be 1 for entries of the policy fifo")

@@ -188,7 +188,7 @@ class TokenBank:
         self.slot_counts[:, num_entries] = 1
         self.num_entries = [num_entries + 1] * len(self.num_entries)
         if num_entries and POLICIES[self.policy].uses_similarities:
-            self.update_similarities(torch.full_like(index, num_entries - 1))
+            self.update_similarities(torch.cat([torch.full_like(index, t) for t in (num_entries - 1, num_entries)], 1))
         if num_entries == self.length:
             self.compress()
 
@@ -228,20 +228,21 @@ class TokenBank:
         self.num_entries = [remaining] * len(self.num_entries)
         if policy.uses_similarities and remaining > 1:
             self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
-            self.update_similarities(torch.cat([index - 1, index], dim=1))
+            self.update_similarities(torch.cat([index - 1, index, index + 1], dim=1))
 
-    def update_similarities(self, index: torch.Tensor) -> None:
+    def update_similarities(self, run: torch.Tensor) -> None:
         """
-        Compute the similarities of the entries `index` and `index + 1`.
+        Compute the similarities of entries that follow each other.
 
         Args:
-            index: int64 `(batch_size, num_pairs, num_positions)`, numbers of entries in order of time. It may be one
-                before the first or one after the last pair, whose similarity is not kept.
+            run: int64 `(batch_size, num_entries, num_positions)`, consecutive numbers of entries in order of time. The
+                run may reach one beyond the first or the last entry; pairs with such a number are skipped.
         """
         last = self.entries_of_each - 1
-        older, newer = (read(self.slots, self.rows_of_entries(each.clamp(0, last))) for each in (index, index + 1))
-        is_pair = (index >= 0) & (index < last)
-        self.similarities.scatter_(1, index.where(is_pair, self.length), similarity(older, newer).view(index.shape))
+        states = read(self.slots, self.rows_of_entries(run.clamp(0, last))).view(*run.shape, -1)
+        older = run[:, :-1]
+        column = older.where((older >= 0) & (older < last), self.length)
+        self.similarities.scatter_(1, column, similarity(states[:, :-1], states[:, 1:]))
 
     def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "TokenBank":
         """A bank with the results of a function for every tensor of this one."""

@@ -22,7 +22,7 @@ def tiny_config(**settings) -> MemoryBankQFormerConfig:
 
 
 def tiny_model(model_class=MemoryBankQFormerModel, **settings):
-    """Weights larger than initial ones, so that everything a query sees shows in the output."""
+    """A model with large weights, so that everything a query sees has an effect on the output."""
     torch.manual_seed(0)
     model = model_class(tiny_config(**settings)).eval()
     with torch.no_grad():
@@ -33,13 +33,13 @@ def tiny_model(model_class=MemoryBankQFormerModel, **settings):
 
 
 def random_frames(batch_size: int = 2, num_frames: int = 9, seed: int = 0) -> torch.Tensor:
-    """`vision_embeds`."""
+    """Random `vision_embeds`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch_size, num_frames, NUM_TOKENS, QFORMER["encoder_hidden_size"], generator=generator)
 
 
 def random_text(batch_size: int = 2, length: int = 6) -> dict[str, torch.Tensor]:
-    """Texts of different lengths, right padded."""
+    """Texts of different lengths, padded on the right."""
     ids = torch.randint(1, QFORMER["vocab_size"], (batch_size, length), generator=torch.Generator().manual_seed(1))
     lengths = length - torch.arange(batch_size) % 3
     mask = (torch.arange(length) < lengths[:, None]).long()

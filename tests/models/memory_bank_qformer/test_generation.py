@@ -1,4 +1,4 @@
-"""MemoryBankQFormerForConditionalGeneration: what a language model reads of a video, its loss, answers and ranks."""
+"""MemoryBankQFormerForConditionalGeneration: what the language model reads of a video, loss, answers and ranks."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def make_model(kind="before the text", **settings):
 
 
 def prompts(model, lengths=(5, 3), side="left"):
-    """Random prompts of the given lengths, with places for the video where the model has them."""
+    """Random prompts of the given lengths, with places for the video if the model has them."""
     places = 0 if model.config.video_token_id is None else NUM_QUERIES
     generator = torch.Generator().manual_seed(3)
     total = places + max(lengths)
@@ -73,7 +73,7 @@ def model(request):
 
 @torch.no_grad()
 def test_the_language_model_reads_the_queries_and_the_text(model):
-    """Against the language model itself, given its inputs by hand."""
+    """Compared with the language model itself, which gets its inputs by hand."""
     text = prompts(model, (5, 5))
     labels = torch.randint(3, 60, (2, 6))
     is_decoder = not model.config.text_config.is_encoder_decoder
@@ -93,7 +93,7 @@ def test_the_language_model_reads_the_queries_and_the_text(model):
 
 
 def test_padding_changes_nothing(model):
-    """Neither before the video, nor between it and the text, nor after."""
+    """Before the video, between video and text, and after the text."""
     alone = prompts(model, (3,))
     video = {name: tensor[1:] for name, tensor in video_inputs().items()}
     with torch.no_grad():
@@ -169,7 +169,7 @@ SETTINGS = {
 @pytest.mark.filterwarnings("ignore:Passing")
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_a_row_of_a_batch_gets_the_tokens_it_gets_alone(model, settings):
-    """Whatever in a setting counts tokens: neither the padding of a prompt nor those of its neighbours count."""
+    """A setting that counts tokens counts neither padding nor the tokens of other rows."""
     text = prompts(model, (2, 9, 1, 5))
     options = {**settings}
     if not {"max_length", "generation_config"} & options.keys():
@@ -186,7 +186,7 @@ def test_a_row_of_a_batch_gets_the_tokens_it_gets_alone(model, settings):
 
 
 def test_a_penalty_is_for_every_generated_token_and_for_no_token_of_the_prompt():
-    """By a formula on the scores, which are those of the greedy choice."""
+    """Compared with the formula, on the scores of the greedy choice."""
     model, penalty = make_model(), 1.7
     text = prompts(model, (8, 1))
     video = {"video_embeds": torch.randn(2, NUM_QUERIES, 24, generator=torch.Generator().manual_seed(5))}
@@ -204,7 +204,7 @@ def test_a_penalty_is_for_every_generated_token_and_for_no_token_of_the_prompt()
 
 
 def test_lengths_are_of_generated_tokens_alone():
-    """As in MA-LMM, whose language model gets no ids of the prompt either."""
+    """As in MA-LMM, whose language model gets no ids of the prompt."""
     model = make_model()
     for lengths in ((3, 3), (9, 1)):
         for name, least in (("max_length", {"min_new_tokens": 7}), ("max_new_tokens", {"min_length": 7})):
@@ -264,7 +264,7 @@ def test_a_memory_grows_while_questions_are_asked(model):
 
 @pytest.mark.parametrize("num_before", [0, 4], ids=["new", "in use"])
 def test_a_call_that_fails_leaves_the_memory_as_it_was(model, num_before):
-    """Tried again it does not count frames twice."""
+    """A call that is repeated counts no frame twice."""
     frames, text = random_frames(), prompts(model)
     inputs = {**random_text(), **text}
     memory, expected = (MemoryBank(model.config.memory_bank_length) for _ in range(2))
@@ -308,7 +308,7 @@ MAMBA = {**TOKENS, "model_type": "mamba", "hidden_size": 24, "state_size": 4, "n
     "text_config", [WINDOW, OPT, MAMBA, T5, BART], ids=["window", "counted", "recurrent", "relative", "absolute"]
 )
 def test_padding_of_prompts_does_not_change_answers(text_config, side):
-    """Of language models that look a number of tokens back, and of encoders that count positions, too."""
+    """Also if the language model attends to a fixed number of tokens, or counts positions."""
     model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=text_config)
     texts, video_embeds = prompts(model, (9, 2), side), torch.randn(2, NUM_QUERIES, 24)
     options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
@@ -349,7 +349,7 @@ def test_a_language_model_without_a_key_cache_is_read():
 
 
 def test_more_tokens_have_all_that_tokens_have(tmp_path):
-    """BART has a bias for each, besides the embeddings."""
+    """BART has a bias for each token, besides the embeddings."""
     model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=BART)
     model.resize_token_embeddings(VOCAB_SIZE + 3, mean_resizing=False)
     text = prompts(model) | {"input_ids": torch.full((2, 5), VOCAB_SIZE + 2)}
@@ -362,7 +362,7 @@ def test_more_tokens_have_all_that_tokens_have(tmp_path):
 
 
 def test_padding_does_not_count_as_length():
-    """Of 64 tokens that the language model reads."""
+    """The language model reads at most 64 tokens."""
     model = make_model()
     text = prompts(model, (70, 50), "right")
     with pytest.raises(ValueError, match="74 tokens.*reads at most 64"):
@@ -392,7 +392,7 @@ def test_padding_is_that_of_the_language_model():
 
 
 def test_the_protocol_of_the_original_ranks_on_all_frames():
-    """Equal to the model that has no visual memory, asked for all frames; ragged videos to each one alone."""
+    """It equals a model without visual memory that reads all frames, one video after the other."""
     model, other = make_model(), make_model(visual_memory=False)
     other.load_state_dict(model.state_dict(), strict=False)
     candidates, text = torch.tensor([[5, 6], [7, 8], [9, 2]]), prompts(model, (5, 5))
@@ -423,7 +423,7 @@ def test_without_a_text_a_text_is_begun(model):
 
 
 def test_frames_without_memory_are_all_read():
-    """Of a video with fewer frames than others the rest is hidden, or has no places."""
+    """If a video has fewer frames than others, the missing frames are masked, or have no places."""
     for kind in ("before the text", "in its place"):
         model = make_model(kind, memory_bank_length=0)
         inputs = {"vision_embeds": random_frames(2, 3), **random_text()}
@@ -516,7 +516,7 @@ def test_the_loss_reaches_what_is_to_be_trained(model):
 
 @torch.no_grad()
 def test_the_loss_is_shared_out_over_accumulated_batches(model):
-    """As `Trainer` asks for it: the sum over tokens by the number of tokens in all batches."""
+    """As `Trainer` needs it: the sum over tokens, divided by the number of tokens in all batches."""
     text = prompts(model, (5, 5))
     labels = text["input_ids"].masked_fill(text["input_ids"] == PLACE, -100)
     is_decoder = not model.config.text_config.is_encoder_decoder

@@ -1,4 +1,4 @@
-"""The memory by itself: the verbs of caches, saving, and what does not fit it."""
+"""The memory by itself: selecting, copying, saving, and calls that do not fit it."""
 
 import pytest
 import torch
@@ -226,7 +226,7 @@ def test_a_memory_on_another_device_is_named():
 
 @torch.no_grad()
 def test_another_text_of_the_same_length_is_named(tmp_path):
-    """Of the rows that have it, whatever the padding holds, and in a memory from a file too."""
+    """The error names the rows that have it. Padding may differ. Memories from a file are checked, too."""
     model, text, memory = filled_memory(batch_size=3)
     memory.save(tmp_path / "memory")
     more = random_frames(3, 1, seed=5)
@@ -251,7 +251,7 @@ def test_another_text_of_the_same_length_is_named(tmp_path):
 
 @torch.no_grad()
 def test_without_query_banks_the_text_may_change():
-    """The visual bank does not depend on it."""
+    """The visual bank does not depend on the text."""
     model, frames = tiny_model(query_memory=False), random_frames(2, 7)
     first, second = random_text(), {"qformer_input_ids": torch.full((2, 4), 7)}
     memory = model(vision_embeds=frames[:, :4], **first).memory

@@ -1,4 +1,4 @@
-"""Files of memories: each field that does not fit the others is refused by its name."""
+"""Files of memories: a field that does not fit the others is refused, and named."""
 
 import json
 import os
@@ -108,7 +108,7 @@ TAMPERED = {
     "an infinite count": (at("0.slot_counts", (0, 0, 0), INFINITY), "0.slot_counts must be at least 1"),
     "a count with NaN": (at("visual.slot_counts", (0, 0, 0), NAN), "visual.slot_counts must be at least 1"),
     "a count too high": (at("visual.slot_counts", (0, 0, 0), 70), "visual.slot_counts must sum up to the frames"),
-    "a count behind the entries": (at("0.slot_counts", (0, LENGTH, 0), 1), "and 0 behind them"),
+    "a count after the entries": (at("0.slot_counts", (0, LENGTH, 0), 1), "and 0 after them"),
     "a similarity with NaN": (at("0.similarities", (0, 0, 0), NAN), "0.similarities must be cosines"),
     "a similarity above 1": (at("visual.similarities", (0, 0, 0), 2), "visual.similarities must be cosines"),
     "similarities of another dtype": (
@@ -164,7 +164,7 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path):
 
 @torch.no_grad()
 def test_a_memory_that_answers_another_question_can_be_saved(sound, tmp_path):
-    """Its counts are no whole numbers."""
+    """Its counts are not whole numbers."""
     memory, _ = replay_memory(tiny_model(), MemoryBank.load(sound[0]), **random_text(BATCH_SIZE, length=4))
     memory.save(tmp_path / "memory")
     assert MemoryBank.load(tmp_path / "memory").frames_seen.tolist() == [NUM_FRAMES] * BATCH_SIZE

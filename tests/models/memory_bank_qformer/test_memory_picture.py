@@ -12,7 +12,7 @@ from .memory_bank_qformer_testing import random_frames, tiny_model
 
 
 def one_hot_memory(policy, num_frames, length=4):
-    """A memory in whose states every frame has a channel of its own, so that they tell what was merged."""
+    """A memory of frames that have a channel each, so that the states show which frames were merged."""
     memory = MemoryBank(length, policy)
     memory.prepare(1, (5, num_frames), [], torch.float32, torch.device("cpu"))
     noise = torch.rand(num_frames, 5, 1, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Another question to a memory: exact until something was merged, and how close it is later."""
+"""Another question to a memory: the answer is exact until entries were merged, and close after that."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_a_replayed_memory_goes_on(model):
 
 @torch.no_grad()
 def test_after_merges_it_is_closer_than_another_question_is():
-    """Over slowly changing frames, as videos have them: at 56% of the distance when this was written."""
+    """Frames change slowly, as in videos. The distance was 56% of the other one when this was written."""
     model = tiny_model(memory_bank_length=LENGTH)
     distances = {"replayed": 0.0, "other question": 0.0}
     for seed in range(8):

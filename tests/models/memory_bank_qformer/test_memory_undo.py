@@ -1,4 +1,4 @@
-"""A call that fails takes its frames out of the memory again, for which it keeps what it wrote over alone."""
+"""A call that fails takes its frames out of the memory again. It keeps only what it has written over."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ class Allocations(TorchDispatchMode):
 
 
 def contents(memory):
-    """All that a memory is, keys and values too, but for the slots that are free, which mean nothing."""
+    """All of a memory, with its keys and values, except for slots that are free."""
     parts = [memory.frames_seen, memory.last_queries]
     for bank in memory.banks():
         is_used = torch.zeros_like(bank.order, dtype=torch.bool)
@@ -81,7 +81,7 @@ def test_a_failed_call_leaves_nothing(policy, num_before, num_frames):
 @pytest.mark.parametrize("num_frames", [2, 11])
 @pytest.mark.parametrize("kind", ["ragged", "gradients", "loaded"])
 def test_however_the_call_reads(kind, num_frames, tmp_path):
-    """Videos that pause, keys and values that are dropped, and those that are not there yet."""
+    """Whether videos pause, and whether keys and values are dropped or not computed yet."""
     model, memory = tiny_model(), MemoryBank(LENGTH)
     read(model, memory, 5)
     if kind == "loaded":
@@ -105,7 +105,7 @@ def test_however_the_call_reads(kind, num_frames, tmp_path):
 
 @pytest.mark.parametrize("where", ["keys_and_values", "compress", "append"])
 def test_a_call_that_is_interrupted_anywhere_leaves_nothing(where, monkeypatch):
-    """In the midst of a bank's work, too, by whatever stops a program."""
+    """Also within the work of a bank, and by anything that stops a program."""
     model, memory = tiny_model(), MemoryBank(LENGTH)
     read(model, memory, 6)
     expected, calls, method = memory.clone(), [], getattr(TokenBank, where)
@@ -141,7 +141,7 @@ def test_it_needs_no_copy_of_the_memory_for_a_frame_and_one_for_many(num_frames)
         kept = {id(bank): bank.undo.steps for bank in memory.banks()}
     held = sum(values.nbytes for steps in kept.values() for each in steps.values() for _, values in each)
     frame = size / (length + 1)
-    # Of one frame the rows are read in any case, and the indices are copied. Of many there are as many rows, a copy
-    # in their place, and what was read to be kept and was not.
+    # For one frame, its rows and copies of the indices are kept. For many frames it is as many rows, then a copy that
+    # replaces them, and rows that were read and not kept.
     assert held <= (frame if num_frames == 1 else size)
     assert guarded.num_bytes - alone.num_bytes <= (frame if num_frames == 1 else 3 * size)

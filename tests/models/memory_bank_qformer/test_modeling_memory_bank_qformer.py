@@ -1,4 +1,4 @@
-"""MemoryBankQFormer beyond the goldens and common tests: streaming, batches, options, and what its errors say."""
+"""MemoryBankQFormer beyond the goldens and common tests: streaming, batches, options and errors."""
 
 import json
 import threading
@@ -85,7 +85,7 @@ def test_training_leaves_no_keys_and_values_behind():
 @pytest.mark.parametrize("policy", POLICIES)
 @torch.no_grad()
 def test_a_ragged_batch_equals_one_by_one(policy):
-    """Also where a bank fills up in one video alone, and where videos end between two calls."""
+    """Also if a bank is full in one video only, and if videos end between two calls."""
     lengths = [2, 9, 5, 0]
     model, frames, text = tiny_model(memory_policy=policy), random_frames(4, 9), random_text(4)
     mask = torch.arange(9) < torch.tensor(lengths)[:, None]
@@ -200,7 +200,7 @@ def test_the_model_keeps_nothing_of_a_video():
 
 
 def test_activations_do_not_grow_with_the_video():
-    """What autograd keeps for the backward pass is of the last frame and the full bank."""
+    """Autograd keeps the last frame and the full bank for the backward pass, and no other frames."""
     model, sizes = tiny_model(), []
     for num_frames in (8, 40):
         kept = []
@@ -237,7 +237,7 @@ def test_gradient_checkpointing_recomputes_the_layers_that_a_tower_chooses(model
 
 
 def test_weights_learn_under_autocast():
-    """Weights that autocast casts for the frames without gradients must not lose them for the last one."""
+    """Autocast keeps casts of weights. Casts made without gradients must not be used for the last frame."""
     model = tiny_model().train()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(vision_embeds=random_frames(), **random_text()).last_hidden_state.float().square().mean()
@@ -525,7 +525,7 @@ def settings_of_text():
 @pytest.mark.parametrize("has_field", [True, False], ids=["with the field", "saved before it"])
 @pytest.mark.parametrize("saved", [MemoryBankQFormerForVideoClassification, MemoryBankQFormerForConditionalGeneration])
 def test_a_folder_tells_of_what_its_base_consists(saved, has_field, tmp_path):
-    """A classifier's base has no projection, that of a generating model has one; whatever class loads the folder."""
+    """The base of a classifier has no projection, and that of a generating model has one, for any class that loads."""
     config = tiny_config(text_config=settings_of_text(), num_labels=3)
     model = saved(config).eval()
     model.save_pretrained(tmp_path)
@@ -555,7 +555,7 @@ def test_a_folder_tells_of_what_its_base_consists(saved, has_field, tmp_path):
 @torch.no_grad()
 @pytest.mark.parametrize("tower", TOWERS)
 def test_positions_follow_frames_of_another_size_unless_they_must_not(tower):
-    """By default, as in every family; of frames of the tower's own size nothing changes."""
+    """This is the default in every family. Frames of the tower's own size give the same states either way."""
     model = tiny_model(vision_config=TOWERS[tower])
     larger, own = torch.randn(1, 2, 3, 24, 24), torch.randn(1, 2, 3, 16, 16)
     is_video_encoder = hasattr(model.config.vision_config, "tubelet_size")

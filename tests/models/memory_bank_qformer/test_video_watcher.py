@@ -1,4 +1,4 @@
-"""VideoWatcher: frames in, answers out, whatever the chunks; interrupted, saved and continued."""
+"""VideoWatcher: frames in, answers out, for any size of chunks; interrupted, saved and continued."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def pair():
 
 
 def expected_answer(model, processor, images, question):
-    """That of the whole video at once."""
+    """The answer for the whole video at once."""
     inputs = processor(list(images), question, do_sample_frames=False, return_tensors="pt")
     ids = model.generate(**inputs, **GREEDY)
     return processor.batch_decode(ids, skip_special_tokens=True)[0].strip()
@@ -44,7 +44,7 @@ def test_another_question_leaves_the_memory_as_it_is(pair):
 
 
 def test_a_model_is_asked_about_a_memory(pair):
-    """Two questions at once about one video, of which nothing was merged."""
+    """Two questions at once about one video, in which no frames were merged."""
     model, processor = pair
     images = random_images(2)
     watcher = VideoWatcher(*pair, QUESTION)
@@ -55,7 +55,7 @@ def test_a_model_is_asked_about_a_memory(pair):
 
 
 def test_questions_may_come_later(pair):
-    """Nothing is in mind while watching."""
+    """The watcher has no question while it watches."""
     images = random_images(3)
     watcher = VideoWatcher(*pair)
     watcher.update(images)
@@ -102,7 +102,7 @@ def test_a_saved_memory_goes_on(pair, tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"query_memory": False}, {"reads_text": False}])
 def test_a_saved_memory_answers_the_same(tmp_path, settings):
-    """After merges, of which a replay would not know."""
+    """After merges, where a replay would give another answer."""
     pair = tiny_pair(**settings)
     first = VideoWatcher(*pair, QUESTION)
     first.update(random_images(9))
@@ -140,7 +140,7 @@ def test_a_memory_of_another_model_of_its_sizes_is_refused(pair):
 @pytest.mark.parametrize("has_origin", [True, False])
 @pytest.mark.parametrize("question", [OTHER, "what digit came first"])
 def test_a_memory_of_another_question_is_replayed(pair, question, has_origin):
-    """The second question has as many words, so that only their embeddings tell where the memory does not."""
+    """One question has as many words as the first. Without an origin only their embeddings tell them apart."""
     images = random_images(3)
     first = VideoWatcher(*pair, QUESTION)
     first.update(images)

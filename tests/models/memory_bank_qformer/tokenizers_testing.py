@@ -10,7 +10,7 @@ WORDS = "what which digit came first is shown in the video zero one two three fo
 
 
 def word_tokenizer(bos: str | None = "<s>", eos: str = "</s>", words=WORDS) -> PreTrainedTokenizerFast:
-    """With `bos` in front of a text; without it with `eos` behind a text, as those of T5 and BERT."""
+    """Puts `bos` before a text. If that is None, it puts `eos` after a text, as the tokenizers of T5 and BERT do."""
     specials = ["<pad>", *([] if bos is None else [bos]), eos, "<unk>"]
     vocabulary = {word: index for index, word in enumerate([*specials, *words])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))

@@ -1,0 +1,49 @@
+"""The reference page of all settings, `docs/settings.md`: `python -m hf_video.cli.reference > docs/settings.md`."""
+
+from dataclasses import MISSING
+
+from hf_video.settings import Setting, describe_type
+
+from .command_line import CommandSettings
+from .settings import ALL
+
+INTRODUCTION = """\
+# Settings
+
+This page is written by `make docs` from the declarations of the settings.
+
+`hf-video train`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
+(`weight_decay=0.1`), or from a recipe, a YAML file with one line `weight_decay: 0.1` each. Flags and words go before
+the recipe. Every other field of
+[`transformers.TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) is a setting of these
+three commands, too: as a word or in a recipe. The other commands have flags alone.
+
+`--resume` goes on with the settings that a run had. Those marked with ↻ may have another value then; every other one
+changes the result and is fixed.
+"""
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    return "\n".join([INTRODUCTION, *(_section(name, settings) for name, settings in ALL.items())])
+
+
+def _section(name: str, settings: CommandSettings) -> str:
+    lines = [f"## hf-video {name}", ""]
+    is_resumed = name.startswith("train")
+    for title, listed in settings.groups().items():
+        lines += [f"### {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
+        lines += [_row(each, settings.aliases_of(each), is_resumed) for each in listed]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(each: Setting, aliases: list[str], is_resumed: bool) -> str:
+    names = ", ".join(f"`{name}`" for name in (each.name, *aliases))
+    mark = " ↻" if is_resumed and each.is_changeable else ""
+    default = "required" if each.default is MISSING else each.describe_default().replace(",", ", ")
+    return f"| {names}{mark} | {describe_type(each.type)} | {default} | {each.help} |".replace("|  |", "| |")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,237 @@
+"""One declaration a setting: what is derived from it."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+from transformers import HfArgumentParser, TrainingArguments
+
+from hf_video.cli.main import parse
+from hf_video.cli.reference import reference
+from hf_video.cli.run_settings import Given, choose_values, read_given, read_saved, save
+from hf_video.cli.settings import ALL, TRAIN, TRAIN_ANSWERS
+from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
+from hf_video.training import VideoTrainingArguments
+from hf_video.training.settings import TrainingSettings, VideoTrainingSettings
+
+ROOT = Path(__file__).parents[2]
+# A line of code, and a program that looks for what it declares.
+PLANTED = '    gradient_noise: NotNegative[float] = setting(0.25, "Noise on gradients.")\n'
+LOOK = """
+import sys
+from hf_video.cli.main import main, parse
+from hf_video.cli.reference import reference
+from hf_video.cli.run_settings import read_given
+main(["train", "--help"])
+for words in (["--gradient-noise", "0.5"], ["gradient_noise=0.5"]):
+    assert read_given(parse(["train", "data", "--output-dir", "out", *words])).value("gradient_noise") == 0.5
+assert read_given(parse(["train", "recipe.yaml", "data=d", "output_dir=o"])).value("gradient_noise") == 0.5
+assert "| `gradient_noise` | a number of at least 0 | 0.25 | Noise on gradients. |" in reference()
+assert not {"torch", "transformers"} & set(sys.modules)
+from hf_video.training import VideoTrainingArguments
+assert VideoTrainingArguments("out").gradient_noise == 0.25
+sys.exit(main(["train", "data", "--output-dir", "out", "gradient_noise=-1"]))
+"""
+
+
+def test_a_planted_line_is_a_setting_everywhere(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    package = Path(shutil.copytree(ROOT / "hf_video", tmp_path / "hf_video", ignore=ignored))
+    file = package / "training" / "settings.py"
+    title = '    """Training (fields of VideoTrainingArguments)"""\n\n'
+    file.write_text(file.read_text().replace(title, title + PLANTED))
+    (tmp_path / "recipe.yaml").write_text("gradient_noise: 0.5")
+    found = subprocess.run([sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True)
+    assert "--gradient-noise X" in found.stdout and "Noise on gradients. (default: 0.25)" in found.stdout
+    expected = "gradient_noise is -1; a number of at least 0 is expected."
+    assert (found.returncode, found.stderr) == (2, f"hf-video: error: {expected}\n")
+
+
+def test_the_reference_page_is_up_to_date():
+    assert (ROOT / "docs" / "settings.md").read_text() == reference(), "run `make docs`"
+
+
+@pytest.mark.parametrize("command", ["train", "train-answers", "probe", "evaluate"])
+def test_help_waits_for_neither_torch_nor_transformers(command):
+    code = (
+        f"import sys; from hf_video.cli.main import main; code = main(['{command}', '--help']);"
+        "assert not {'torch', 'transformers'} & set(sys.modules); sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"usage: hf-video {command}")
+
+
+def test_what_transformers_declares_has_its_names_and_defaults():
+    theirs = {field.name: field for field in dataclasses.fields(TrainingArguments)}
+    hints = typing.get_type_hints(TrainingArguments)
+    for name, each in settings_of(TrainingSettings).items():
+        default = theirs[name].default
+        assert each.default == getattr(default, "value", default), name
+        if each.default is not None and describe_type(each.type) != "a text":
+            read_value(hints[name], each.default, name)
+
+
+def test_transformers_reads_the_same_class(tmp_path):
+    words = ["--output_dir", str(tmp_path), "--layer_decay", "0.5", "--no_weight_decay", "a", "b", "--bf16", "false"]
+    (arguments,) = HfArgumentParser(VideoTrainingArguments).parse_args_into_dataclasses(words)
+    assert (arguments.layer_decay, arguments.no_weight_decay, arguments.weight_decay) == (0.5, ["a", "b"], 0.05)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_no_setting_of_a_command_is_declared_twice(command):
+    names = [name for kind in ALL[command].kinds for name in settings_of(kind)]
+    assert len(names) == len(set(names))
+
+
+def given(*words, command="train"):
+    return read_given(parse([command, "data", "--output-dir", "out", *words]))
+
+
+def test_names_of_transformers_and_short_ones_are_the_same_setting():
+    for words in (["--epochs", "5"], ["--num-train-epochs", "5"], ["epochs=5"], ["num_train_epochs=5"]):
+        assert given(*words).words["num_train_epochs"] == 5
+    assert given("batch_size=4", "num_workers=2", "--bf16", "--no-fp16").words == {
+        "per_device_train_batch_size": 4,
+        "dataloader_num_workers": 2,
+        "bf16": True,
+        "fp16": False,
+        "data": "data",
+        "output_dir": "out",
+    }
+    with pytest.raises(ValueError, match="num_train_epochs is given twice, as an option and as epochs="):
+        given("--num-train-epochs", "5", "epochs=4")
+
+
+def test_every_other_field_of_transformers_is_read_by_its_type():
+    words = ("hub_strategy=end", "dataloader_in_order=false", "include_for_metrics=inputs,loss", "log_level=info")
+    expected = {"hub_strategy": "end", "dataloader_in_order": False, "include_for_metrics": ["inputs", "loss"]}
+    assert expected.items() <= given(*words).words.items()
+    for word, message in (
+        ("dataloader_in_order=maybe", "dataloader_in_order is 'maybe'; true or false is expected"),
+        ("hub_strategy=often", "hub_strategy is 'often'; end, every_save, checkpoint or all_checkpoints is expected"),
+        ("optim=nonsense", "optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
+        ("lr_scheduler_type=nonsense", "lr_scheduler_type is 'nonsense'; linear, cosine"),
+        ("parallelism_config=x", "parallelism_config is 'x'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            given(word)
+
+
+# Each changes the result; the last ones are declared by Transformers alone.
+FIXED = {
+    **{"weight_decay": 0.1, "adam_beta1": 0.8, "lr_scheduler_type": "linear", "warmup_steps": 5, "optim": "sgd"},
+    **{"label_smoothing_factor": 0.1, "max_grad_norm": 0.5, "data_seed": 3, "mixup_alpha": 0.8, "ema_decay": 0.9},
+    **{"gradient_accumulation_steps": 2, "bf16": True, "eval_steps": 10, "erasing_prob": 0.25, "lora_rank": 2},
+    **{"dataloader_drop_last": True, "full_determinism": True, "train_sampling_strategy": "group_by_length"},
+}
+FREE = {
+    **{"epochs": 9, "num_workers": 2, "device": "cpu", "report_to": "tensorboard", "logging_steps": 5},
+    **{"save_total_limit": 9, "push_to_hub": True, "hub_token": "hf_x", "per_device_eval_batch_size": 2},
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The file of a run with a few settings of its own."""
+    values = choose_values(TRAIN, given("label_smoothing_factor=0.2", "torch_compile_mode=default"))
+    save(tmp_path / "saved.json", values, {})
+    return tmp_path / "saved.json"
+
+
+def resumed(file, *words):
+    return choose_values(TRAIN, given(*words), read_saved(file, TRAIN)[0])
+
+
+def test_a_resumed_run_goes_on_with_what_it_had(saved):
+    values = resumed(saved)
+    assert (values["label_smoothing_factor"], values["torch_compile_mode"]) == (0.2, "default")
+    assert resumed(saved, "weight_decay=0.05", "torch_compile_mode=default") == values
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_changes_the_result_is_fixed_when_a_run_is_resumed(saved, name):
+    word = f"{name}={str(FIXED[name]).lower()}"
+    with pytest.raises(
+        ValueError, match=rf"{word} differs from the run being resumed \(.*Leave it out, or train into"
+    ):
+        resumed(saved, word)
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_does_not_change_it_is_free(saved, name):
+    assert resumed(saved, f"{name}={str(FREE[name]).lower()}")[TRAIN.canonical(name)] == FREE[name]
+
+
+def test_a_declared_setting_is_fixed_unless_it_is_marked():
+    @dataclasses.dataclass
+    class Kind:
+        plain: int = setting(1)
+
+    assert not settings_of(Kind)["plain"].is_changeable
+    assert not {"learning_rate", "seed", "model"} & {
+        each.name for each in TRAIN.by_name.values() if each.is_changeable
+    }
+    assert not {"prompt", "lora_rank"} & {each.name for each in TRAIN_ANSWERS.by_name.values() if each.is_changeable}
+
+
+def test_the_files_of_earlier_versions_are_read(tmp_path):
+    """Short names, and words that were not read yet."""
+    options = {"model": None, "num_frames": 4, "epochs": 2, "batch_size": 16, "learning_rate": 0.001, "num_workers": 1}
+    words = ["weight_decay=0.3", "bf16=true", "layer_decay_only=a,b", "torch_compile_mode=default"]
+    file = tmp_path / "train_options.json"
+    file.write_text(json.dumps({**options, "words": words, "data": {"digest": "abc"}}))
+    values, data = read_saved(file, TRAIN)
+    assert data == {"digest": "abc"}
+    assert values == {
+        **{"model": None, "num_frames": 4, "num_train_epochs": 2, "learning_rate": 0.001},
+        **{"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "dataloader_num_workers": 1},
+        **{"weight_decay": 0.3, "bf16": True, "layer_decay_only": ["a", "b"], "torch_compile_mode": "default"},
+    }
+    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "weight_decay=0.3"}), values)
+    assert (chosen["weight_decay"], chosen["seed"], chosen["mixup_alpha"]) == (0.3, 42, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("weight_decay", "much", "weight_decay is 'much'; a number of at least 0 is expected"),
+        ("weight_decay", "inf", "weight_decay is inf; a number of at least 0 is expected"),
+        ("max_steps", "0", "max_steps is 0; -1 or a whole number of at least 1 is expected"),
+        ("eval_strategy", "often", "eval_strategy is 'often'; no, steps or epoch is expected"),
+        ("ema_decay", "1", "ema_decay is 1; a number between 0 and 1 is expected"),
+        ("distillation_weight", "0", "distillation_weight is 0; a number above 0, up to 1 is expected"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        read_value(settings_of(VideoTrainingSettings)[name].type, value, name)
+
+
+def test_values_are_read_by_their_types():
+    settings = settings_of(VideoTrainingSettings)
+    words = {"max_steps": "-1", "no_weight_decay": "", "layer_decay_only": "a,b", "ema_decay": "0.9", "bf16": "true"}
+    found = {name: read_value(settings[name].type, word, name) for name, word in words.items()}
+    assert found == {
+        "max_steps": -1,
+        "no_weight_decay": [],
+        "layer_decay_only": ["a", "b"],
+        "ema_decay": 0.9,
+        "bf16": True,
+    }
+
+
+def test_inherited_settings_have_other_defaults_and_the_same_bounds():
+    @dataclasses.dataclass
+    @with_defaults(weight_decay=0.5)
+    class Kind(TrainingSettings):
+        pass
+
+    assert Kind().weight_decay == 0.5 and TrainingSettings().weight_decay == 0.0
+    with pytest.raises(ValueError, match="weight_decay is -1; a number of at least 0 is expected"):
+        check_values(Kind(weight_decay=-1), Kind)
