@@ -32,7 +32,7 @@ def convolve_and_scan(
     Args:
         x: `(batch_size, dim, length)`.
         conv_weight, conv_bias: as `causal_conv1d` takes them.
-        project: from the convolved inputs to `delta`, `B` and `C` as `selective_scan` takes them.
+        project: gives `delta`, `B` and `C` of `selective_scan` for the output of the convolution.
         A, D, z, delta_bias, reverse, addend: as `selective_scan` takes them.
 
     Returns:
@@ -48,6 +48,6 @@ def convolve_and_scan(
         return cast(torch.Tensor, scanned)
 
     if reverse and conv_backend == "causal_conv1d":
-        # Convolution and scan go forward alone: rather than all that is between them, turn what enters and leaves.
+        # Both kernels only go forward. To turn what enters and leaves costs less than to turn all that lies between.
         return add_and_gate(turn(run(turn(x), None, None, False)), addend, z)
     return run(x, z, addend, reverse)
