@@ -126,6 +126,8 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
             text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
             options: dict[str, Any] = {"action": _Given, "help": text, "default": argparse.SUPPRESS}
             if each.name == positional:
+                if each.default is not dataclasses.MISSING:
+                    options["nargs"] = "?"
                 parser.add_argument(each.name, metavar=each.placeholder, **options)
                 continue
             names = [name.replace("_", "-") for name in (each.name, *settings.aliases_of(each))]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import train
-from .command_line import parse
+from .command_line import add_flags, parse
 from .demo_reload import describe
 
 if TYPE_CHECKING:
@@ -32,18 +32,19 @@ LOGITS_TOLERANCE = 1e-6
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     """Declares the command."""
-    parser = commands.add_parser(
+    return commands.add_parser(
         "demo",
         help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU",
         description="Write videos of moving handwritten digits, train a small model on them, measure it on "
         "held-out digits and on shuffled frames, and check that a new process loads back exactly the same model.",
     )
-    parser.add_argument("folder", nargs="?", default="hf_video_demo", metavar="DIR", help="default ./hf_video_demo")
-    parser.add_argument(
-        "--model", choices=tuple(HELD_OUT_GOALS), default="videovit", help="the family to train; default videovit"
-    )
-    parser.add_argument("--fast", action="store_true", help="a few videos and one epoch: checks the way, not accuracy")
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import DEMO
+
+    add_flags(parser, DEMO, positional="folder")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import difflib
 import json
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -110,7 +109,8 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
     Raises:
         ValueError: a setting that changes the result differs from the run to resume.
     """
-    values = {name: copy(each.default) for name, each in settings.by_name.items()}
+    defaults = {name: each.default for name, each in settings.by_name.items()}
+    values = {name: list(value) if isinstance(value, list) else value for name, value in defaults.items()}
     if saved is None:
         if given.value("model") is None:
             scratch = {name: each.from_scratch for name, each in settings.by_name.items()}

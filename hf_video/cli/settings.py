@@ -27,17 +27,24 @@ from .command_line import CommandSettings
 # The file needs NumPy alone; its package waits for Transformers.
 _CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
 SamplingStrategy = Annotated[str, one_of(runpy.run_path(str(_CLIP_SAMPLING))["SAMPLING_STRATEGIES"])]
-VideoRoot = Changeable[str | None]
-VIDEO_ROOT_HELP = "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file."
 
 
 @dataclass(kw_only=True)
-class RunSettings:
+class LabelledVideosSettings:
+    """Data"""
+
+    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA")
+    video_root: Changeable[str | None] = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
+class RunSettings(LabelledVideosSettings):
     """Data and output"""
 
     data: Changeable[str] = setting(help="Labelled videos or rows of texts, or a recipe.", metavar="DATA")
     output_dir: Changeable[str] = setting(help="Folder for the model, checkpoints and report.", metavar="DIR")
-    video_root: VideoRoot = setting(None, VIDEO_ROOT_HELP, "DIR")
     device: Changeable[Literal["auto", "cpu", "cuda", "mps"]] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one."
     )
@@ -154,14 +161,6 @@ class ClassificationSettings(TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
-class LabelledVideosSettings:
-    """Data"""
-
-    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA")
-    video_root: VideoRoot = setting(None, VIDEO_ROOT_HELP, "DIR")
-
-
-@dataclass(kw_only=True)
 class ReadingSettings(LabelledVideosSettings):
     """Data"""
 
@@ -196,11 +195,17 @@ class ProbeSettings:
 
 
 @dataclass(kw_only=True)
-class PredictSettings:
+class JsonLinesSettings:
+    """Output"""
+
+    json: bool = setting(False, "Print one JSON object a line.")
+
+
+@dataclass(kw_only=True)
+class PredictSettings(JsonLinesSettings):
     """Output"""
 
     top_k: AtLeast1[int] = setting(5, "Classes shown a video.", "K")
-    json: bool = setting(False, "Print one JSON object a line.")
 
 
 @dataclass(kw_only=True)
@@ -210,6 +215,15 @@ class InspectSettings(LabelledVideosSettings):
     quick: bool = setting(False, "Read the structure and one frame of each file only.")
     num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
     json: bool = setting(False, "Print one JSON object.")
+
+
+@dataclass(kw_only=True)
+class DemoSettings:
+    """Demo"""
+
+    folder: str = setting("hf_video_demo", "Folder for videos and model.", "DIR")
+    model: Literal["videovit", "videomamba"] = setting("videovit", "The family to train.")
+    fast: bool = setting(False, "Write a few videos and train one epoch. That checks the way, not the accuracy.")
 
 
 @dataclass(kw_only=True)
@@ -228,7 +242,6 @@ class WatchSettings(TrainedModelSettings):
     chunk_size: AtLeast1[int] = setting(8, "Frames in the vision tower at once.")
     max_new_tokens: AtLeast1[int] | None = setting(None, "Tokens of an answer; by default as the model was saved.")
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
-    json: bool = setting(False, "Print one JSON object a line.")
 
 
 TRAIN = CommandSettings(
@@ -262,7 +275,8 @@ PROBE = CommandSettings(
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
 PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
 INSPECT = CommandSettings(InspectSettings)
-WATCH = CommandSettings(WatchSettings)
+DEMO = CommandSettings(DemoSettings)
+WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
 # By the name of the command, for the reference page.
 ALL = {
     "train": TRAIN,
@@ -272,4 +286,5 @@ ALL = {
     "predict": PREDICT,
     "inspect": INSPECT,
     "watch": WATCH,
+    "demo": DEMO,
 }

@@ -170,8 +170,8 @@ def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trai
     kept += ("classifier_dropout", "classifier_init_scale", "learning_rate", "seed", "device", "validation_fraction")
     kept += ("on_error", "video_root", "num_clips", "num_crops")
     earlier = {name: settings[name] for name in kept} | {short: settings[name] for name, short in names.items()}
-    earlier |= {"words": ["weight_decay=0.05"], "data": settings["data"]}
-    del earlier["data"]["content"]
+    data = {name: value for name, value in settings["data"].items() if name != "content"}
+    earlier |= {"words": ["weight_decay=0.05"], "data": data}
     (run / "train_options.json").write_text(json.dumps(earlier))
     shutil.rmtree(run / "checkpoint-2")
     (run / "model.safetensors").unlink()

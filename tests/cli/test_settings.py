@@ -154,6 +154,11 @@ def test_a_resumed_run_goes_on_with_what_it_had(saved):
     assert resumed(saved, "weight_decay=0.05", "torch_compile_mode=default") == values
 
 
+@pytest.mark.parametrize("command", ["train-answers", "probe"])
+def test_a_model_that_is_missing_is_named(command, fails):
+    assert "is missing: give --model" in fails(command, "data", "--output-dir", "out")
+
+
 @pytest.mark.parametrize("name", FIXED)
 def test_what_changes_the_result_is_fixed_when_a_run_is_resumed(saved, name):
     word = f"{name}={str(FIXED[name]).lower()}"
