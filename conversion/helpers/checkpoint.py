@@ -1,4 +1,4 @@
-"""Reading the files of original authors, without ever unpickling code."""
+"""Reads the files of original authors, and never unpickles code."""
 
 import argparse
 import math
