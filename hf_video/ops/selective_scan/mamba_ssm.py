@@ -90,7 +90,7 @@ def probe(source: str, device: str = "cuda") -> str | None:
 
 
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
-    """The tensors or `None`, with sequences in the order of the scan. Weights (one or two dimensions) are unchanged."""
+    """The tensors or `None`: sequences in the order of the scan, and weights (one or two dimensions) unchanged."""
     for tensor in tensors:
         yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
 

@@ -103,7 +103,7 @@ def pick_step(tensor, step, STEP: tl.constexpr):
 
 @triton.jit
 def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.constexpr):
-    """Adds up pairs of channels. Of `2 * SIZE` steps, one channel of a pair gets the first half, the other the rest."""
+    """Adds up pairs of channels. Of `2 * SIZE` steps, one channel of a pair has the first half, the other the rest."""
     first, second = tl.split(tl.permute(tl.reshape(tensor, (2, SIZE, THREADS)), (1, 2, 0)))
     is_second = (lane & PARTNER != 0)[None, :]
     given = tl.reshape(tl.where(is_second, first, second), (SIZE, THREADS // (2 * PARTNER), 2, PARTNER))
