@@ -1,8 +1,8 @@
 """
-What `import hf_video` adds to the imports of a program that uses Transformers, and how soon `hf-video --help` and
-`hf-video train --help` answer.
+Measures the time that `import hf_video` adds to a program that uses Transformers, and the time that `hf-video --help`
+and `hf-video train --help` take.
 
-Whole processes are timed, alternating, and the medians compared.
+Whole processes take turns, and their median times are compared.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """
-Reading 16 evenly spaced frames of a five-minute video: `hf_video.processing.read_video` against
-`transformers.video_utils.load_video`, with PyAV and with torchcodec, and against torchcodec by itself.
+Compares readers of 16 evenly spaced frames of a five-minute video: `hf_video.processing.read_video` with
+`transformers.video_utils.load_video`, on PyAV and on torchcodec, and with torchcodec by itself.
 
 The video is H.264, 640 x 360, 30 frames per second, with a key frame every 60 frames, encoded on the spot. The frames
 of all readers must be the same bytes, otherwise no figure is printed. Readers take turns, and medians are compared: of

@@ -1,7 +1,7 @@
-"""What training through `VideoTrainer` costs: clips per second against a bare loop, and time spent waiting for data.
+"""Measures what `VideoTrainer` costs: clips per second beside a bare loop, and the time spent waiting for data.
 
 Both train the same model on the same batches, held in memory. Waiting is measured on the demo's videos, read by two
-workers. `python benchmarks/training.py` prints one line a figure and fails where a goal is missed.
+workers. `python benchmarks/training.py` prints one line for each figure, and fails if a goal is missed.
 """
 
 import copy
@@ -42,7 +42,7 @@ class ClipsInMemory(Dataset):
 
 
 class Clock(TrainerCallback):
-    """When the step behind the warm-up ended, and the last one."""
+    """Records the time when the last step of the warm-up ended, and the time when the last step of all ended."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -109,7 +109,7 @@ def speed(times: list[float]) -> float:
 
 
 def share_of_waiting(model: VideoViTForVideoClassification, folder: Path) -> float:
-    """The share of a training epoch on the demo's videos, read by two workers, that goes by without a batch."""
+    """The share of the time of a training epoch without a batch, on the demo's videos, read by two workers."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = copy.deepcopy(model).to(device).train()
     data = load_video_dataset(write_moving_digits(folder, train_per_class=60, test_per_class=1))

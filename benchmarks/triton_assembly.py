@@ -1,6 +1,6 @@
 """
-What Triton makes of the scan's kernels, for a GPU that need not be there: registers, bytes of stack for what these do
-not hold, and the instructions of the loop over states for each state of each step.
+Prints what Triton makes of the scan's kernels, without a GPU: registers, bytes of stack for values that do not fit
+into these, and the instructions of the loop over states for each state of each step.
 
 One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
 capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,

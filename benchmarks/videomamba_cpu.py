@@ -72,7 +72,7 @@ def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], No
 
 
 def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
-    """The matrix products of one pass, the patch embedding among them, on tensors of the shapes that the model has."""
+    """The matrix products of one pass, with the patch embedding, on tensors of the shapes that the model has."""
     shapes = []
 
     def record(module, inputs, output):

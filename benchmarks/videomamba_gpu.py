@@ -32,7 +32,7 @@ DTYPE = torch.bfloat16
 TOLERANCE = 0.03
 VIDEOMAMBAS = {"VideoMamba-Ti": "tiny", "VideoMamba-S": "small", "VideoMamba-M": "middle"}
 PASSES = {False: "forward", True: "forward+backward"}
-# By which test harnesses know a program that could not run, and had not to.
+# Test harnesses take this exit code for a program that was skipped.
 SKIPPED = 77
 
 Function = Callable[..., torch.Tensor]
@@ -45,7 +45,7 @@ def median_ms(function: Callable[[], object]) -> float:
 
 
 def graph_ms(function: Callable[[], object]) -> float:
-    """Of a replayed CUDA graph, without what launching takes on the host."""
+    """Milliseconds of a replayed CUDA graph, without the time that launching takes on the host."""
     from triton.testing import do_bench_cudagraph
 
     return do_bench_cudagraph(function, rep=300, return_mode="median")
@@ -105,7 +105,8 @@ def load_peer() -> tuple[Function, Function] | str:
 
 
 def original_mixer(mixer: VideoMambaMixer, peer: tuple[Function, Function]) -> Function:
-    """The same mixer as VideoMamba's code has it: what runs back is flipped, scanned, gated, and flipped again."""
+    """The same mixer as in VideoMamba's code: for the backward direction inputs are flipped, scanned, gated, and
+    flipped again."""
     causal_conv1d, scan_compiled = peer
 
     def run(hidden_states: torch.Tensor) -> torch.Tensor:
@@ -148,13 +149,13 @@ def as_pass(function: Function, inputs: list[torch.Tensor], leaves: list[torch.T
 
 
 def worst_error(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> float:
-    """Largest norm of a difference, relative to that of what it should be; NaN if anything is."""
+    """Largest norm of a difference, relative to the norm of the expected tensor; NaN if any value is NaN."""
     errors = [(a.float() - b.float()).norm() / b.float().norm() for a, b in zip(found, wanted, strict=True)]
     return torch.stack(errors).max().item()
 
 
 def scan_inputs(shape: tuple[int, int, int], state_size: int) -> dict[str, torch.Tensor]:
-    """Of one scan, in the memory layout that a mixer gives them."""
+    """The inputs of one scan, in the memory layout that a mixer gives them."""
     batch_size, channels, length = shape
 
     def randn(*sizes: int) -> torch.Tensor:

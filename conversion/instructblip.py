@@ -76,10 +76,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 def memory_bank_qformer_config(original: Any, memory_bank_length: int) -> MemoryBankQFormerConfig:
     """
-    The configuration for that of an original model.
+    Our configuration for the configuration of an original model.
 
     Raises:
-        ConversionError: for other models.
+        ConversionError: if the model is of another type, or has options that cannot be converted.
     """
     if original.model_type not in MODEL_TYPES:
         raise ConversionError(f"Expected a model of type {', '.join(MODEL_TYPES)}, got {original.model_type!r}.")

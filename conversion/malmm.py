@@ -148,7 +148,7 @@ def memory_bank_qformer_config(
     original: Original, weights: dict[str, torch.Tensor], vision_config: Any
 ) -> MemoryBankQFormerConfig:
     """
-    The configuration for an original one and the checkpoint's tensors.
+    Our configuration for an original configuration and the checkpoint's tensors.
 
     Raises:
         ConversionError: if they contradict each other, or these are not the weights of MA-LMM.

@@ -66,7 +66,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Backbone and processor for the checkpoint that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
-    # The parts of a detector behind the backbone (`lateral_convs.*`, `stm_head.*`) have no place in a backbone.
+    # The parts of a detector after the backbone (`lateral_convs.*`, `stm_head.*`) have no place in a backbone.
     weights = select_prefix(weights, "backbone.") or weights
     if "encoder.patch_embed.proj.weight" in weights:
         raise ConversionError(

@@ -1,5 +1,5 @@
 """
-Does masked pre-training help where few videos have labels? A small VideoViT on moving digits, 22 minutes on one core.
+Does masked pre-training help if few videos have labels? A small VideoViT on moving digits, 22 minutes on one core.
 
     python examples/transfer.py OUTPUT_DIR [--seeds 0 1 2] [--pretraining-epochs 28] [--epochs 30]
 

@@ -33,12 +33,12 @@ def read_class_names(source: str | Path) -> list[str]:
     The names of classes by class id.
 
     Args:
-        source: `kinetics400` or `imagenet1k` for torchvision's list, or a file: one name a line; a `.json` list, an
-            object from ids to names or from names to ids, or one that has it under `id2label`; a `.csv` of `id,name`,
-            with or without a header.
+        source: `kinetics400` or `imagenet1k` for torchvision's list, or a file. A `.json` file holds a list of names,
+            an object that maps ids to names or names to ids, or such an object under `id2label`. A `.csv` file holds
+            rows of `id,name`, with or without a header. Any other file holds one name a line.
 
     Raises:
-        ValueError: the file cannot be read or is none of these, ids are not 0, 1, 2, ..., a name is empty, or two are
+        ValueError: the file cannot be read or has another form, ids are not 0, 1, 2, ..., a name is empty, or two are
             the same.
     """
     if str(source) in LISTS:
@@ -49,7 +49,7 @@ def read_class_names(source: str | Path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text) if suffix == ".json" else None
     except (OSError, ValueError) as error:
-        lists = "" if suffix else f" Beside files there are {' and '.join(LISTS)}."
+        lists = "" if suffix else f" The names of lists are {' and '.join(LISTS)}."
         raise ValueError(f"{source} cannot be read: {error}.{lists}") from error
     if suffix == ".json":
         content = content.get("id2label", content) if isinstance(content, dict) else content
@@ -66,7 +66,7 @@ def read_class_names(source: str | Path) -> list[str]:
 
 
 def _pairs(content: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """(id, name) for an object from either to the other."""
+    """The (id, name) pairs of an object that maps ids to names or names to ids."""
     is_by_name = any(isinstance(value, int) for value in content.values())
     return [(value, key) if is_by_name else (key, value) for key, value in content.items()]
 

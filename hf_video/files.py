@@ -1,4 +1,4 @@
-"""How a file is written: as a whole, or not at all."""
+"""Writes files and folders as a whole, or not at all."""
 
 import errno
 import json
@@ -12,22 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A disk, a quota, or the limit of a process on the size of a file.
+# Error numbers: the disk is full, a quota is used up, or the process may not write so large a file.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
-    """Lets `write` fill a file beside `path` and moves it there: `path` is the old file or the whole new one, whenever
-    the process is killed or the power fails. The neighbour is removed where writing fails.
+    """Writes a file as a whole: `write` fills a temporary file beside `path`, which is then moved to `path`. Whenever
+    the process is killed or the power fails, `path` is the old file or the whole new one. The temporary file is
+    removed if writing fails.
 
-    A link is followed: what it points to is replaced.
+    If `path` is a link, the file that it points to is replaced.
 
     Args:
         path: the file to write, in a folder that exists.
-        write: is called with the path of the neighbour, `.NAME.PID.partial`.
+        write: called with the path of the temporary file, `.NAME.PID.partial`.
 
     Raises:
-        OSError: writing failed, or `path` is a folder, a pipe or a device; names `path`.
+        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(f"{os.fspath(path)} is no regular file, so it cannot be replaced; choose another name.")
@@ -44,12 +45,12 @@ def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
 
 
 def replace_text(path: str | os.PathLike, text: str) -> None:
-    """`replace_file` with a text, in UTF-8."""
+    """Writes a text in UTF-8 as a whole; see `replace_file`."""
     replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def read_own_json(path: Path) -> Any:
-    """What a JSON file of ours holds; None where there is none, or one that is not whole."""
+    """The content of a JSON file that this package wrote; None if there is no file, or it is not whole."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -58,14 +59,15 @@ def read_own_json(path: Path) -> Any:
 
 @contextmanager
 def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
-    """A folder to fill, whose files then take their places in `folder`, each as a whole; none does after an error.
+    """Gives a temporary folder to fill. After the block, each of its files is moved to its place in `folder` as a
+    whole; after an error, none is.
 
     Args:
-        folder: is made if it does not exist.
-        last: pattern of the names that follow all others, such as those of the weights that make the others a model.
+        folder: the destination; made if it does not exist.
+        last: pattern of the names that are moved after all others, such as the weights, which complete a model.
 
     Raises:
-        OSError: writing failed; names `folder`.
+        OSError: writing failed. The error names `folder`.
     """
     folder = Path(folder)
     unfinished = folder / f".{os.getpid()}.partial"
@@ -87,24 +89,24 @@ def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> I
 
 @contextmanager
 def new_folder(path: str | os.PathLike) -> Iterator[Path]:
-    """A folder beside `path` to fill within, which is moved there behind: `path` is a whole folder or none, whenever
-    the process is killed or the power fails. The neighbour, `.NAME.*.partial`, is removed where an error or an
-    interrupt comes first.
+    """Gives a temporary folder beside `path` to fill, and moves it to `path` after the block. Whenever the process is
+    killed or the power fails, there is a whole folder at `path`, or none. The temporary folder, `.NAME.*.partial`, is
+    removed after an error or an interrupt.
 
-    A place where a disk is mounted cannot be replaced: there the neighbour is inside, and what it has is moved up.
+    A mount point cannot be replaced. There the temporary folder is inside of `path`, and its content is moved up.
 
     Args:
-        path: a folder that does not exist or is empty; those above it are made.
+        path: a folder that does not exist or is empty; its parents are made.
 
     Raises:
-        OSError: writing failed, or there is something at `path` by now.
+        OSError: writing failed, or another program has made `path` meanwhile.
     """
     target = Path(os.path.realpath(path))
     is_mounted = os.path.ismount(target)
     place = target if is_mounted else target.parent
     with naming_disk_errors(path):
         place.mkdir(parents=True, exist_ok=True)
-        # A temporary folder is for its owner alone, the one in it is as open as others.
+        # Only its owner may open a temporary folder. The folder inside has the usual permissions: that one is moved.
         with tempfile.TemporaryDirectory(dir=place, prefix=f".{target.name}.", suffix=".partial") as temporary:
             unfinished = Path(temporary, target.name or "folder")
             unfinished.mkdir()
@@ -128,19 +130,19 @@ def sync_file(path: str | os.PathLike) -> None:
 
 
 def sync_folder(folder: str | os.PathLike) -> None:
-    """Makes the names in a folder outlive a power failure, where the system and the file system can."""
-    # Some network file systems, and Windows, open or sync no folders: there a name may be lost with the power.
+    """Makes the names in a folder survive a power failure, if the system and the file system can."""
+    # Windows and some network file systems cannot open or sync folders. There a power failure may lose a name.
     with suppress(OSError):
         _sync(folder, os.O_RDONLY)
 
 
 @contextmanager
 def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
-    """Names `path` in an error of writing that does not say where it happened: that of `file.write`, of safetensors,
-    or of `torch.save`.
+    """Adds `path` to a write error that does not name a file: an error of `file.write`, of safetensors, or of
+    `torch.save`.
 
     Raises:
-        OSError: with `errno` and `filename`, in place of such an error.
+        OSError: replaces such an error, and has `errno` and `filename`.
     """
     try:
         yield
@@ -152,10 +154,10 @@ def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
 
 
 def write_error_number(error: BaseException) -> int | None:
-    """The `errno` of an error of writing a file, None for another error.
+    """The `errno` of a write error; None for any other error.
 
-    safetensors has the number in its message alone. A failed `torch.save` does not say it: it counts as a full disk,
-    which is its usual reason.
+    safetensors gives the number only in its message. A failed `torch.save` does not give it: it counts as a full disk,
+    the usual reason.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno

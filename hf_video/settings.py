@@ -33,21 +33,21 @@ class Alias:
 
 @dataclass(frozen=True)
 class FromScratch:
-    """The default where a model is trained from scratch and has no value of its own."""
+    """The default for a model that is trained from scratch."""
 
     default: Any
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The setting without which a setting has no effect."""
+    """The name of another setting, without which this one has no effect."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A bound in words of its own."""
+    """A bound that `allows` checks and `text` describes."""
 
     text: str
     allows: Callable[[Any], bool]
@@ -55,7 +55,7 @@ class Expected:
 
 
 class _Changeable:
-    """Marks what a resumed run may change."""
+    """Marks a setting that a resumed run may change."""
 
 
 Changeable = Annotated[T, _Changeable]
@@ -76,9 +76,9 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | N
     """A field of a dataclass of settings.
 
     Args:
-        default: its default; a list or mapping is copied. Without one the setting must be given.
-        help: what it does, in a sentence.
-        metavar: what stands for its value in `--help`, such as "DIR"; chosen by type otherwise.
+        default: the default; a list or mapping is copied. A setting without a default must be given.
+        help: a sentence that says what the setting does.
+        metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
     """
     metadata = {"help": help} | ({"metavar": metavar} if metavar else {})
     if isinstance(default, list | dict):
@@ -87,7 +87,8 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | N
 
 
 def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
-    """Gives inherited settings other defaults; stands below `@dataclass`. `FromScratch` adds one to the inherited."""
+    """A decorator, below `@dataclass`, that gives inherited settings other defaults. A `FromScratch` is added to the
+    inherited default."""
 
     def change(kind: type[T]) -> type[T]:
         for name, default in defaults.items():
@@ -125,24 +126,24 @@ class Setting:
 
     @property
     def from_scratch(self) -> Any:
-        """The default of a model from scratch; None if that is no other."""
+        """The default for a model from scratch; None if it is the same."""
         return next((mark.default for mark in _marks(self.type) if isinstance(mark, FromScratch)), None)
 
     @property
     def is_switch(self) -> bool:
-        """Whether its flag has no value."""
+        """Whether its flag needs no value."""
         return bool in _members(self.type)
 
     @property
     def placeholder(self) -> str:
-        """What stands for the value of its flag in `--help`."""
+        """The placeholder of its value in `--help`."""
         members = _members(self.type)
         if choices := _choices(self.type):
             return f"{{{','.join(choices)}}}"
         return self.metavar or ("N" if int in members else "X" if float in members else "TEXT")
 
     def describe_default(self) -> str:
-        """The default as `--help` shows it, "" if the help itself says it."""
+        """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
         if self.from_scratch is not None:
             return f"{_as_text(self.default) or 'as the model'}; {_as_text(self.from_scratch)} from scratch"
         return _as_text(self.default)
@@ -163,15 +164,16 @@ def settings_of(kind: Any) -> dict[str, Setting]:
 
 
 def read_value(hint: Any, value: Any, name: str) -> Any:
-    """A value as its type has it, from a word of the command line or a YAML file, or as it is.
+    """A value of the type that `hint` describes.
 
     Args:
         hint: the type, with its bounds.
-        value: a string is read by the type: parts of a list are separated by commas.
-        name: is named in the error, as the user wrote it.
+        value: a value, or a string from the command line or a YAML file, which is converted to the type. Commas
+            separate the items of a list.
+        name: name of the setting in the error, as the user wrote it.
 
     Raises:
-        ValueError: the value is not of the type, or out of its bounds; names it and what is expected.
+        ValueError: the value is not of the type, or out of its bounds. The error names it and what is expected.
     """
     from pydantic import ValidationError
 
@@ -190,18 +192,19 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
 
 
 def check_values(settings: Any, kind: type) -> None:
-    """Refuses what has no meaning or no effect.
+    """Refuses numbers out of their bounds and settings without an effect.
 
     Args:
-        settings: has the settings that `kind` declares, and may have others.
+        settings: an object with an attribute for each setting that `kind` declares; it may have others.
         kind: a dataclass of settings.
 
     Raises:
-        ValueError: names the first number out of its bounds and what is expected, or what a setting needs.
+        ValueError: a number is out of its bounds, or a setting has no effect without another one. The error names the
+            first such setting.
     """
     for name, each in settings_of(kind).items():
         value = getattr(settings, name)
-        # What is no number is checked where it is used; a configuration of DeepSpeed leaves some to it, as "auto".
+        # Other values are checked where they are used. With DeepSpeed a number may be "auto".
         if isinstance(value, int | float) and _members(each.type) & {int, float}:
             read_value(each.type, value, name)
         for needed in (mark.name for mark in _marks(each.type) if isinstance(mark, Needs)):
@@ -216,7 +219,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def describe_type(hint: Any) -> str:
-    """What values a type with bounds has, such as "a whole number of at least 1"."""
+    """The values that a type with bounds allows, in words, such as "a whole number of at least 1"."""
     marks, members = _marks(hint), _members(hint)
     for mark in marks:
         if isinstance(mark, Expected):
@@ -247,7 +250,7 @@ def _bounds(marks: list[Any]) -> Iterator[str]:
 
 
 def _choices(hint: Any) -> list[str]:
-    """The values of a type that has no others; empty for types that have any."""
+    """All values of a type if they can be listed, otherwise nothing."""
     for mark in _marks(hint):
         if isinstance(mark, Expected) and mark.choices:
             return list(mark.choices)
@@ -265,7 +268,7 @@ def _alternatives(names: Collection[str]) -> str:
 
 
 def _marks(hint: Any) -> list[Any]:
-    """What stands beside a type in `Annotated`, also inside of a union."""
+    """The marks beside a type in `Annotated`, also those inside of a union."""
     if typing.get_origin(hint) is Annotated:
         return [*_marks(typing.get_args(hint)[0]), *hint.__metadata__]
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -274,7 +277,7 @@ def _marks(hint: Any) -> list[Any]:
 
 
 def _members(hint: Any) -> set[Any]:
-    """The types of a union without None, or the type itself, without what stands beside them."""
+    """The types of a union without None, or the type itself, all without marks."""
     if typing.get_origin(hint) is Annotated:
         return _members(typing.get_args(hint)[0])
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -287,7 +290,7 @@ def _origins(hint: Any) -> set[Any]:
 
 
 def _without_text(hint: Any) -> Any:
-    """A type of Transformers such as `SchedulerType | str` without the text, of which only the values are allowed."""
+    """A type such as `SchedulerType | str` without `str`, so that only the values of the enumeration are allowed."""
     members = _members(hint)
     has_set = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
     return Union[*(members - {str}), None] if has_set else hint
@@ -310,7 +313,7 @@ def _is_number(text: str) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """A value as it is written in a word."""
+    """A value as the user writes it in a word `name=value`."""
     if value is None or value is dataclasses.MISSING or value == "":
         return ""
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""The text files that users hand over, read within limits: JSON, YAML, CSV and plain text.
+"""Reads the text files that users hand over, within limits: JSON, YAML, CSV and plain text.
 
-Every error is one sentence that begins with the file. Nothing here waits: what is no regular file, such as a FIFO or a
-device, is refused before it is opened.
+Every error is one sentence that begins with the name of the file. No function waits for input: anything but a regular
+file, such as a FIFO or a device, is refused before it is opened.
 """
 
 import csv
@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 MAX_TEXT_BYTES = 256 * 2**20
-# Levels of lists and objects in each other.
+# Levels of nested lists and objects.
 MAX_DEPTH = 100
-# Values of a YAML file with its aliases written out.
+# Values of a YAML file after its aliases are expanded.
 MAX_YAML_VALUES = 100_000
 
 _KINDS = {
@@ -35,12 +35,12 @@ _JSON_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
 
 
 def check_regular_file(path: str | os.PathLike) -> None:
-    """Refuses what cannot be read as a file, without opening it. Links are followed.
+    """Refuses a path that is not a regular file, without opening it. Links are followed.
 
     Raises:
-        FileNotFoundError: there is no such file, or a link leads nowhere.
-        ValueError: it is a folder, FIFO, socket or device.
-        OSError: it cannot be looked at, such as a link that leads to itself.
+        FileNotFoundError: the path does not exist, or is a link that leads nowhere.
+        ValueError: the path is a folder, FIFO, socket or device.
+        OSError: the path cannot be examined, for example because it is a link that leads to itself.
     """
     try:
         mode = os.stat(path).st_mode
@@ -59,11 +59,11 @@ def check_regular_file(path: str | os.PathLike) -> None:
 
 
 def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The text of a UTF-8 file, with its line ends as they are and without a byte order mark.
+    """The text of a UTF-8 file. Line ends are kept as they are; a byte order mark is dropped.
 
     Raises:
         FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: it is no regular file, is larger than `max_bytes`, or is not UTF-8.
+        ValueError: the file is not regular, is larger than `max_bytes`, or is not UTF-8.
     """
     check_regular_file(path)
     with open(path, "rb") as file:
@@ -83,12 +83,12 @@ def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> st
 
 
 def read_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[str]:
-    """The lines of a text, whatever the program that wrote them ends a line with.
+    """The lines of a text file with the line ends of any system.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_text`.
     """
-    # str.splitlines also divides at characters that may be part of a name.
+    # str.splitlines also splits at characters that may be part of a name.
     return re.split(r"\r\n?|\n", read_text(path, max_bytes=max_bytes))
 
 
@@ -97,13 +97,13 @@ def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> An
 
     Raises:
         FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or it is not JSON, an object has a name twice, or it is nested too deeply.
+        ValueError: see `read_text`; or the file is not JSON, an object has a name twice, or the nesting is too deep.
     """
     return _parse_json(path, read_text(path, max_bytes=max_bytes))
 
 
 def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[tuple[int, Any]]:
-    """(number of the line from 1 on, its content) for each line of a JSON Lines file that is not blank.
+    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_json`.
@@ -113,12 +113,12 @@ def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES)
 
 
 def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
-    """The content of a YAML file as mappings, lists and strings: numbers stay as they are written.
+    """The content of a YAML file as mappings, lists and strings. Numbers are strings, too, as they are written.
 
     Raises:
         FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or it is not YAML, a mapping has a name twice or a name that is no word, or it is
-            nested too deeply or grows through its aliases.
+        ValueError: see `read_text`; or the file is not YAML, a mapping has a name twice or a name that is not a word,
+            the nesting is too deep, or aliases expand to more than `MAX_YAML_VALUES` values.
     """
     text = read_text(path, max_bytes=max_bytes)
     try:
@@ -135,15 +135,16 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
 
 
 def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Iterator[tuple[int, list[str]]]:
-    """(number of its last line from 1 on, cells) for each row of a CSV file that is not blank, the first among them.
+    """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
+    row of several lines has the number of its last one.
 
-    A quote may follow a space behind a comma. Line ends inside quotes are part of a cell.
+    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell.
 
     Raises:
         FileNotFoundError, OSError, ValueError: see `read_text`; or a quote is not closed.
     """
     text = read_text(path, max_bytes=max_bytes)
-    # Not strict, a quote that is never closed would swallow the rest of the file.
+    # Without `strict`, a quote that is never closed would take in the rest of the file.
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     first = 1
     try:
@@ -158,7 +159,7 @@ def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Ite
 def named_rows(
     path: str | os.PathLike, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of `read_csv` by the names of their columns; what a row lacks at its end is "".
+    """(line number, cells by column name) for each row of `read_csv`. Cells that a row lacks at its end are "".
 
     Raises:
         ValueError: two columns have the same name, or a row has more cells than there are columns.
@@ -216,7 +217,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_twice(text: str) -> tuple[str, int]:
-    """The first name that an object of well-formed JSON has twice, and the line feeds before it."""
+    """The first name that an object has twice in well-formed JSON, and the number of line feeds before it."""
     open_names: list[set[str]] = []
     for token in _JSON_TOKENS.finditer(text):
         if token[0] in "{[":
@@ -238,7 +239,7 @@ def _parts(whole: Any) -> Iterable[Any]:
 
 
 class _YamlLoader(yaml.BaseLoader):
-    """Stops at the depth that is too much; PyYAML takes seconds for what lies below."""
+    """Stops below `MAX_DEPTH`: PyYAML takes seconds for very deep nesting."""
 
     depth = 0
 
@@ -252,7 +253,7 @@ class _YamlLoader(yaml.BaseLoader):
 
 
 class _YamlBuilder:
-    """Makes plain values of the nodes of a YAML file, its aliases written out."""
+    """Builds plain values from the nodes of a YAML file, and expands its aliases."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
@@ -261,9 +262,7 @@ class _YamlBuilder:
     def build(self, node: yaml.Node, depth: int) -> Any:
         self.num_values += 1
         if self.num_values > MAX_YAML_VALUES:
-            raise ValueError(
-                f"{self.path} stands for more than {MAX_YAML_VALUES:,} values once its aliases are written out."
-            )
+            raise ValueError(f"{self.path} has more than {MAX_YAML_VALUES:,} values after its aliases are expanded.")
         if isinstance(node, yaml.ScalarNode):
             return node.value
         if depth == 0:

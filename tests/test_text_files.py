@@ -115,7 +115,7 @@ def test_a_yaml_file_that_grows_through_its_aliases(tmp_path):
         for before, name in zip("abcdefgh", "bcdefghi", strict=True)
     ]
     started = time.monotonic()
-    with pytest.raises(ValueError, match="stands for more than 100,000 values once its aliases are written out"):
+    with pytest.raises(ValueError, match="has more than 100,000 values after its aliases are expanded"):
         read_yaml(write(tmp_path, "bomb.yaml", "\n".join(lines)))
     assert time.monotonic() - started < 10
     with pytest.raises(ValueError, match="nested too deeply"):

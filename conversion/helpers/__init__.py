@@ -1,1 +1,1 @@
-"""What several sources share: reading checkpoints, tables of rules, the command line, and the parts of each family."""
+"""Functions that several sources share: for checkpoints, tables of rules, the command line, and for each family."""

@@ -1,4 +1,4 @@
-"""Reading the files of original authors, without ever unpickling code."""
+"""Reads the files of original authors, and never unpickles code."""
 
 import argparse
 import math
@@ -249,7 +249,7 @@ def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def preview(names: Iterable[str], limit: int = 6) -> str:
-    """The first few of some names, and how many more there are."""
+    """The first `limit` names, and the number of the others."""
     names = list(names)
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(str, names[:limit])) + rest

@@ -1,4 +1,4 @@
-"""The command line that every source shares."""
+"""Runs the command line that every source shares."""
 
 import argparse
 import hashlib

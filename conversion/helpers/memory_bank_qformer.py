@@ -1,4 +1,4 @@
-"""What the sources of MemoryBankQFormer share: its language model, and the processors of videos and texts."""
+"""Functions that the sources of MemoryBankQFormer share: for the language model, and for the processors."""
 
 import copy
 import warnings

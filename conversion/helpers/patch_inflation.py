@@ -1,5 +1,5 @@
 """
-Patch embeddings of images, grown over time.
+Inflates the patch embeddings of images over time.
 
 Source of the two inflations: "Quo Vadis, Action Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv
 2103.15691, section 3.4; centre).

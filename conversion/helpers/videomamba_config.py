@@ -1,4 +1,4 @@
-"""Sizes and settings of VideoMamba, from the tensors of a checkpoint and the original constructor's arguments."""
+"""Reads the sizes and settings of VideoMamba from a checkpoint's tensors and the original constructor's arguments."""
 
 import argparse
 import math

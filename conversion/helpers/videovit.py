@@ -1,4 +1,4 @@
-"""What the sources of VideoViT share: rules for the names of tensors, sizes read from tensors, and settings."""
+"""Functions that the sources of VideoViT share: rules for names of tensors, sizes read from tensors, and settings."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks that tensors can be weights. An error names the tensor."""
+"""Checks that tensors can be weights; errors name the tensor."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Tables that say what becomes of every tensor of a checkpoint."""
+"""Renames, joins and drops the tensors of a checkpoint by a table of rules."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ from .weight_checks import check_values
 
 class Rule(NamedTuple):
     """
-    What becomes of the tensors whose names match.
+    A row of the table: what happens to the tensors whose names match.
 
     Attributes:
         sources: regular expressions for whole names. Several of them are joined into one target.

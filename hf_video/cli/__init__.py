@@ -1,1 +1,1 @@
-"""The `hf-video` command. One file a command; heavy imports happen inside functions, so that help is instant."""
+"""The `hf-video` command. Each command has its own file. Slow imports are inside functions, so that help is fast."""

@@ -1,4 +1,4 @@
-"""`python -m hf_video.cli`, the same as `hf-video`."""
+"""Runs `hf-video`, for `python -m hf_video.cli`."""
 
 import sys
 

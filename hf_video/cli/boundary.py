@@ -1,4 +1,4 @@
-"""What surrounds every command: it turns an error into one line and an exit code, and SIGTERM into an interrupt."""
+"""Runs a command and turns an error into one line and an exit code, and SIGTERM into an interrupt."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from .error_messages import chain, explain, report_bug
 
 USER_ERROR = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
-# As shells have them: 128 plus the number of the signal.
+# As in shells: 128 plus the number of the signal.
 INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
 
 EXIT_CODES = f"""\
@@ -27,19 +27,19 @@ class Terminated(KeyboardInterrupt):
 
 
 def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str]], int | None]) -> int:
-    """Run a command, and turn what goes wrong into one line on stderr and an exit code.
+    """Runs a command, and turns an error into one line on stderr and an exit code.
 
     Args:
-        name: of the program, before each message.
-        words: of the command line. `--debug` among them lets an error through, with its traceback.
-        command: takes the words and returns an exit code, or `None` for 0.
+        name: name of the program, which begins each message.
+        words: words of the command line. With `--debug` among them, an error is raised with its traceback.
+        command: function that takes the words and returns an exit code, or `None` for 0.
 
     Returns:
         An exit code, see `EXIT_CODES`.
     """
     debug = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name need not be UTF-8.
+        # A file name may have bytes that are not UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _sigterm_interrupts():
@@ -75,7 +75,7 @@ def _sigterm_interrupts() -> Iterator[None]:
     process = os.getpid()
 
     def terminate(number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a forked worker, which the parent process ends
+        if os.getpid() != process:  # a forked worker, ended by its parent process
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise Terminated
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
 
 
 def _drop_what_cannot_be_printed() -> None:
-    """Drops output that cannot be written. Python would try once more when it exits, and print an error."""
+    """Drops output that cannot be written. Otherwise Python tries again at its exit, and prints an error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""From declared settings to flags, and from flags, `name=value` words and recipes back to values."""
+"""Makes flags from declared settings, and reads the values of flags, `name=value` words and recipes."""
 
 import argparse
 import dataclasses
@@ -20,9 +20,10 @@ class CommandSettings:
     """The settings of a command.
 
     Args:
-        kinds: dataclasses of settings, without a name in common. A name goes before an alias of another setting.
+        kinds: dataclasses of settings that have no name in common. If an alias is also the name of another setting,
+            the command has no such alias.
         takes_training_arguments: whether every other field of `transformers.TrainingArguments` is a setting, too.
-        without: names that the dataclasses have and the command has not.
+        without: names of settings that the dataclasses declare and the command does not have.
     """
 
     def __init__(self, *kinds: type, takes_training_arguments: bool = False, without: Sequence[str] = ()):
@@ -49,7 +50,7 @@ class CommandSettings:
         """The name of a setting, for the name or an alias.
 
         Raises:
-            ValueError: there is no such setting; says which is close.
+            ValueError: there is no such setting. The error names a similar one.
         """
         if name in _FLAGS_OF_FIELDS and self.takes_training_arguments:
             raise ValueError(f"{name} is set by the option {_FLAGS_OF_FIELDS[name]}.")
@@ -60,7 +61,7 @@ class CommandSettings:
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
 
     def read(self, name: str, value: Any, spelled: str) -> Any:
-        """The value of a setting from a word, checked; `spelled` is what the user called it.
+        """The checked value of a setting, from a word; `spelled` is the name that the user wrote.
 
         Raises:
             ValueError: the value is not of the type of the setting, or out of its bounds.
@@ -68,7 +69,7 @@ class CommandSettings:
         declared = self.by_name.get(name)
         if declared is not None:
             value = read_value(declared.type, value, spelled)
-        # Transformers has sets of schedules and optimizers that a declaration does not list.
+        # Transformers knows which schedules and optimizers there are; our declarations do not list them.
         if declared is None or (declared.type is str and self.takes_training_arguments):
             fields = self._training_fields()
             value = read_value(fields[name], value, spelled) if name in fields else value
@@ -101,7 +102,7 @@ def training_argument_types() -> dict[str, Any]:
 
 
 class _Given(argparse.Action):
-    """Keeps the flag as it was written, and its word, in `given` of the namespace, by the name of the setting."""
+    """Stores (flag as the user wrote it, its word) in the namespace, in the mapping `given` by name of setting."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
@@ -111,12 +112,12 @@ class _Given(argparse.Action):
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positional: str | None = None) -> None:
-    """Adds a flag for each setting and for its aliases to a parser; `values_of` and `run_settings` read the words.
+    """Adds a flag to a parser for each setting and for its aliases; `values_of` and `run_settings` read the words.
 
     Args:
-        parser: of the command.
-        settings: of the command.
-        positional: the setting that is given without a flag.
+        parser: the parser of the command.
+        settings: the settings of the command.
+        positional: name of the setting that is given without a flag.
     """
     parser.set_defaults(settings=settings, given={})
     for title, listed in settings.groups().items():
@@ -134,17 +135,17 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
             flags = [f"--{name}" for name in names]
             if each.is_switch:
                 options["nargs"] = 0
-                # A recipe may have it on.
+                # A recipe may switch it on.
                 flags += [f"--no-{name}" for name in names] if settings.takes_words else []
             else:
                 options["metavar"] = each.placeholder
-            # Words and recipes may have it, where there are some.
+            # A word or a recipe may give it, if the command takes them.
             is_required = each.default is dataclasses.MISSING and not settings.takes_words
             group.add_argument(*flags, dest=each.name, required=is_required, **options)
 
 
 def values_of(args: argparse.Namespace) -> argparse.Namespace:
-    """The namespace with a value for each setting of a command without words: what was given, else the default.
+    """The namespace with a value for each setting of a command that takes no words: the given one, else the default.
 
     Raises:
         ValueError: a value is not of the type of its setting, or out of its bounds.
@@ -156,7 +157,7 @@ def values_of(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespace:
-    """The options of a command, as its `run` takes them; `argparse` exits on a mistake.
+    """The options for `run` of a command; `argparse` exits on a mistake.
 
     Args:
         argv: the words after `hf-video`.
@@ -175,7 +176,7 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in commands.items():
         command_parser = command.add_parser(added)
-        # Settings of the others would take longer to import than all else that `--help` shows.
+        # To import the settings of the other commands would take longer than the rest of `--help`.
         if name in argv[:1] and hasattr(command, "add_options"):
             command.add_options(command_parser)
         command_parser.add_argument(

@@ -1,4 +1,4 @@
-"""`hf-video convert`: original checkpoints into folders that `from_pretrained` loads."""
+"""`hf-video convert`: makes folders that `from_pretrained` loads from original checkpoints."""
 
 import argparse
 import ast
@@ -10,7 +10,7 @@ PACKAGE = "hf_video.conversion"
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command; every source reads its own options."""
+    """Declares the command. Each source declares its own options."""
     listed = "\n".join(f"  {name:12} {text}" for name, text in installed_sources().items())
     parser = commands.add_parser(
         "convert",
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 
 def installed_sources() -> dict[str, str]:
-    """The modules of the package by name, each with the first line of its docstring; none of them is imported."""
+    """The first line of the docstring of each module in the package, by module name. No module is imported."""
     package = importlib.util.find_spec(PACKAGE)
     folders = [] if package is None else package.submodule_search_locations or []
     files = sorted(file for folder in folders for file in Path(folder).glob("[!_]*.py"))
@@ -37,7 +37,7 @@ def installed_sources() -> dict[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Hands the remaining words to the `main` of the source."""
+    """Calls `main` of the source with the remaining words."""
     sources = installed_sources()
     if args.source not in sources:
         raise ValueError(f"There is no source {args.source!r} to convert from; choose one of {', '.join(sources)}.")

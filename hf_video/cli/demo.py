@@ -1,4 +1,4 @@
-"""`hf-video demo`: the whole way in a few minutes, on a task where only the order of frames tells the class."""
+"""`hf-video demo`: writes videos, trains, evaluates, saves and reloads, in a few minutes on a CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 24, "patch_size": 8, "tubelet
 VIDEOMAMBA_SIZES |= {"num_hidden_layers": 4, "state_size": 8}
 HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
-# The alignment of memory differs between processes, and with it the order of sums in a matrix product.
+# Memory is aligned differently in each process, which changes the order of sums in a matrix product.
 LOGITS_TOLERANCE = 1e-6
 
 
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Says what it does, step by step; the exit code is 1 when a check fails."""
+    """Prints what it does, step by step. The exit code is 1 if a check fails."""
     from hf_video.data import write_moving_digits
 
     begin = time.monotonic()
@@ -92,7 +92,7 @@ Your own videos, one folder a class:
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
-    """Saves a small VideoMamba with random weights and the classes of the digits; the words that train it."""
+    """Saves a small VideoMamba with random weights and the classes of the digits. Returns the words that train it."""
     from transformers import set_seed
 
     from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
@@ -115,7 +115,7 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
 
 
 def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
-    """Top-1 accuracy on the held-out digits with the frames of every clip in random order."""
+    """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
     import numpy as np
     from torch.utils.data import Dataset
 
@@ -147,7 +147,7 @@ def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
 
 
 def _compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]:
-    """What was compared, in words, and whether it held."""
+    """Whether each comparison holds, by a text that describes it."""
     import numpy as np
 
     logits = np.array(trained["logits"])

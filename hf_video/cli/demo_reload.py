@@ -1,6 +1,6 @@
-"""What the demo compares between the process that trained a model and one that loads it back.
+"""Describes a model, so that the demo can compare the trained model with the same model in a new process.
 
-`python -m hf_video.cli.demo_reload MODEL DIGITS` prints it as JSON for a saved model.
+`python -m hf_video.cli.demo_reload MODEL DIGITS` prints the description of a saved model as JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str 
 
 
 def main(model_dir: str, digits: str) -> None:
-    """Loads a model as any user of Transformers would, and prints what `describe` and the pipeline say."""
+    """Loads a model as any user of Transformers would, and prints what `describe` and the pipeline return."""
     from transformers import AutoModelForVideoClassification, AutoVideoProcessor, pipeline
 
     model = AutoModelForVideoClassification.from_pretrained(model_dir)

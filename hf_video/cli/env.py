@@ -1,4 +1,4 @@
-"""`hf-video env`: what a bug report needs to say about a machine."""
+"""`hf-video env`: prints the facts about a machine that a bug report needs."""
 
 import argparse
 import importlib.metadata
@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line a fact; what is missing or broken is said, not raised."""
+    """Prints one line for each fact. A missing or broken package is a fact, not an error."""
     facts = {
         "hf_video": hf_video.__version__,
         "Python": platform.python_version(),
@@ -59,7 +59,7 @@ def _version(package: str) -> str:
 
 
 def _ask(question: Callable[[], str]) -> str:
-    """An answer, or why there is none: a broken installation is what this command is for."""
+    """The answer to a question, or why there is none: this command must work in a broken installation."""
     try:
         return question()
     except Exception as error:

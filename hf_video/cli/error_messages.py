@@ -1,6 +1,6 @@
-"""The one place where errors that a user can cause, and that other libraries raise, become sentences.
+"""Turns the errors of other libraries that a user can cause into sentences.
 
-Their classes are told by name, so that an error of a library is explained without importing it first.
+Errors are recognised by the names of their classes, so that no library is imported in order to explain its errors.
 """
 
 import errno
@@ -51,13 +51,13 @@ FILES_OF_CLASSES = {
 
 
 def explain(error: Exception) -> str | None:
-    """What went wrong, in a line: the file or value, and the way out.
+    """A line that says what went wrong: the file or value, and the way out.
 
     Args:
-        error: that ended a command.
+        error: the error that ended a command.
 
     Returns:
-        The sentence, or `None` for an error that no input explains: a bug of ours.
+        The line, or `None` if no input explains the error: then it is a bug of ours.
     """
     if isinstance(error, USER_ERRORS) and _is_ours(error):
         return str(error)
@@ -94,7 +94,7 @@ def chain(error: BaseException, hidden: bool = False) -> Iterator[BaseException]
 
 
 def _of_worker(error: Exception) -> str | None:
-    """The error of a process that reads data: PyTorch puts the traceback of the process before the message."""
+    """A sentence about an error in a process that reads data. PyTorch puts the traceback of the process before it."""
     *_, last = re.split(r"^(?=[\w.]+(?:Error|Exception): )", str(error).rstrip(), flags=re.MULTILINE)
     name, _, message = last.partition(": ")
     message = message.strip()
@@ -129,7 +129,7 @@ def _of_disk(error: Exception) -> str | None:
     file = getattr(error, "filename", None) or _file_at_hand(error) or "The output"
     return (
         f"{file} could not be written ({os.strerror(number)}): make room on its disk, or choose a folder on another "
-        "one. What was complete before is as it was."
+        "one. Files that were complete before are unchanged."
     )
 
 
@@ -143,8 +143,8 @@ def _of_worker_death(error: Exception) -> str | None:
         return None
     who = f" (pid {found[1]}; {found[2].strip()})" if found else ""
     return (
-        f"A process that reads videos died{who}, most often for want of memory: take fewer --num-workers or a smaller "
-        "--batch-size, and in a container more shared memory (docker run --shm-size)."
+        f"A process that reads videos died{who}, most often because memory ran out: take fewer --num-workers or a "
+        "smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
     )
 
 
@@ -193,7 +193,7 @@ def _is_offline() -> bool:
 
 
 def _is_of_address(error: BaseException) -> bool:
-    """Whether the code that parses addresses refused one."""
+    """Whether the code that parses addresses raised the error."""
     frames = _frames(error)
     return isinstance(error, ValueError) and bool(frames) and _package(frames[0]) in ("urllib", *HTTP_CLIENTS)
 
@@ -207,7 +207,7 @@ def _of_home(error: Exception) -> str | None:
 
 
 def _of_model(error: Exception) -> str | None:
-    """A sentence about an error of `from_pretrained`: names the file that is damaged or does not fit."""
+    """A sentence about an error of `from_pretrained`, which names the file that is damaged or has a wrong value."""
     frames = _frames(error)
     loading = [frame for frame in frames if frame.f_code.co_name in ("from_pretrained", "from_dict")]
     loading = [frame for frame in loading if _package(frame) in ("transformers", "peft", *OURS)]
@@ -227,7 +227,7 @@ def _of_model(error: Exception) -> str | None:
 
 
 def _damages(folder: Path) -> Iterator[str]:
-    """The files of a folder that cannot be read at all, each with the reason."""
+    """For each file of a folder that cannot be read at all: a clause with its name and the reason."""
     for file in sorted(folder.glob("*.json")):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -247,7 +247,7 @@ def _damages(folder: Path) -> Iterator[str]:
 
 
 def _of_file(error: Exception) -> str | None:
-    """A sentence about a file that has other content than its reader expects."""
+    """A sentence about a file whose content is not what its reader expects."""
     modules = [str(frame.f_globals.get("__name__")) for frame in _frames(error)]
     is_torch_file = "torch.serialization" in modules
     is_text = any(module.partition(".")[0] in ("json", "yaml", "csv") for module in modules)
@@ -260,17 +260,17 @@ def _of_file(error: Exception) -> str | None:
         or isinstance(error, UnicodeDecodeError)
     )
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object!r} is not in {error.encoding}, so it cannot be written down: rename the file."
+        return f"{error.object!r} has characters that {error.encoding} does not have: rename the file."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fspath(error.filename)}: {error.strerror}."
     if not is_damaged:
         return None
     file = _file_at_hand(error)
-    return f"{file or 'A file'} cannot be read: it is cut off, damaged, or no such file ({_shorten(error)})."
+    return f"{file or 'A file'} cannot be read: it is cut off, damaged, or of another format ({_shorten(error)})."
 
 
 def _frames(error: BaseException) -> list[FrameType]:
-    """The frames of the tracebacks, the innermost first."""
+    """The frames of an error's traceback, the innermost first."""
     frames, traceback = [], error.__traceback__
     while traceback is not None:
         frames.append(traceback.tb_frame)
@@ -283,7 +283,8 @@ def _package(frame: FrameType) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether our own code raised it, so that it is a sentence already; Python itself sets an `errno`."""
+    """Whether our own code raised the error: then its message is a sentence already. Errors with an `errno` are
+    Python's."""
     frames = _frames(error)
     is_python = getattr(error, "errno", None) is not None or isinstance(error, UnicodeError)
     return bool(frames) and _package(frames[0]) in OURS and not is_python
@@ -294,7 +295,7 @@ def _is_a(error: BaseException, *names: str) -> bool:
 
 
 def _local(error: BaseException, name: str) -> Any:
-    """A local variable of the innermost function that has it, in what led to an error."""
+    """The value of a local variable in the innermost function that has it, at the error or at one that led to it."""
     for each in [error, *chain(error)]:
         for frame in _frames(each):
             if frame.f_locals.get(name) is not None:
@@ -303,7 +304,7 @@ def _local(error: BaseException, name: str) -> Any:
 
 
 def _file_at_hand(error: BaseException) -> str | None:
-    """The file that was being read or written."""
+    """The file that was read or written when the error came."""
     for frame in _frames(error):
         for name in FILE_NAMES:
             value = frame.f_locals.get(name)

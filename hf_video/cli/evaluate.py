@@ -1,4 +1,4 @@
-"""`hf-video evaluate`: accuracy of a trained model on labelled videos."""
+"""`hf-video evaluate`: measures a trained model on labelled videos."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the metrics; writes nothing unless asked to."""
+    """Prints the metrics, and writes the files that the options name."""
     output, table = (_check_output(name, getattr(args, name)) for name in ("output", "predictions"))
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if table is not None:
             _check_output("predictions", args.predictions)
             write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
-    finally:  # a full disk takes the files, not what was measured
+    finally:  # after a full disk the figures are still printed
         if args.json:
             print(json.dumps(result))
         else:
@@ -113,7 +113,7 @@ def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) ->
 
 
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Figures of single classes."""
+    """The figures of each class."""
     from hf_video.metrics import average_precision, confusion_matrix, per_class_accuracy
 
     if labels.ndim == 2:
@@ -133,7 +133,7 @@ def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN, which stands for a class without videos."""
+    """The value, or None for NaN, the value of a class without videos: JSON has no NaN."""
     return None if math.isnan(value) else float(value)
 
 

@@ -1,4 +1,4 @@
-"""`hf-video inspect`: reads every video of a data set and says what is in it, and what is broken."""
+"""`hf-video inspect`: reads every video of a data set, describes the data and lists broken videos."""
 
 from __future__ import annotations
 

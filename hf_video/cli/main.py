@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the words after `hf-video`; those of the process by default.
+        argv: the words after `hf-video`; by default those of this process.
 
     Returns:
         The exit code, as `boundary.EXIT_CODES` lists them.
@@ -57,5 +57,5 @@ def _run(words: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of a command, as its `run` takes them; `argparse` exits on a mistake."""
+    """The options for `run` of a command; `argparse` exits on a mistake."""
     return command_line.parse(argv, COMMANDS)

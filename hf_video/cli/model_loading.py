@@ -1,4 +1,4 @@
-"""Models of the commands: where they are, on which device, and how they are loaded."""
+"""Finds and loads the models that commands name, and chooses their device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def locate_model(name: str) -> str:
     """The folder or Hub name of a model.
 
     Raises:
-        ValueError: it is neither a folder nor a possible name on the Hub.
+        ValueError: there is no such folder, and the Hub allows no such name.
     """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -27,14 +27,12 @@ def locate_model(name: str) -> str:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(
-            f"--model {name}: there is no such folder, and no model on the Hub has such a name."
-        ) from error
+        raise ValueError(f"--model {name}: there is no such folder, and the Hub allows no such name.") from error
     return name
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a `--device` word.
+    """The device that a `--device` word names.
 
     Raises:
         ValueError: there is no such device on this machine.
@@ -61,12 +59,12 @@ def load_trained_model(
         model: a folder written by `save_pretrained`, or a Hub repository.
         device: see `choose_device`.
         dtype: "float32", "bfloat16" or "float16".
-        processor_options: override options of the saved processor, except where None.
+        processor_options: values that replace options of the saved processor; None keeps the saved value.
 
     Raises:
         OSError: there is no such model.
-        ValueError: the model is no video classifier, is damaged or does not take the views, or the device does not
-            exist.
+        ValueError: the model is no video classifier, is damaged or does not take several views, or the device does
+            not exist.
     """
     target, model = choose_device(device), locate_model(model)
 
@@ -81,10 +79,10 @@ def load_trained_model(
 def load_model(
     values: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """The classifier to train and its processor: of a checkpoint, of `values["model"]`, or from scratch.
+    """The classifier to train and its processor: from a checkpoint, from `values["model"]`, or from scratch.
 
     Raises:
-        ValueError, OSError: there is no such model, or an option does not go with it.
+        ValueError, OSError: there is no such model, or it does not take an option.
     """
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import (

@@ -1,4 +1,4 @@
-"""What a training run may do to its output folder: files of the user stay, and one run writes at a time."""
+"""Guards the output folder of a training run: files of the user are kept, and one run writes at a time."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ OPTIONS_FILE = "train_options.json"
 ANSWERS_FILE = "answers.json"
 LOCK_FILE = ".hf-video.lock"
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
-# How long the processes that read videos outlive their main process, in seconds; they hold its lock.
+# Seconds to wait for the lock of a run that has died: its processes that read videos hold the lock until they end.
 _PATIENCE = 15
 
 
@@ -46,12 +46,13 @@ def require_fresh(
 
 
 def checkpoint_to_resume(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> Path | None:
-    """The newest complete checkpoint of a run that is resumed; None where a run begins.
+    """The newest complete checkpoint if a run is resumed; None if a run begins.
 
-    Takes the lock of a folder that exists and is to be resumed or renamed, or that another run may be writing.
+    Takes the lock of a folder that is resumed or renamed, or that another run may be writing.
 
     Raises:
-        ValueError: the folder has files and nothing was said of them, or none to resume, or it is being written.
+        ValueError: the folder has files and neither option is given, there is no checkpoint to resume, or another run
+            is writing the folder.
     """
     if resume and overwrite:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
@@ -87,10 +88,10 @@ def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: boo
 
 
 def check_none_inside(paths: Iterable[str], folder: Path) -> None:
-    """Refuses a folder with data in it, which would be renamed.
+    """Refuses to rename an output folder that training data lies in.
 
     Raises:
-        ValueError: names the first file or folder of the data that is inside.
+        ValueError: data lies inside. The error names the first such file or folder.
     """
     for path in paths:
         if Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
@@ -98,7 +99,7 @@ def check_none_inside(paths: Iterable[str], folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a file or folder is what a run left that ended before its first complete checkpoint."""
+    """Whether a run that ended before its first complete checkpoint left this file or folder."""
     if path.name == LOCK_FILE or _is_unfinished(path):
         return True
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
@@ -119,7 +120,7 @@ def require_ours(folder: Path) -> None:
     """Refuses to write over files of the user that have the names of our files.
 
     Raises:
-        ValueError: there is one.
+        ValueError: there is such a file.
     """
     for name in _own_files():
         if (folder / name).exists() and not _is_ours(folder / name):
@@ -144,11 +145,11 @@ def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
     """The newest complete checkpoint in a folder that our trainers or `transformers.Trainer` wrote.
 
     Args:
-        folder: of a run.
-        say: is told which newer checkpoint was passed over, and why.
+        folder: the output folder of a run.
+        say: called with a sentence that names the newer checkpoints that were passed over, and why.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no complete checkpoint.
     """
     from hf_video.training.checkpoints import newest_complete
 
@@ -168,11 +169,11 @@ def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
 
 @contextmanager
 def saying_what_was_kept(folder: Path) -> Iterator[None]:
-    """Says what is left of a run that a signal or a full disk ends.
+    """Adds to the error of a run that a signal or a full disk ends which checkpoint is kept.
 
     Raises:
-        KeyboardInterrupt: of the kind that ended it, with the checkpoint to go on from.
-        OSError: the disk is full; names the file and the checkpoint.
+        KeyboardInterrupt: the same kind of interrupt, with the checkpoint to continue from.
+        OSError: the disk is full. The error names the file and the checkpoint.
     """
     try:
         yield
@@ -210,11 +211,11 @@ class RunLock:
         self.release()
 
     def take(self, folder: Path) -> None:
-        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it; nothing
-        where it is held already.
+        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it. Does
+        nothing if this object holds the lock already.
 
         Raises:
-            ValueError: another run has it; names its process and machine.
+            ValueError: another run has the lock. The error names its process and machine.
         """
         if self.folder == folder or not is_first_process():
             return
@@ -262,7 +263,7 @@ def _is_unfinished(path: Path) -> bool:
 
 @functools.cache
 def _own_files() -> dict[str, list[set[str]]]:
-    """Our files by name, each with the keys that tell it from a user's file of that name, those of every version."""
+    """Our files by name. Each version of a file has keys that tell it from a user's file of the same name."""
     from hf_video.hub.training_facts import FACTS_FILE
 
     return {

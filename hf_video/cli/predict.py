@@ -1,4 +1,4 @@
-"""`hf-video predict`: the classes of single videos."""
+"""`hf-video predict`: classifies single videos."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Iterator[tuple]:
-    """(video, scores of the classes, None), or (video, None, what was wrong), in the order given.
+    """Yields (video, scores of the classes, None) or (video, None, error) for each video, in the order given.
 
-    Everything is caught: files from anywhere make decoders fail in ways that no list completes.
+    Every exception is caught: there is no complete list of the errors that a decoder raises for strange files.
     """
     for first in range(0, len(videos), batch_size):
         clips, errors = {}, {}
@@ -88,8 +88,8 @@ def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Itera
 
 
 def _score(model, clips: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Exception]]:
-    """The scores of each video, (num_classes,), or why it has none. If a batch fails, its videos are tried alone:
-    they may differ in size, or need too much memory together."""
+    """The scores (num_classes,) of each video, and the errors of those that have none. If a batch fails, its videos
+    are tried alone: they may differ in size, or need too much memory together."""
     import torch
 
     from hf_video.training import predict_scores

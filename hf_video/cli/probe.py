@@ -1,4 +1,4 @@
-"""`hf-video probe`: how far the features of a frozen model go, in seconds once they are computed."""
+"""`hf-video probe`: trains a small classifier on the features of a frozen model, and measures it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 
 DESCRIPTION = """\
-Compute the features of every video once, with the model as it is, and train a small classifier on them.
+Compute the features of every video once, with a frozen model, and train a small classifier on them.
 
 Features are kept: the next probe of the same model, processor and videos takes seconds, and after an interruption the
-same command goes on. The probe with the lowest validation loss is measured on the test split, or on the validation
-split where there is none.
+same command goes on. The probe with the lowest validation loss is measured on the test split. If there is none, it is
+measured on the validation split.
 
 linear     one layer on the pooled features, batch-normalised; saved as a whole model, for --model of other commands
 attentive  a query that attends to all tokens, for models whose training pools nothing (masked autoencoders)
 knn        the nearest neighbours among the training videos; nothing is trained
 """
 EPILOG = """\
-Words `name=value` set the same as flags, and every other field of transformers.TrainingArguments for the probe.
+Each flag can be given as a word `name=value`, too; so can every other field of transformers.TrainingArguments.
 
 example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe --kind attentive
 """
@@ -50,7 +50,7 @@ class _Split(NamedTuple):
     is_multi_label: bool
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features, and the labels that a loss takes."""
+        """The features, and the labels as a loss takes them."""
         return self.features.values, self.targets if self.is_multi_label else self.targets.argmax(1)
 
     def unread(self) -> list[str]:
@@ -106,13 +106,13 @@ def run(args: argparse.Namespace) -> int:
     model, splits, broken = _load(args, args.model, device, features_dir)
     split = "test" if "test" in splits else "validation"
     history: list[dict[str, float]] = []
-    # The folder appears when it is whole: an interrupted probe leaves only its features.
+    # The folder appears after it is complete: an interrupted probe leaves only its features.
     with new_folder(output_dir) as folder:
         if args.kind == "knn":
             scores = _nearest(splits["train"], splits[split], args.num_neighbors)
         else:
             arguments.output_dir = str(folder / "probe")
-            # The probe begins with the same weights, however many features had to be computed.
+            # The probe begins with the same weights, whether or not features had to be computed.
             set_seed(args.seed)
             probe = _make_probe(args.kind, model, splits["train"].features.values.shape[-1])
             known, held_out = splits["train"].tensors(), splits["validation"].tensors()
@@ -187,7 +187,7 @@ def _make_probe(kind: str, model: PreTrainedModel, width: int) -> torch.nn.Modul
 
 
 def _nearest(known: _Split, asked: _Split, num_neighbors: int) -> np.ndarray:
-    """Logits by the nearest neighbours."""
+    """Logits from the classes of the nearest neighbours."""
     from hf_video.training.probes import knn_scores
 
     scores = knn_scores(known.features.values, known.targets, asked.features.values, num_neighbors=num_neighbors)

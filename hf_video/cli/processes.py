@@ -1,4 +1,4 @@
-"""The processes that a launcher starts: how many were asked for, and whether they work together."""
+"""Counts the processes that a launcher starts, and checks that they work together."""
 
 import os
 
@@ -37,11 +37,12 @@ def check_processes(world_size: int) -> None:
     """Refuses to train on fewer processes than were asked for.
 
     Args:
-        world_size: how many take part, as `TrainingArguments` say.
+        world_size: number of processes that train together, from `TrainingArguments`.
 
     Raises:
-        ValueError: a launcher started more, which would all train alone, into one folder; or accelerate was asked for
-            several and started one, as it does on CPUs: it then sets the address of a main process, and no number.
+        ValueError: a launcher started more processes, each of which would train alone into the same folder; or
+            accelerate was asked for several and started one, as it does on CPUs. It then sets the address of a main
+            process, but no number of processes.
     """
     number = launched_processes()
     if number > world_size:
@@ -57,7 +58,7 @@ def check_processes(world_size: int) -> None:
 
 
 def _parent_chose_port() -> bool:
-    """Whether the parent process set MASTER_PORT itself, rather than inherit it from its own environment."""
+    """Whether the parent process set MASTER_PORT, and did not inherit it."""
     port = os.environ.get("MASTER_PORT")
     try:
         parent = psutil.Process().parent()

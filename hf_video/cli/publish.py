@@ -1,4 +1,4 @@
-"""`hf-video publish`: a model folder onto the Hub, for anyone to load."""
+"""`hf-video publish`: uploads a model folder to the Hub."""
 
 import argparse
 import tempfile
@@ -12,8 +12,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "publish",
         help="put a model on the Hugging Face Hub",
         description="Check a model folder, add the code and a model card, upload it as one commit, and load it back "
-        "as somebody would who does not have hf_video. An interrupted upload goes on where it stopped when the same "
-        "command is run again.",
+        "where hf_video is not installed. After an interruption, run the same command again: the upload goes on.",
     )
     parser.add_argument("folder", metavar="DIR", help="a folder that `hf-video train` or save_pretrained wrote")
     parser.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME; made if it does not exist")
@@ -34,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows what is uploaded, and where it is after that."""
+    """Prints which files are uploaded, and the address of the commit."""
     labels = None if args.labels is None else read_class_names(args.labels)
 
     from hf_video.hub import push, stage

@@ -1,4 +1,4 @@
-"""The reference page of all settings, `docs/settings.md`: `python -m hf_video.cli.reference > docs/settings.md`."""
+"""Writes the reference page of all settings: `python -m hf_video.cli.reference > docs/settings.md`."""
 
 from dataclasses import MISSING
 
@@ -13,12 +13,12 @@ INTRODUCTION = """\
 This page is written by `make docs` from the declarations of the settings.
 
 `hf-video train`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
-(`weight_decay=0.1`), or from a recipe, a YAML file with one line `weight_decay: 0.1` each. Flags and words go before
-the recipe. Every other field of
+(`weight_decay=0.1`), or from a recipe, a YAML file with a line such as `weight_decay: 0.1` for each setting. A flag or
+word replaces the value in a recipe. Every other field of
 [`transformers.TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) is a setting of these
-three commands, too: as a word or in a recipe. The other commands have flags alone.
+three commands, too, as a word or in a recipe. The other commands have only flags.
 
-`--resume` goes on with the settings that a run had. Those marked with ↻ may have another value then; every other one
+`--resume` continues a run with its settings. A setting marked with ↻ may have another value then. Every other setting
 changes the result and is fixed.
 """
 

@@ -1,4 +1,4 @@
-"""The settings of a training run: defaults, a recipe, `name=value` words, flags, and those of a run to resume."""
+"""Chooses the settings of a training run from defaults, a recipe, `name=value` words, flags and a run to resume."""
 
 import argparse
 import dataclasses
@@ -14,18 +14,18 @@ from .command_line import CommandSettings
 from .model_loading import locate_model
 
 T = TypeVar("T")
-# Where a run is, and not what it is: not saved beside it, and free when it is resumed.
+# Settings that say where data and run are. They are not saved, and a resumed run may change them.
 PLACES = ("data", "output_dir")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a user chose, by the names of settings.
+    """The values that a user gave, by name of setting.
 
     Args:
-        recipe: values of a recipe.
-        words: values of flags and `name=value` words.
-        spelled: how the user wrote these, such as "--epochs 3" or "epochs=3".
+        recipe: values from a recipe.
+        words: values from flags and `name=value` words.
+        spelled: each flag or word as the user wrote it, such as "--epochs 3" or "epochs=3".
     """
 
     recipe: dict[str, Any]
@@ -33,15 +33,15 @@ class Given:
     spelled: dict[str, str]
 
     def value(self, name: str) -> Any:
-        """The value of a setting that was chosen, else None; words and flags go before the recipe."""
+        """The value that was given for a setting, else None. A word or flag replaces the value in the recipe."""
         return self.words.get(name, self.recipe.get(name))
 
 
 def read_given(args: argparse.Namespace) -> Given:
-    """The settings of a recipe, of words and of flags, each read by its type.
+    """The values in a recipe, in words and in flags, each converted to the type of its setting.
 
     Raises:
-        ValueError, OSError: the recipe, a flag or a word is wrong, or there are no data or no output folder.
+        ValueError, OSError: the recipe, a flag or a word is wrong, or the data or the output folder is not given.
     """
     from hf_video.training.recipes import is_recipe, read_recipe
 
@@ -70,14 +70,14 @@ def read_given(args: argparse.Namespace) -> Given:
     for chosen in (recipe, words):
         if chosen.get("model") is not None:
             chosen["model"] = locate_model(chosen["model"])
-    # The one rate sets the other, so that the last one counts.
+    # base_learning_rate sets learning_rate. A word for either replaces both in the recipe.
     if "learning_rate" in words:
         recipe.pop("base_learning_rate", None)
     elif "base_learning_rate" in words:
         recipe.pop("learning_rate", None)
     given = Given(recipe, words, spelled)
     if all(given.value(name) is not None for name in ("learning_rate", "base_learning_rate")):
-        raise ValueError("learning_rate and base_learning_rate are both given, of which the latter sets the former.")
+        raise ValueError("learning_rate and base_learning_rate are both given; the latter sets the former. Keep one.")
     if given.value("data") is None:
         raise ValueError("The videos are missing: give DATA or data=...")
     if given.value("output_dir") is None:
@@ -99,15 +99,15 @@ def _read_named(settings: CommandSettings, words: dict[str, str], where: str) ->
 
 
 def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A value for each setting: what was given, before what the run to resume has, before the default.
+    """A value for each setting: the given one; else that of the run to resume; else the default.
 
     Args:
-        settings: of the command.
-        given: by the user. The recipe of a run to resume is among its settings already.
-        saved: the settings of the run to resume, of `read_saved`.
+        settings: the settings of the command.
+        given: the values that the user gave. If a run is resumed, its saved settings replace those of the recipe.
+        saved: the settings of the run to resume, from `read_saved`.
 
     Raises:
-        ValueError: a setting that changes the result differs from the run to resume.
+        ValueError: a setting that changes the result is given another value than the run to resume has.
     """
     defaults = {name: each.default for name, each in settings.by_name.items()}
     values = {name: list(value) if isinstance(value, list) else value for name, value in defaults.items()}
@@ -129,13 +129,13 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
 
 
 def make(kind: type[T], values: dict[str, Any]) -> T:
-    """A dataclass of settings with those of some values that it has."""
+    """An instance of a dataclass, with those of the values that it has fields for."""
     fields: Any = dataclasses.fields(cast(Any, kind))
     return kind(**{field.name: values[field.name] for field in fields if field.init and field.name in values})
 
 
 def save(file: Path, values: dict[str, Any], data: dict[str, Any]) -> None:
-    """Writes the settings of a run, but for secrets and places, and the description of its data."""
+    """Writes the settings of a run, without secrets and `PLACES`, and the description of its data."""
     from hf_video.training.checkpoints import is_secret
 
     kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
@@ -143,7 +143,8 @@ def save(file: Path, values: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The settings of a run that `save` wrote, or an earlier version, and the description of its data if it has one.
+    """The settings of a run, which `save` wrote in this or an earlier version, and the description of its data if
+    there is one.
 
     Raises:
         ValueError: there is no such file, or a setting in it cannot be read.
@@ -156,7 +157,7 @@ def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], d
     data = saved.pop("data", None)
     words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))
     if "batch_size" in saved:
-        # Earlier versions had short names, one size for all batches, and words that were not read yet.
+        # Earlier versions wrote short names, one size for all batches, and words as strings.
         saved["per_device_eval_batch_size"] = saved["batch_size"]
     values = {settings.canonical(name): value for name, value in saved.items()}
     return values | _read_named(settings, words, f"{file}: "), data
@@ -168,5 +169,5 @@ def _why_two_data(source: str) -> str:
     if Path(source).expanduser().exists():
         return "data is given twice, as DATA and as data=...; leave one of them out."
     close = difflib.get_close_matches(source, published_recipes(), n=1)
-    hint = f"Did you mean {close[0]}?" if close else "Beside data=... a recipe is expected."
+    hint = f"Did you mean {close[0]}?" if close else "With data=..., DATA must be a recipe."
     return f"There is no recipe or folder {source}. {hint}"

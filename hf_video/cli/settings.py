@@ -1,4 +1,4 @@
-"""The settings of the commands, beside those of a training in `hf_video.training.settings`."""
+"""Declares the settings of the commands. `hf_video.training.settings` declares those of a training."""
 
 import runpy
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from hf_video.training.settings import AnswerTrainingSettings, ProbeTrainingSett
 
 from .command_line import CommandSettings
 
-# The file needs NumPy alone; its package waits for Transformers.
+# This file needs only NumPy. Its package would import Transformers.
 _CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
 SamplingStrategy = Annotated[str, one_of(runpy.run_path(str(_CLIP_SAMPLING))["SAMPLING_STRATEGIES"])]
 
@@ -55,7 +55,7 @@ class HeldOutSettings:
     """Held-out videos"""
 
     validation_fraction: Annotated[Positive[float], Lt(1)] = setting(
-        0.2, "Share of each class held out where DATA has no validation split."
+        0.2, "Share of each class that is held out if DATA has no validation split."
     )
 
 
@@ -205,7 +205,7 @@ class JsonLinesSettings:
 class PredictSettings(JsonLinesSettings):
     """Output"""
 
-    top_k: AtLeast1[int] = setting(5, "Classes shown a video.", "K")
+    top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
 
 
 @dataclass(kw_only=True)
@@ -223,7 +223,7 @@ class DemoSettings:
 
     folder: str = setting("hf_video_demo", "Folder for videos and model.", "DIR")
     model: Literal["videovit", "videomamba"] = setting("videovit", "The family to train.")
-    fast: bool = setting(False, "Write a few videos and train one epoch. That checks the way, not the accuracy.")
+    fast: bool = setting(False, "Write a few videos and train one epoch, to check every step but the accuracy.")
 
 
 @dataclass(kw_only=True)
@@ -231,7 +231,7 @@ class WatchSettings(TrainedModelSettings):
     """Watching"""
 
     video: str = setting(help="Video file.", metavar="FILE")
-    prompt: str = setting("{}", 'Text around a question, with {} for it, such as "Question: {} Short answer:".')
+    prompt: str = setting("{}", 'Text around a question, with {} in its place, such as "Question: {} Short answer:".')
     every: str | None = setting(
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"
     )

@@ -1,4 +1,4 @@
-"""`hf-video train`: from a folder of labelled videos to a model that `from_pretrained` loads."""
+"""`hf-video train`: trains a video classifier on labelled videos."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Declares what may be done with a folder that has files, for both commands that train."""
+    """Declares the options for an output folder that has files, for both commands that train."""
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run, with the settings it had")
     parser.add_argument(
         "--overwrite-output-dir",
@@ -82,7 +82,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains, and says where the model and its report are."""
+    """Trains, and prints where the model and its report are."""
     from hf_video.metrics import measured_in
 
     trainer, metrics = train(args)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
-    """Checks everything that can be wrong, trains, and writes model and report into the output folder.
+    """Checks settings and data, trains, and writes model and report into the output folder.
 
     Args:
         args: parsed options of the command.
@@ -152,7 +152,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     check_processes(arguments.world_size)
     if arguments.lora_rank and values["model"] is None:
         raise ValueError("lora_rank adapts a trained model: say which with --model.")
-    # Checkpoints of adapters have no model in them; the trainer loads them into the one that they began with.
+    # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made for.
     saved_model = None if arguments.lora_rank else checkpoint
     data, class_names = load_data(source, saved_model or values["model"], values["video_root"])
     described = describe_data(source, data, class_names)
@@ -165,7 +165,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     arguments.check_metric(problem_type, len(class_names))
     model, processor = load_model(values, class_names, problem_type, saved_model)
     model = _choose_weights(model, arguments)
-    # For its errors: the optimizer is made when the folder is written.
+    # This call is for its errors alone: the optimizer is made after the folder is begun.
     parameter_settings(
         model,
         layer_decay=arguments.layer_decay,
@@ -179,7 +179,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     for name, split in {**data, "validation": validation_split}.items():
         if not any(label_ids(split)):
             raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
-    # A batch counts clips, of which evaluation takes several from each video.
+    # The batch size counts clips. Evaluation may take several clips from each video.
     eval_clips = arguments.per_device_eval_batch_size
     _set_eval_batch_size(arguments, processor, eval_clips)
     if arguments.process_index == 0:
@@ -209,7 +209,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         if trainer.is_world_process_zero():
             _find_best_checkpoint(checkpoint, output_dir)
         trainer.accelerator.wait_for_everyone()
-    disable_progress_bar()  # that of writing each checkpoint; the trainer has its own
+    disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
     with saying_what_was_kept(output_dir):
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         _finish_model(trainer, values, eval_clips)
@@ -228,7 +228,7 @@ def _check_not_from_scratch(given: Given) -> None:
 
 
 def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
-    """The model with what is not to be trained frozen, and adapters or a probe where they are asked for."""
+    """The model with frozen layers, and with a linear probe or adapters, as the arguments say."""
     from hf_video.training import add_lora, freeze_layers, make_linear_probe
 
     freeze_layers(model, arguments.freeze_layers)
@@ -238,12 +238,12 @@ def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
 
 
 def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clips: int) -> None:
-    """Makes batches of as many videos as have so many clips, at least one."""
+    """Sets the evaluation batch size to the number of videos that have `clips` clips, at least one."""
     arguments.per_device_eval_batch_size = max(1, clips // (processor.num_clips * processor.num_crops))
 
 
 def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
-    """Lets a state name the best checkpoint where it is, although the folder was moved since the state was saved."""
+    """Corrects the path of the best checkpoint in a saved state if the output folder was moved."""
     from transformers import TrainerState
 
     file = checkpoint / "trainer_state.json"
@@ -255,7 +255,7 @@ def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
 
 
 def _finish_model(trainer: VideoTrainer, values: dict[str, Any], eval_clips: int) -> None:
-    """Makes the model one that `from_pretrained` loads, with the views of its final evaluation."""
+    """Merges adapters or a probe into a plain model, and sets the views of its final evaluation."""
     from hf_video.training import to_plain_model
 
     if trainer.args.lora_rank and trainer.is_world_process_zero():

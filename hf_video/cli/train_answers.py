@@ -1,4 +1,4 @@
-"""`hf-video train-answers`: from videos with questions or captions to a model that answers."""
+"""`hf-video train-answers`: trains a model that answers questions about videos, or captions them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains, and says what came of it."""
+    """Trains, and prints the share of right answers and where the model is."""
     trainer, metrics = train_answers(args)
     if not trainer.is_world_process_zero():
         return 0
@@ -82,14 +82,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, Any]]:
-    """Checks everything that can be wrong, trains, and writes model and answers into the output folder.
+    """Checks settings and data, trains, and writes model and answers into the output folder.
 
     Args:
         args: parsed options of the command.
 
     Returns:
-        The trainer, with the best model, and how many answers of the test split, or the validation split, are right;
-        empty without such a split.
+        The trainer, with the best model, and the share of right answers on the test split, or else on the validation
+        split; empty if there is neither.
 
     Raises:
         ValueError, OSError: the data, the model, the output folder or a setting is wrong; nothing was written.
@@ -107,7 +107,7 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
         check_none_inside([source], output_dir)
     checkpoint = checkpoint_to_resume(output_dir, lock, resume=resume, overwrite=overwrite)
     options_file = output_dir / OPTIONS_FILE
-    # Runs of earlier versions have no such file: they are resumed with what is given, the recipe among it.
+    # Runs of earlier versions have no such file. They are resumed with the given settings, those of a recipe included.
     has_options = resume and options_file.is_file()
     saved, saved_data = read_saved(options_file, args.settings) if has_options else (None, None)
     values = choose_values(args.settings, given, saved)
@@ -180,7 +180,7 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
 
 
 def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, Any]:
-    """Model and processor with the memory, the frames and the way of generating that the settings say.
+    """The model and its processor, with the memory, frames and options of generation that the settings name.
 
     Raises:
         ValueError, OSError: there is no such model, or it is of another kind.
@@ -197,7 +197,7 @@ def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, A
     for key in ("num_frames", "sampling_strategy"):
         if values[key] is not None:
             setattr(processor.video_processor, key, values[key])
-    # Without memory the language model reads every frame's queries, and the processor holds their places.
+    # Without memory the language model reads the queries of every frame, and prompts have a placeholder for each.
     num_frames = 1 if model.base_model.has_memory else processor.video_processor.num_frames
     processor.num_query_tokens = model.config.num_query_tokens * num_frames
     return model, processor

@@ -1,4 +1,4 @@
-"""The data of a training run: checked before anything is written, and recognised when the run is resumed."""
+"""Loads and checks the data of a training run, and recognises them when the run is resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
-    """The splits and the class names by id: those of the model if it knows the same classes, else sorted.
+    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted.
 
     Raises:
         ValueError, OSError: there is no such data, or no training split in it.
@@ -39,7 +39,7 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
 
 
 def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
-    """The training and the validation split; the latter is held out from the former if the data have none.
+    """The training and the validation split. If the data have no validation split, it is held out from training.
 
     Warns of clips that have different labels or stand in several splits.
     """
@@ -64,10 +64,10 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
 
 
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
-    """The data without the videos that cannot be opened, and why each of those cannot.
+    """The data without the videos that cannot be opened, and a sentence about each of these.
 
     Raises:
-        ValueError: there are such videos and `on_error` is "error", or a split has no other.
+        ValueError: there are such videos and `on_error` is "error", or no video of a split can be opened.
     """
     from datasets import concatenate_datasets
 
@@ -95,12 +95,12 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
 
 
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
-    """What a run is trained and measured on, for `train_options.json`; the same wherever the videos lie.
+    """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved.
 
     Args:
         source: the data as the user named them.
         splits: data sets by name.
-        class_names: by id; None for videos with questions and answers.
+        class_names: names of the classes by id; None for videos with questions and answers.
     """
     paths = [video for split in splits.values() for video in split["video"]]
     root = len(os.path.commonprefix(paths))
@@ -119,7 +119,7 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
 
 
 def _digest_content(splits: DatasetDict) -> str:
-    """A digest of the size and a sample of the bytes of each video. A missing video counts as "none"; videos inside a
+    """A digest of each video's size and of a sample of its bytes. A missing video counts as "none". Videos inside a
     table of the `datasets` library are left out."""
     from hf_video.data.content_digest import content_digest
 
@@ -138,7 +138,11 @@ def _digest_content(splits: DatasetDict) -> str:
 
 
 def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
-    """Refuses other data than those of the run being resumed, if there is one, both from `describe_data`.
+    """Refuses data that differ from those of the run being resumed.
+
+    Args:
+        given: the description of the data, from `describe_data`.
+        saved: that of the run being resumed; None if there is none.
 
     Raises:
         ValueError: videos or classes differ.
@@ -149,7 +153,7 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
         # Runs of earlier versions did not record the content.
         if saved.get("content") not in (None, given["content"]):
             raise ValueError(
-                f"Videos of {given['source']} have the names they had when the run being resumed began, and another "
+                f"Videos of {given['source']} have the same names as when the run being resumed began, and another "
                 "content. Resume with the same videos, or train into another folder."
             )
         return

@@ -1,4 +1,4 @@
-"""`hf-video watch`: answers about a video while it is read, from a memory of constant size."""
+"""`hf-video watch`: answers questions about a video while it is read, from a memory of constant size."""
 
 import argparse
 import json
@@ -18,17 +18,17 @@ from .model_loading import choose_device, locate_model
 
 DESCRIPTION = """\
 Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
-constant size, so the length of the video matters to neither time per frame nor memory.
+constant size: time per frame and memory do not grow with the video.
 
-The first question is in the model's mind while it watches. Further ones are answered from what the memory kept, and
-so are all but the one that a memory was begun with when it is resumed.
+The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
+A resumed memory keeps the question that it was begun with.
 Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
 """
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
          hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
 """
-# The types of what a memory file says about its origin.
+# The types of the facts about its origin that a memory file holds.
 ORIGIN_KINDS: dict[str, type | tuple[type, ...]] = {
     "video": str,
     "bytes": int,
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(word: str) -> float:
-    """A time such as 30s, 5m or 1.5h; a number alone is of seconds."""
+    """The seconds of a time such as 30s, 5m or 1.5h; a number without a unit counts seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", word)
     if match is None or not float(match[1]):
         raise ValueError(f"--every is {word!r}; a time such as 30s, 5m or 1h is expected.")
@@ -69,7 +69,7 @@ def seconds(word: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints answers with the time in the video; writes memory and picture at the end, also after an interrupt."""
+    """Prints answers with the time in the video. Writes memory and picture at the end, also after an interrupt."""
     args.every = None if args.every is None else seconds(args.every)
     args.memory, args.picture = (None if name is None else Path(name) for name in (args.memory, args.picture))
     _check_files(args)
@@ -142,7 +142,7 @@ def _periods(now: float, every: float) -> int:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Refuses at once what would fail or destroy a file after hours."""
+    """Refuses options that would fail, or overwrite a file, after hours of watching."""
     if args.resume and args.memory is None:
         raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
     if args.resume and not args.memory.is_file():
@@ -198,7 +198,7 @@ def _origin(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], args: argparse.Namespace) -> None:
-    """Refuses another video or rate than the memory was begun with. A video may be renamed, or grow."""
+    """Refuses a video or rate other than those that the memory was begun with. A video may be renamed, or grow."""
     for name, kind in ORIGIN_KINDS.items():
         if name in kept and (not isinstance(kept[name], kind) or isinstance(kept[name], bool)):
             raise ValueError(f"{args.memory} is damaged: its origin has {name}={kept[name]!r}.")
@@ -218,7 +218,8 @@ def _ask(question: str, args: argparse.Namespace) -> str:
 
 @contextmanager
 def _stop_at_next_frame() -> Iterator[Any]:
-    """In the block the yielded function returns the first Ctrl-C, SIGTERM or SIGHUP; a second one interrupts."""
+    """Gives a function that returns the first signal among Ctrl-C, SIGTERM and SIGHUP that came in the block, or None.
+    A second signal interrupts the block."""
     requests: list[int] = []
 
     def request(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""Labelled videos: found on disk, read as clips, joined into batches."""
+"""Finds labelled videos, reads them as clips, and joins clips into batches."""
 
 from importlib import import_module
 from typing import Any

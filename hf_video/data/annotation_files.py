@@ -1,4 +1,4 @@
-"""Files that list labelled videos: CSV, JSON, the lists of Kinetics, and the files of Something-Something."""
+"""Reads files that list labelled videos: CSV, JSON, the lists of Kinetics, and the files of Something-Something."""
 
 import csv
 import os
@@ -37,7 +37,7 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
 
     Args:
         path: the file.
-        root: the folder that relative paths count from; by default that of the file.
+        root: the folder that relative paths count from; by default the folder of the file.
 
     Raises:
         FileNotFoundError: a video does not exist.
@@ -178,7 +178,7 @@ def is_frame_folder(path: Path) -> bool:
 
 
 def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
-    """The first few of many, for an error message."""
+    """The first `limit` items and the number of the others, for an error message."""
     shown = [str(item) for item in items]
     more = f"{separator}and {len(shown) - limit} more" if len(shown) > limit else ""
     return separator.join(shown[:limit]) + more

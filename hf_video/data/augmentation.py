@@ -1,4 +1,4 @@
-"""Random changes of training clips, the same for all frames of a clip."""
+"""Changes training clips at random, in the same way for all frames of a clip."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The clips of labelled videos as a PyTorch data set: random ones for training, fixed views for evaluation."""
+"""A PyTorch data set of clips of labelled videos: random clips for training, fixed views for evaluation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ class ClipDataset(Dataset):
         augmentation: Further random changes of training clips; none by default.
         transform: Called in training as `transform(frames, generator)` with the augmented frames, uint8 (T, C, H, W),
             and a NumPy generator to draw from; returns frames of the same dtype and layout.
-        on_error: What becomes of a video that cannot be read: "error" raises, "skip" makes the item None, which
+        on_error: What happens to a video that cannot be read: "error" raises, "skip" makes the item None, which
             `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
             In training, a batch that would be empty gets one replacement also with "skip". `broken_videos` lists the
             unreadable videos. An evaluation never replaces a video, because a score must belong to its video: call
@@ -162,7 +162,7 @@ class ClipDataset(Dataset):
                 self._draw_view(clips[0], generator, self._class_name(row))
                 for _ in range(self.augmentation.num_augmentations)
             ]
-            # Not a dict, of which `Trainer` removes the key: no argument of the model has its name.
+            # `Trainer` would remove the key from a dict, because no argument of the model has its name.
             item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
         else:
             clips = self._read_clips(row, self.processor.sample_frames)
@@ -188,19 +188,19 @@ class ClipDataset(Dataset):
         return VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
 
     def _class_name(self, row: dict[str, Any]) -> str | None:
-        """The name of the class, or those of all classes."""
+        """The name of a row's class, or the names of all its classes."""
         if "labels" in row:
             return ", ".join(label_names(self.dataset)[label] for label in row["labels"])
         feature = self.dataset.features.get("label")
         return feature.int2str(row["label"]) if isinstance(feature, datasets.ClassLabel) else None
 
     def _read_clips(self, row: dict[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
-        """(num_clips, T, H, W, 3) uint8."""
+        """The clips of a row, (num_clips, T, H, W, 3) uint8."""
         clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
         return clips
 
     def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, label: str | None) -> torch.Tensor:
-        """(1, T, C, H, W) float32 from a clip (T, H, W, 3) uint8."""
+        """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8."""
         processor, augmentation = self.processor, self.augmentation
         frames = self._process(
             clip,

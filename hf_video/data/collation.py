@@ -1,4 +1,4 @@
-"""Joining the items of a `ClipDataset` into a batch."""
+"""Joins the items of a `ClipDataset` into a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A quick digest of the content of a video: finds changed and copied files without reading them whole."""
+"""Digests the content of a video quickly, to find changed and copied files without reading them whole."""
 
 import errno
 import hashlib

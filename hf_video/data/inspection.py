@@ -1,4 +1,4 @@
-"""Reading the videos of a data set before they are needed."""
+"""Reads the videos of a data set to find those that are broken."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""MixUp and CutMix of the clips of a batch, with soft targets."""
+"""Mixes the clips of a batch by MixUp and CutMix, with soft targets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Clips that occur several times in a data set: with different labels, or in several splits."""
+"""Finds clips that occur several times in a data set: with different labels, or in several splits."""
 
 import os
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The values in the cells of a row: texts, such as the names of classes, and times."""
+"""Checks the values in the cells of a row: texts, such as the names of classes, and times."""
 
 import math
 from typing import Any
@@ -37,7 +37,7 @@ def segment(where: str, start: Any, end: Any) -> tuple[float | None, float | Non
     """Start and end in seconds, None for an empty cell.
 
     Raises:
-        ValueError: one of them is no time, or the end is not after the start.
+        ValueError: one of them is not a time, or the end is not after the start.
     """
     first, stop = _seconds(where, "start", start), _seconds(where, "end", end)
     if stop is not None and stop <= (first or 0.0):

@@ -1,4 +1,4 @@
-"""The settings of training clips: what becomes of a broken video, augmentation and mixing."""
+"""Declares the settings of training clips: broken videos, augmentation and mixing."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ from annotated_types import Gt, Le
 
 from hf_video.settings import AtLeast1, NotNegative, Share, check_values, setting
 
-# What becomes of a video that cannot be read.
+# What happens to a video that cannot be read.
 OnError = Literal["error", "skip", "replace"]
 
 
@@ -20,7 +20,7 @@ class ClipAugmentationSettings:
         "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the crop has its "
         "own size and a random place.",
     )
-    horizontal_flip: bool = setting(False, "Mirror half of the clips, but for classes whose name has a direction.")
+    horizontal_flip: bool = setting(False, "Mirror half of the clips, except those of classes named by a direction.")
     rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment; 0 leaves it out.")
     rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
     rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")

@@ -1,4 +1,4 @@
-"""Splits by the names that `datasets` knows: training, val, eval, ..."""
+"""Finds splits by the names that `datasets` knows: training, val, eval, ..."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data sets of the `datasets` library with a column of the feature `Video`: from the Hub, from disk or from memory."""
+"""Reads data sets of the `datasets` library that have a column of the feature `Video`."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""Labelled videos as a `datasets.DatasetDict`: class folders, annotation files, data sets with a column of videos.
+"""Lists labelled videos in a `datasets.DatasetDict`: of class folders, annotation files, and columns of videos.
 
 A row holds the path of a video, never its frames. Rows live in memory: nothing is copied and no cache is written, so a
 folder is always read as it is at the moment of the call. Only videos that are stored inside a data set stay inside it.

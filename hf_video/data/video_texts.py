@@ -1,4 +1,4 @@
-"""Videos with questions and answers, or with captions: listed in files, read as clips, joined into batches."""
+"""Lists videos with questions and answers, or with captions, reads them as clips, and joins these into batches."""
 
 import os
 import re

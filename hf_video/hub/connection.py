@@ -1,4 +1,4 @@
-"""Requests to the Hub while publishing: limits of time, and errors in sentences with the way out."""
+"""Limits the time of requests to the Hub while publishing, and turns their errors into sentences."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
 
     Args:
         repo_id: the repository that the requests are about.
-        describe_outcome: is called when the connection broke, and says what has become of the repository.
+        describe_outcome: called after the connection broke; returns a sentence on the state of the repository.
 
     Raises:
         PublishError: the Hub refused, was silent for too long, or the connection broke.

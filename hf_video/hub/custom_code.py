@@ -1,4 +1,4 @@
-"""Custom code of a repository, with which it loads without hf_video: its `auto_map`, and the files it points to."""
+"""Collects the custom code with which a repository loads without hf_video: `auto_map` and the files it points to."""
 
 import importlib.util
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which files of a model folder are published, and what is wrong with them."""
+"""Selects the files of a model folder that are published, and checks them."""
 
 import fnmatch
 import json

@@ -1,4 +1,4 @@
-"""Whether a model loads for a stranger: in a process of its own, with an empty cache and without hf_video.
+"""Checks that a model loads for a stranger: in a new process, with an empty cache and without hf_video.
 
 `verify` runs this file as that process:
 

@@ -1,4 +1,4 @@
-"""Finds what must not be published in files: tokens, and paths of the author's machine.
+"""Finds secrets in files that are to be published: tokens, and paths of the author's machine.
 
 Texts are scanned line by line: as they are, with escapes undone, and with base64 decoded. In other files the scan
 covers what may hold words of the author: names and metadata of tensors, texts in pictures, readable strings.

@@ -1,4 +1,4 @@
-"""The facts of a training that a model card states: data, recipe, versions, hardware and result."""
+"""Records the facts of a training that a model card states: data, recipe, versions, hardware and result."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""What a trained model finds in videos: features."""
+"""Runs trained models on videos: features."""
 
 from importlib import import_module
 from typing import Any

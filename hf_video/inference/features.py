@@ -55,7 +55,7 @@ class Features(NamedTuple):
 
 @contextmanager
 def watch_features(model: Any, kind: str = "pooled") -> Iterator[list[torch.Tensor]]:
-    """Collects the features of every forward pass within the context, one tensor a pass.
+    """Collects the features of every forward pass within the context, one tensor for each pass.
 
     Args:
         model: a classifier of Transformers with a `classifier` as its head.
@@ -219,7 +219,7 @@ def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
 
 def _identify(row: Mapping[str, Any]) -> list[Any]:
     """Values that differ between videos, and change when the content of a file does."""
-    content: Any = None  # nothing is known of a URL but its name
+    content: Any = None  # of a URL only the name is known
     if row.get(BYTES) is not None:
         content = hashlib.sha256(row[BYTES]).hexdigest()
     elif "://" not in row["video"]:

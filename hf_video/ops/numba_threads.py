@@ -2,11 +2,10 @@
 Runs kernels that numba compiles on several threads.
 
 These are PyTorch's own threads if they can be reached. PyTorch's threads wait busily for some milliseconds after each
-operation, so that any other thread would have to share a core with one of them: on two cores, VideoMamba-M then takes
+operation, so that any other thread would have to share a core with one of them. On two cores, VideoMamba-M then takes
 1.2 times as long on 8 frames, and VideoMamba-Ti twice as long on 4 small ones (`python benchmarks/videomamba_cpu.py
---parts`). If PyTorch's threads cannot be reached, for example after a fork, which they do not survive, threads are
-started for one call. Numba's own parallel layers would leave threads behind that a forked child waits for, and that
-two callers share.
+--parts`). PyTorch's threads do not survive a fork: if they cannot be reached, threads are started for one call. Numba's
+own parallel layers are not used. They leave threads behind that a forked child waits for, and that two callers share.
 """
 
 import ctypes
@@ -109,8 +108,8 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
 @functools.cache
 def openmp_team() -> Callable[..., None] | None:
     """
-    GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded, or `None` if PyTorch
-    has another OpenMP. Each calling thread has a team of its own, so that callers in several threads do not meet.
+    GNU OpenMP's function that starts a parallel region, from the library that PyTorch has loaded; `None` if PyTorch
+    has another OpenMP. Each calling thread has its own team, so that callers in several threads do not meet.
     """
     try:
         function = ctypes.CDLL(torch._C.__file__).GOMP_parallel

@@ -27,7 +27,7 @@ LOG2_E = np.float32(1.4426950408889634)
 LN_2 = np.float32(0.6931471805599453)
 # Bounds of the exponents of normal numbers.
 SMALLEST, LARGEST = np.float32(-126.0), np.float32(127.0)
-# 1.5 * 2^23: to add it to a float32 rounds that to a whole number, which then stands in the lowest bits.
+# 1.5 * 2^23: adding it to a float32 rounds that to a whole number, which is then in the lowest bits.
 ROUNDER = np.float32(12582912.0)
 # Minimax polynomials in rising order: (2^f - 1) / f for |f| <= 1/2, relative to 2^f, and log(1 + e) / e for
 # 0 <= e <= 1.
@@ -72,7 +72,7 @@ def _spread(builder, value, value_type):
 
 
 def _define(emit):
-    """Intrinsic of two vectors, or of a vector and a number, with one instruction or a few."""
+    """Defines an intrinsic of two vectors, or of a vector and a number, with one instruction or a few."""
 
     @intrinsic
     def function(typing_context, a, b):

@@ -1,4 +1,4 @@
-"""What operators of several backends share."""
+"""Functions that the operators of several backends share."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Fine-tuning and evaluating video classifiers, on top of `transformers.Trainer`."""
+"""Trains and evaluates video classifiers and models that answer, with `transformers.Trainer`."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""Training a part of a model: frozen layers, a linear probe, LoRA."""
+"""Chooses which part of a model is trained: frozen layers, a linear probe, LoRA."""
 
 from typing import Any, cast
 
@@ -64,7 +64,7 @@ def make_linear_probe(model: PreTrainedModel) -> None:
 
 
 def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> Any:
-    """Puts LoRA adapters on all linear layers behind the embeddings, with PEFT. The head is trained as a whole.
+    """Puts LoRA adapters on all linear layers after the embeddings, with PEFT. The head is trained as a whole.
 
     Args:
         model: a video classifier with `layer_groups`.

@@ -1,4 +1,4 @@
-"""Fine-tuning a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
+"""Fine-tunes a MemoryBankQFormer on questions and answers, or on captions, as MA-LMM was trained."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
 from .push_to_hub import PublishingMixin
 
-# The folder of a checkpoint with the adapters alone, as PEFT has them; the checkpoint itself is a whole model.
+# The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -124,10 +124,10 @@ class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:
     """
-    Freeze what is not to be trained, and put adapters into the language model if `lora_rank` asks for them.
+    Freeze the parts that are not trained, and put adapters into the language model if `lora_rank` asks for them.
 
     By default the same parts are trained as in MA-LMM: the Q-Former and its queries, the frame positions, the
-    projection, and the norm behind the vision tower.
+    projection, and the norm after the vision tower.
 
     Returns:
         The language model as a `peft.PeftModel`; its `merge_and_unload` makes it a plain model in place. None if there
@@ -221,7 +221,7 @@ def load_adapters(model: Any, folder: Path) -> None:
 def check_language_model(model: Any, checkpoint: Path) -> None:
     """
     Check that the language model is the one that the adapters of a checkpoint were trained on. The checkpoint holds
-    merged weights alone, so the first layer is compared after merging.
+    only merged weights, so the first layer is compared after merging.
 
     Raises:
         ValueError: the layers differ by more than rounding: the run began with another model.
@@ -247,7 +247,7 @@ def saved_lora_rank(checkpoint: Path) -> int:
     config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
     if config.is_file():
         return json.loads(config.read_text(encoding="utf-8"))["r"]
-    # Older checkpoints have them among the weights of the model.
+    # Checkpoints of earlier versions have them among the weights of the model.
     for file in sorted(checkpoint.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():

@@ -1,4 +1,4 @@
-"""`TrainingArguments` of classifiers and of models that answer, with what is checked before a training begins."""
+"""`TrainingArguments` of classifiers and of models that answer, and the checks before a training begins."""
 
 import inspect
 import math
@@ -17,17 +17,18 @@ from hf_video.settings import check_values, closest
 from .settings import AnswerTrainingSettings, VideoTrainingSettings
 
 DEFAULT_METRIC = "top1_accuracy"
-# Metrics, or ends of their names, of which less is better, besides losses.
+# Names, or ends of names, of metrics whose lower values are better, besides losses.
 ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
 
 @dataclass
 class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with other defaults: evaluate and save once an epoch, keep the best checkpoint
-    by top-1 accuracy (see `choose_metric` for models that have none) beside the last one, and load it at the end;
-    AdamW with weight decay 0.05 and a cosine schedule after a tenth of the steps as warm-up, the schedule of
-    VideoMAE's and VideoMamba's fine-tuning. And what `VideoTrainer` adds: layer decay, an average of the weights,
-    training only a part of the model, and a teacher.
+    """`transformers.TrainingArguments` with other defaults, and with the settings that `VideoTrainer` adds.
+
+    By default a run evaluates and saves once an epoch. It keeps the last checkpoint and the best one by top-1 accuracy
+    (`choose_metric` says which metric other models have), and loads the best one at the end. It uses AdamW with weight
+    decay 0.05, and a cosine schedule after a tenth of the steps as warm-up, as the fine-tuning of VideoMAE and
+    VideoMamba. `VideoTrainer` adds layer decay, an average of the weights, a teacher, and training of a part only.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
     clips as one that was never interrupted.
@@ -52,10 +53,10 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def check_problem_type(self, problem_type: str | None) -> None:
-        """Refuses what suits one class a video alone.
+        """Refuses label smoothing for models that do not have exactly one class for each video.
 
         Raises:
-            ValueError: labels are to be smoothed, and a video may have several, or has values.
+            ValueError: `label_smoothing_factor` is above 0, and a video may have several classes, or has values.
         """
         if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
             what = "a video may have several classes" if problem_type != "regression" else "a video has values"
@@ -69,17 +70,17 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         measure.
 
         Args:
-            problem_type: that of the model.
-            num_labels: its classes or values.
-            eval_sets: the names of several evaluation sets, with which those of their metrics begin.
+            problem_type: the problem type of the model.
+            num_labels: the number of its classes or values.
+            eval_sets: the names of the evaluation sets, if there are several. Names of metrics begin with them.
 
         Raises:
-            ValueError: it does not, for models of this problem type and so many classes; the message lists the others.
+            ValueError: the metric is not measured for such a model. The error lists those that are.
         """
         known = [metric.name for metric in metrics_of(problem_type, num_labels)]
         known = [f"{name}_{metric}" for name in eval_sets for metric in (*known, "loss")] or [*known, "loss"]
         name = (self.metric_for_best_model or "").removeprefix("eval_")
-        # The default stands for what is measured in place of it.
+        # `choose_metric` replaces the default if it is not measured.
         if name and self.eval_strategy != IntervalStrategy.NO and name not in (DEFAULT_METRIC, *known):
             raise ValueError(
                 f"metric_for_best_model is {self.metric_for_best_model!r}, which is not measured: use "
@@ -91,9 +92,9 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         at its default. If there are several evaluation sets, it is measured on the first.
 
         Args:
-            problem_type: that of the model.
-            eval_sets: the names of several evaluation sets.
-            loss_alone: whether nothing else is measured.
+            problem_type: the problem type of the model.
+            eval_sets: the names of the evaluation sets, if there are several.
+            loss_alone: whether only the loss is measured.
         """
         if (self.metric_for_best_model or "").removeprefix("eval_") != DEFAULT_METRIC:
             return
@@ -103,7 +104,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             self.greater_is_better = False
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As in the base class, but `warmup_epochs` goes first where it is given."""
+        """As in the base class, but `warmup_epochs` replaces `warmup_steps` if it is given."""
         if self.warmup_epochs is None:
             return super().get_warmup_steps(num_training_steps)
         return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
@@ -111,8 +112,8 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
 
 @dataclass
 class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with the defaults of MA-LMM, and what [`AnswerTrainer`] adds: what is trained,
-    the texts, and how the trained model generates.
+    """`transformers.TrainingArguments` with the defaults of MA-LMM, and with the settings that [`AnswerTrainer`] adds:
+    the trained parts, the texts, and the options of generation.
     """
 
     def __post_init__(self) -> None:
@@ -132,16 +133,16 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
             )
 
     def generation_settings(self) -> dict[str, Any]:
-        """What the trained model's `generation_config` says."""
+        """The options for the `generation_config` of the trained model."""
         names = ("max_new_tokens", "min_new_tokens", "num_beams", "length_penalty", "repetition_penalty")
         return {name: getattr(self, name) for name in names} | {"do_sample": False}
 
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:
-    """Makes an optimizer of one parameter and its schedule as training will make them, for their errors.
+    """Makes an optimizer of one parameter and its schedule, as training will, so that their errors come early.
 
     Raises:
-        ValueError: `optim`, `lr_scheduler_type` or an option of theirs is wrong; names it.
+        ValueError: `optim`, `lr_scheduler_type` or one of their options is wrong. The error names it.
         ImportError: the optimizer needs a package that is not installed.
     """
     try:
@@ -174,7 +175,7 @@ def check_optimization(arguments: TrainingArguments, model: Any) -> None:
 
 
 def _check_before(arguments: Any, kind: type) -> None:
-    """What is checked before Transformers reads the values, whose errors name no setting."""
+    """Checks values before Transformers reads them, because the errors of Transformers name no setting."""
     if isinstance(arguments.report_to, str):
         arguments.report_to = arguments.report_to.split(",")
     check_values(arguments, kind)

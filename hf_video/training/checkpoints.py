@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: a damaged checkpoint is never used, and never replaces the last whole one."""
+"""Writes and finds checkpoints. A damaged checkpoint is never used, and never replaces the last whole one."""
 
 import copy
 import json
@@ -91,7 +91,7 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def require_resumable(checkpoint: Path) -> None:
-    """Refuses a checkpoint from which a run would go on with other numbers.
+    """Refuses a checkpoint without the state that a run needs to continue as if it was never interrupted.
 
     Raises:
         ValueError: the state of the optimizer, of the schedule or of the random numbers is missing, as after

@@ -27,8 +27,8 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
 
     Args:
         model: a video classifier in evaluation mode.
-        pixel_values: (batch_size, num_frames, num_channels, height, width), or with an axis of views behind the first,
-            over which the model averages. It is moved to the model's device and dtype.
+        pixel_values: (batch_size, num_frames, num_channels, height, width), or (batch_size, num_views, ...), where the
+            model averages over the views. It is moved to the model's device and dtype.
 
     Returns:
         (batch_size, num_classes) float32 on the CPU.

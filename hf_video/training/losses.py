@@ -1,4 +1,4 @@
-"""The loss of video classification, for hard, soft, multi-label and regression targets."""
+"""The loss of video classification for hard, soft, multi-label and regression targets."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Learning rate and weight decay of every parameter. Models list their layers in `layer_groups`."""
+"""Chooses the learning rate and the weight decay of every parameter."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple, cast

@@ -1,4 +1,4 @@
-"""`push_to_hub` of the trainers: a checked folder with code and card goes up in one commit, and is loaded back."""
+"""`push_to_hub` of the trainers: uploads a checked folder with code and card in one commit, and loads it back."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -32,7 +32,7 @@ class PublishingMixin:
         Args:
             commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
                 repository is `args.hub_model_id`, or the name of the output folder.
-            blocking: whether to wait. Otherwise a `Future` is returned, whose result raises what went wrong.
+            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
             options: passed to [`publish`].
 
         Returns:

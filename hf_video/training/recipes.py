@@ -13,13 +13,14 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 def is_recipe(path: str | os.PathLike) -> bool:
-    """Whether a path is named as a recipe, or is no path but the name of a published recipe."""
+    """Whether a path ends as a recipe does, or does not exist and is the name of a published recipe."""
     is_file = Path(path).suffix.lower() in RECIPE_SUFFIXES
     return is_file or (not Path(path).expanduser().exists() and published_recipe(str(path)) is not None)
 
 
 def published_recipe(name: str) -> Path | None:
-    """The file of a recipe that comes with this package: `videomae_base_kinetics400`, or `malmm/msvd_qa`."""
+    """The file of a recipe in this package, by its name such as `videomae_base_kinetics400` or `malmm/msvd_qa`. None
+    if there is no such recipe."""
     files = (folder / f"{name}.yaml" for folder in _recipe_folders())
     # Files for accelerate configure how processes run, not a training.
     is_name = not Path(name).is_absolute() and not {"..", "accelerate"} & set(Path(name).parts)
@@ -37,7 +38,7 @@ def published_recipes() -> list[str]:
 
 
 def _recipe_folders() -> tuple[Path, Path]:
-    """Where the package has them when it is installed, and where its repository has them."""
+    """The folders of recipes: in the installed package, and in its repository."""
     package = Path(hf_video.__file__).parent
     return package / "recipes", package.parent / "recipes"
 
@@ -57,7 +58,7 @@ def read_recipe(path: str | os.PathLike) -> dict[str, str]:
     path = published_recipe(str(path)) or Path(path).expanduser()
     if not os.path.lexists(path):
         raise FileNotFoundError(f"There is no recipe {path}.")
-    # Numbers stay as they are written, so that each is read by the type of its setting alone.
+    # Numbers stay strings here: the type of its setting decides how each is read.
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds no settings; one line `name: value` for each is expected.")
@@ -71,7 +72,8 @@ def _as_word(value: Any) -> str:
 
 
 def _typed(value: Any) -> Any:
-    """A mapping has no types to read its values by: what looks like a number, true, false or null is one."""
+    """The value with numbers, true, false and null in place of strings that look like them. The values of a mapping
+    have no declared types."""
     if isinstance(value, dict):
         return {name: _typed(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""The settings of a training, declared without PyTorch or Transformers, which `--help` must not wait for.
+"""Declares the settings of a training. Nothing here imports PyTorch or Transformers, so that `--help` is fast.
 
-The other fields of `transformers.TrainingArguments` are settings, too: they are read by their types there.
+Every other field of `transformers.TrainingArguments` is a setting, too, with the type that it has there.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from hf_video.settings import (
     with_defaults,
 )
 
-# Parameters with a place or a scale of their own, which nothing should pull towards zero.
+# Parameters that should not be pulled towards zero, such as positions and scales.
 NO_WEIGHT_DECAY = (
     "cls_token",
     "mask_token",
@@ -34,7 +34,7 @@ NO_WEIGHT_DECAY = (
     "logit_scale",
     "A_log",
 )
-# Seconds on a laptop for some thousand videos.
+# With these, a probe of some thousand videos takes seconds on a laptop.
 PROBE_DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 50,
     "per_device_train_batch_size": 64,
@@ -68,10 +68,10 @@ class TrainingSettings:
     )
     max_steps: Changeable[Annotated[int, StepsOrAll]] = setting(-1, "Steps to train, in place of epochs; -1: none.")
     per_device_train_batch_size: Annotated[AtLeast1[int], Alias("batch_size")] = setting(
-        8, "Videos a step on each process."
+        8, "Videos in a step of each process."
     )
     per_device_eval_batch_size: Changeable[AtLeast1[int]] = setting(8, "Clips in a batch of evaluation.")
-    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients are summed up to one step.")
+    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.")
     learning_rate: NotNegative[float] = setting(5e-5, "The peak learning rate.")
     lr_scheduler_type: str = setting("linear", "The learning rate schedule after the warm-up.")
     lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
@@ -86,13 +86,13 @@ class TrainingSettings:
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
     neftune_noise_alpha: NotNegative[float] | None = setting(None, "Noise on the embeddings of a language model.")
     seed: Seed[int] = setting(42, "Seed of weights, augmentation and held-out videos.")
-    data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default that of everything.")
+    data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default that of seed.")
     bf16: bool = setting(False, "Train in bfloat16.")
     fp16: bool = setting(False, "Train in float16.")
     activation_checkpointing: Changeable[bool | None] = setting(None, "Compute activations again to save memory.")
     torch_compile: bool = setting(False, "Compile the model.")
     torch_empty_cache_steps: Changeable[AtLeast1[int] | None] = setting(
-        None, "Steps between two times that unused memory of the device is given back; by default none is."
+        None, "Give unused memory of the device back each time after so many steps; by default never."
     )
     eval_strategy: IntervalStrategy = setting("no", "When to evaluate.")
     eval_steps: Positive[float] | None = setting(
@@ -111,7 +111,7 @@ class TrainingSettings:
     load_best_model_at_end: bool = setting(False, "Return to the best checkpoint at the end.")
     metric_for_best_model: str | None = setting(None, "The metric that makes a checkpoint the best.")
     greater_is_better: bool | None = setting(
-        None, "Whether more of that metric is better; by default it is, but for losses and errors."
+        None, "Whether a higher value of that metric is better; by default yes, except for losses and errors."
     )
     logging_strategy: Changeable[IntervalStrategy] = setting("steps", "When to log the training loss.")
     logging_steps: Changeable[Positive[float]] = setting(
@@ -132,16 +132,18 @@ class TrainingSettings:
         0, "Processes that read videos; 0: the main one."
     )
     dataloader_prefetch_factor: Changeable[AtLeast1[int] | None] = setting(
-        None, "Batches that each of them reads ahead."
+        None, "Batches that each of these processes reads ahead."
     )
     dataloader_persistent_workers: Annotated[Changeable[bool], Needs("dataloader_num_workers")] = setting(
         False, "Keep these processes from one epoch to the next."
     )
     dataloader_pin_memory: Changeable[bool] = setting(True, "Keep batches where an accelerator copies them fastest.")
     ddp_timeout: Changeable[AtLeast1[int]] = setting(1800, "Seconds that processes wait for each other.")
-    ddp_bucket_cap_mb: Changeable[AtLeast1[int] | None] = setting(None, "Size of what processes send, in MiB.")
+    ddp_bucket_cap_mb: Changeable[AtLeast1[int] | None] = setting(
+        None, "Size of the buckets of gradients that processes exchange, in MiB."
+    )
     remove_unused_columns: bool = setting(
-        True, "Take from the items what the model has no argument for: the sample keys, or the texts."
+        True, "Drop what the model has no argument for from the items: the sample keys, or the texts."
     )
     label_names: list[str] | None = setting(None, "The inputs that are labels.")
 
@@ -179,17 +181,17 @@ class VideoTrainingSettings(FineTuningSettings):
     """Training (fields of VideoTrainingArguments)"""
 
     base_learning_rate: Positive[float] | None = setting(
-        None, "Sets learning_rate to this times (videos a step, over all processes) / 256."
+        None, "Sets learning_rate to this value times (videos in a step of all processes) / 256."
     )
     warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
     layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
-    layer_decay_only: list[str] = setting([], "Parts of parameter names that layer_decay is for; by default all.")
+    layer_decay_only: list[str] = setting([], "Parts of the parameter names that layer_decay is for; by default all.")
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )
     linear_probe: bool = setting(False, "Train a new head on batch-normalised features, and nothing else.")
     freeze_layers: NotNegative[int] = setting(
-        0, "Layer groups, counted from the input, that are not trained; 1: the embeddings."
+        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
     )
     distillation_teacher: str | None = setting(
         None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
@@ -210,22 +212,22 @@ class VideoTrainingSettings(FineTuningSettings):
 class AnswerTrainingSettings(FineTuningSettings):
     """Training (fields of AnswerTrainingArguments)"""
 
-    prediction_loss_only: bool = setting(True, "Evaluate the loss alone, and keep no scores.")
+    prediction_loss_only: bool = setting(True, "Evaluate only the loss, and keep no scores.")
     train_vision_tower: bool = setting(False, "Train the vision tower, too.")
     train_language_model: bool = setting(False, "Train the language model, too.")
-    prompt: str = setting("{}", "The prompt, with {} for the question.")
-    max_length: AtLeast1[int] = setting(128, "Tokens of a prompt.")
-    max_target_length: AtLeast1[int] = setting(256, "Tokens of an answer to learn.")
-    max_new_tokens: AtLeast1[int] = setting(30, "Tokens of a generated answer.")
-    min_new_tokens: NotNegative[int] = setting(0, "Least tokens of a generated answer.")
-    num_beams: AtLeast1[int] = setting(5, "Beams to generate with.")
+    prompt: str = setting("{}", "The prompt, with {} in place of the question.")
+    max_length: AtLeast1[int] = setting(128, "Most tokens of a prompt.")
+    max_target_length: AtLeast1[int] = setting(256, "Most tokens of an answer to learn.")
+    max_new_tokens: AtLeast1[int] = setting(30, "Most tokens of a generated answer.")
+    min_new_tokens: NotNegative[int] = setting(0, "Fewest tokens of a generated answer.")
+    num_beams: AtLeast1[int] = setting(5, "Beams of the search for an answer.")
     length_penalty: float = setting(
-        1.0, "Exponent of the length that scores of beams are divided by; above 0 favours long answers."
+        1.0, "The score of a beam is divided by its length to this power; above 0 favours long answers."
     )
     repetition_penalty: Positive[float] = setting(
-        1.5, "What the scores of tokens that are there already are divided by."
+        1.5, "Divides the scores of tokens that the answer has already; above 1 avoids repetition."
     )
-    num_return_sequences: AtLeast1[int] = setting(1, "Answers to evaluate: the best beams.")
+    num_return_sequences: AtLeast1[int] = setting(1, "Number of best beams that are evaluated as answers.")
 
 
 @dataclass

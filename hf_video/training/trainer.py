@@ -31,9 +31,9 @@ from .push_to_hub import PublishingMixin
 class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
     """`transformers.Trainer` for video classification and regression.
 
-    It has a collator, losses and metrics for videos, and what `VideoTrainingArguments` add: layer decay, an average of
-    the weights, a teacher. It records the facts of the training for the model card, and its `push_to_hub` publishes
-    with [`hf_video.hub.publish`].
+    It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
+    decay, an average of the weights, a teacher. It records the facts of the training for the model card, and its
+    `push_to_hub` publishes with [`hf_video.hub.publish`].
 
     Float labels of a single-label model are soft targets, such as those of `MixingCollator`. `label_smoothing_factor`
     smooths class ids in training alone, so that evaluation losses compare.
@@ -125,7 +125,8 @@ class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
         pixel_values, labels = inputs["pixel_values"], inputs["labels"]
         with watch_features(self.model) as features:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        # The loss of the labels is divided by the labels of the whole step. So must be the teacher's, a batch mean.
+        # The loss of the labels is divided by the number of labels in the whole step. The teacher's loss is a mean
+        # over the batch, so it is scaled to match.
         share: torch.Tensor | float = 1.0
         if num_items_in_batch is not None:
             num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1

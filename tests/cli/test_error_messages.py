@@ -250,7 +250,7 @@ ERRORS = {
     "cut safetensors": (cut_tensors, ("a.safetensors", "cut off")),
     "deep JSON": (deep_json, ("deep.json", "recursion")),
     "other encoding": (other_encoding, ("latin.txt", "utf-8")),
-    "ENOSPC": (full_disk(errno.ENOSPC), ("report.txt", "No space left", "make room", "is as it was")),
+    "ENOSPC": (full_disk(errno.ENOSPC), ("report.txt", "No space left", "make room", "are unchanged")),
     "EDQUOT": (full_disk(errno.EDQUOT), ("report.txt", "make room")),
     "EFBIG": (full_disk(errno.EFBIG), ("report.txt", "make room")),
     "missing file": (missing_file, ("missing.txt: No such file",)),

@@ -157,7 +157,7 @@ def test_a_video_with_another_content_is_not_resumed_with(digits, run, tmp_path,
     video, other = sorted(data.glob("train/*/*.mp4"))[:2]
     shutil.copy(other, video)
     words = ("train", data, "--output-dir", run, "--resume")
-    assert f"Videos of {data} have the names they had when the run being resumed began" in fails(*words)
+    assert f"Videos of {data} have the same names as when the run being resumed began" in fails(*words)
 
 
 def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trained, run):

@@ -235,7 +235,7 @@ def test_a_recipe_with_a_setting_twice_or_without_an_end_is_refused(tmp_path, fa
     for before, name in zip("abcdefg", "bcdefgh", strict=True):
         lines.append(f"{name}: &{name} [{', '.join(['*' + before] * 9)}]")
     recipe = write_recipe(tmp_path, *lines)
-    assert "stands for more than 100,000 values" in fails(command, recipe, *words)
+    assert "has more than 100,000 values" in fails(command, recipe, *words)
     recipe = write_recipe(tmp_path, "seed: " + "[" * 20_000)
     assert "nested too deeply" in fails(command, recipe, *words)
 

@@ -1,7 +1,7 @@
 """
 `causal_conv1d` on the CPU, by kernels that numba compiles on the user's machine.
 
-PyTorch's convolution has channels first, while linear layers have them last, and it takes longer than the scan.
+They take channels last, as linear layers do. PyTorch's convolution takes channels first, and more time than the scan.
 """
 
 import torch
@@ -12,7 +12,7 @@ from .operators import register_gradients
 
 
 def causal_conv1d_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
-    """Output as `causal_conv1d` describes it, computed in float32; quickest where channels are last in memory."""
+    """Output as `causal_conv1d` describes it, computed in float32. It is quickest if channels are last in memory."""
     biases = None if bias is None else bias.float()
     convolved = conv_forward(x.float().mT, weight.float()[:, 0], biases, reverse)
     return convolved.mT.to(x.dtype)
@@ -27,7 +27,7 @@ def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> l
 
 @torch.library.custom_op("hf_video::causal_conv1d_cpu", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
-    """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32, to another x."""
+    """The output, like x, for x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32."""
     from .cpu_kernels import conv_forward_unit
 
     arrays = _pack(x, weight, bias)
@@ -40,7 +40,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, also of a missing bias."""
+    """The gradients of x, weight and bias, also of a bias that is missing."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import conv_backward_unit

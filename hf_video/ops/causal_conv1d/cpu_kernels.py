@@ -17,7 +17,7 @@ from hf_video.ops.numba_vectors import LANES, ONE, ZERO, compiled, load, sigmoid
 
 @compiled
 def convolve(x, weight, bias, reverse, batch, t, lane):
-    """One token before the activation, zeros standing for tokens beyond the ends."""
+    """The output for one token, before the activation. Tokens beyond the ends count as zeros."""
     taps, length = weight.shape[0], x.shape[1]
     result = load(bias, (lane,))
     for tap in range(taps):

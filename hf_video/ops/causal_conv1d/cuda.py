@@ -1,8 +1,8 @@
 """
 `causal_conv1d` by the compiled kernels of the package causal-conv1d (https://github.com/Dao-AILab/causal-conv1d).
 
-Releases differ in the arguments of the compiled functions, and in the order of those of `causal_conv1d_fn`. All of
-them have the autograd function behind it, `CausalConv1dFn`, with an argument `activation`, so that is called here.
+Releases differ in the arguments of the compiled functions, and in the order of arguments of `causal_conv1d_fn`. All
+releases have the autograd function that it calls, `CausalConv1dFn`, with an argument `activation`: it is called here.
 """
 
 import functools
@@ -22,8 +22,8 @@ def causal_conv1d_cuda(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> torch.Tensor:
     """
-    Output as `causal_conv1d` describes it, contiguous; `why_cuda_cannot` must agree. Inputs, float32, float16 or
-    bfloat16, are copied unless time is contiguous, as the scan of mamba-ssm wants it.
+    Contiguous output as `causal_conv1d` describes it; `why_cuda_cannot` must return `None`. Inputs are float32,
+    float16 or bfloat16. They are copied unless time is contiguous, as the scan of mamba-ssm needs it.
     """
     arguments = weight.float()[:, 0], None if bias is None else bias.float()
     return turn(conv_forward(turn(x), *arguments)) if reverse else conv_forward(x, *arguments)
@@ -43,7 +43,7 @@ def load_function() -> Any:
 
 @functools.cache
 def probe(device: str = "cuda") -> str | None:
-    """Why the compiled convolution does not answer, or `None` if it does; it may import well and raise when called."""
+    """Why a call of the compiled convolution fails, or `None` if it works. The import may work and a call fail."""
     x, weight = torch.ones(1, 8, 4, device=device), torch.ones(8, 4, device=device)
     try:
         output = conv_forward(x, weight, weight[:, 0].contiguous())
@@ -62,7 +62,7 @@ def _run(context: RecordedContext, x: torch.Tensor, weight: torch.Tensor, bias: 
 
 @torch.library.custom_op("hf_video::causal_conv1d_cuda", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """From x `(batch, dim, length)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
+    """The output, like x, for x `(batch, dim, length)`, and float32 weight `(dim, taps)` and bias `(dim,)`."""
     return _run(RecordedContext(), x, weight, bias)
 
 
@@ -70,7 +70,8 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, also of a missing bias. The forward runs again, so that nothing is kept."""
+    """The gradients of x, weight and bias, also of a bias that is missing. The forward runs again, so that nothing is
+    kept."""
     context = RecordedContext()
     _run(context, x, weight, bias)
     dx, dweight, dbias = load_function().backward(context, dy.contiguous())[:3]

@@ -37,7 +37,7 @@ def causal_conv1d(
     backend: str | None = None,
 ) -> torch.Tensor:
     """
-    Depthwise convolution over each step and those before it, then SiLU.
+    Depthwise convolution over each step and the steps before it, then SiLU.
 
     Args:
         x (`torch.Tensor` of shape `(batch_size, dim, length)`):
@@ -49,8 +49,8 @@ def causal_conv1d(
         reverse (`bool`, defaults to `False`):
             Whether to convolve over each step and those after it.
         backend (`str`, *optional*):
-            `"reference"`, `"cpu"`, `"triton"` (CUDA) or `"causal_conv1d"` (CUDA, with the package of that name). When
-            not given, that of [`choose_backend`] beside the scan that would be chosen for `x`.
+            `"reference"`, `"cpu"`, `"triton"` (CUDA) or `"causal_conv1d"` (CUDA, with the package of that name). By
+            default [`choose_backend`] decides, for the scan that would be chosen for `x`.
 
     Returns:
         `(batch_size, dim, length)` in the dtype of `x`. Time is contiguous in memory with `"causal_conv1d"`, and

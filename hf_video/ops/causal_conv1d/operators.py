@@ -1,4 +1,4 @@
-"""What the operators of all backends of `causal_conv1d` share."""
+"""Functions that the operators of all backends of `causal_conv1d` share."""
 
 from collections.abc import Callable
 

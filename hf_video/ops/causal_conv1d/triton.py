@@ -1,7 +1,7 @@
 """
 `causal_conv1d` on GPUs, by kernels that Triton compiles.
 
-PyTorch's convolution has channels first, while linear layers and the scan of the `triton` backend have them last.
+They take channels last, as linear layers and the scan of the `triton` backend do. PyTorch's takes channels first.
 """
 
 import functools
@@ -10,21 +10,21 @@ import torch
 
 from .operators import register_gradients
 
-# Sizes of a tile. Each tile reads the steps before its own again. Its channels fill 128 bytes of bfloat16.
+# Sizes of a tile. Each tile also reads the steps before its own. Its channels fill 128 bytes of bfloat16.
 STEPS, BLOCK = 32, 64
 
 
 def causal_conv1d_triton(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> torch.Tensor:
-    """Output as `causal_conv1d` describes it, computed in float32; quickest where channels are last in memory."""
+    """Output as `causal_conv1d` describes it, computed in float32. It is quickest if channels are last in memory."""
     biases = None if bias is None else bias.float()
     return conv_forward(x.mT, weight.float()[:, 0], biases, reverse).mT
 
 
 @functools.cache
 def why_triton_cannot(device: str = "cuda") -> str | None:
-    """Why the kernels do not answer, or `None` if they do; Triton may be missing, or the C compiler that it needs."""
+    """Why a call of the kernels fails; `None` if it works. Triton, or the C compiler that it needs, may be missing."""
     try:
         x, weight = torch.ones(1, 4, 1, device=device), torch.ones(1, 4, device=device)
         output = conv_forward(x, weight, None, False)
@@ -54,7 +54,7 @@ def settings(taps: int) -> dict[str, int]:
 
 @torch.library.custom_op("hf_video::causal_conv1d_triton", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
-    """From x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, both float32, to another x."""
+    """The output, like x, for x `(batch, length, dim)`, and float32 weight `(dim, taps)` and bias `(dim,)`."""
     from .triton_kernels import conv_forward_kernel
 
     y = x.new_empty(x.shape)
@@ -69,7 +69,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias, also of a missing bias."""
+    """The gradients of x, weight and bias, also of a bias that is missing."""
     from .triton_kernels import conv_backward_kernel
 
     batch_size, length, dim = x.shape

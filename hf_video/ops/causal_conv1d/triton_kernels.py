@@ -18,7 +18,7 @@ except ImportError as error:
 
 @triton.jit
 def load_tile(array, stride, step, length, channel, valid):
-    """Steps before the first and behind the last are zero."""
+    """The steps of a tile. Steps before the first and after the last are zero."""
     exists = (step >= 0) & (step < length)
     offsets = step.to(tl.int64)[:, None] * stride + channel[None, :]
     return tl.load(array + offsets, mask=exists[:, None] & valid[None, :], other=0.0).to(tl.float32)
@@ -32,7 +32,7 @@ def reach(step, tap, reverse: tl.constexpr, TAPS: tl.constexpr):
 
 @triton.jit
 def convolve(x, x_stride, weight, bias, step, length, dim, channel, valid, reverse: tl.constexpr, TAPS: tl.constexpr):
-    """Before SiLU."""
+    """The output before SiLU."""
     convolved = tl.zeros((step.shape[0], channel.shape[0]), tl.float32)
     convolved += tl.load(bias + channel, mask=valid, other=0.0)[None, :]
     for tap in tl.static_range(TAPS):
@@ -85,7 +85,7 @@ def conv_backward_kernel(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Convolves once more at each step that a step reached, rather than to keep anything."""
+    """Writes all gradients. It convolves again at each step that a step reached, so that nothing is kept."""
     clip = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     step = tl.program_id(1) * STEPS + tl.arange(0, STEPS)
@@ -94,7 +94,7 @@ def conv_backward_kernel(
     dy += clip * length * dim
     gradient = tl.zeros((STEPS, BLOCK), tl.float32)
     dconvolved = tl.zeros((STEPS, BLOCK), tl.float32)
-    # The last tap looks at the step itself, so that `dconvolved` is in the end that of the tile's own steps.
+    # The last tap looks at the step itself. So `dconvolved` ends as the gradient at the tile's own steps.
     for tap in tl.static_range(TAPS):
         seen_by = reach(step, tap, not reverse, TAPS)
         convolved = convolve(x, x_stride, weight, bias, seen_by, length, dim, channel, valid, reverse, TAPS)

@@ -69,12 +69,12 @@ class Tile(NamedTuple):
     is_last: bool
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tile's part of `(batch, length, channels)`."""
+        """The part of a tensor `(batch, length, channels)` that belongs to the tile."""
         return tensor[self.clips, self.tokens]
 
 
 def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int) -> bool:
-    """Whether `mamba_mixer` can run: where scans run on the `cpu` backend, in float32, if channels fill vectors."""
+    """Whether `mamba_mixer` can run: scans run on the `cpu` backend in float32, and channels fill vectors."""
     return (
         choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None) == "cpu"
         and hidden_states.dtype == torch.float32
@@ -193,7 +193,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
             if keeps_states:
                 tile.of(all_projected).copy_(projected)
             if number == len(directions) - 1:
-                # The scan has read its input, which is written over.
+                # The scan has read its input, so it may be overwritten.
                 gated = u
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))

@@ -28,7 +28,7 @@ def selective_scan_cpu(
     initial_state: torch.Tensor | None,
     addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must agree."""
+    """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must return `None`."""
     tensors = (
         u.float().mT,
         delta.float().mT,
@@ -116,7 +116,7 @@ def scan_forward(
         keeps_borders: whether to return what the backward needs.
 
     Returns:
-        The output like `u`, the last state, and the states before each chunk; for no chunk unless they are kept.
+        The output, like `u`; the last state; and the states before each chunk, or of no chunk unless they are kept.
     """
     groups = B.shape[2]
     borders = new_output(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
@@ -176,7 +176,7 @@ def scan_backward(
     delta_softplus: bool,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
+    """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import scan_backward_unit

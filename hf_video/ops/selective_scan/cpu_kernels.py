@@ -54,7 +54,7 @@ def scan_forward_unit(
     first_block,
     end_block,
 ):
-    """Writes `y`, `borders` unless it has no chunks, and over the initial `state` the last one."""
+    """Writes `y` and, if it has chunks, `borders`, and replaces the initial `state` by the last one."""
     length, num_states = u.shape[1], rates.shape[1]
     steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
     for start in range(0, length, CHUNK_LENGTH):
@@ -84,8 +84,8 @@ def scan_backward_unit(
     use_softplus, reverse, batch, group, part, first_block, end_block,
 ):  # fmt: skip
     """
-    Writes all gradients, over `dstate`, that of the last state, that of the initial one. States are computed once more
-    from the border of each chunk on.
+    Writes all gradients. In `dstate`, the gradient of the initial state replaces that of the last one. States are
+    computed again from the border of each chunk on.
     """
     length, num_states = u.shape[1], rates.shape[1]
     steps = np.empty((CHUNK_LENGTH, LANES), np.float32)

@@ -1,7 +1,7 @@
 """
 The selective scan of state space models (Mamba, https://arxiv.org/abs/2312.00752), one function over several backends.
 
-Each row of `BACKENDS` is a backend: a function that runs it, and one that tells why it cannot run a call. The first
+Each row of `BACKENDS` is a backend: a function that runs it, and one that says why it cannot run a call. The first
 backend that can run a call is taken. The argument `backend` or the environment variable `HF_VIDEO_SELECTIVE_SCAN`
 forces another. The choice is logged once. On CUDA, mamba-ssm's kernels come before `triton`, because there has been no
 GPU to measure the two on.
@@ -35,7 +35,7 @@ class Backend(NamedTuple):
             position, as `selective_scan` describes them. B and C have four dimensions, or two if they are the same at
             all times. It returns the output and the last state, or `None` in place of a state that it cannot give.
         why_not: returns the reason why the backend cannot run a call, or `None` if it can.
-        automatic: whether the backend is taken unless one is forced.
+        automatic: whether the backend may be taken if none is forced.
     """
 
     run: Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
@@ -79,7 +79,7 @@ def selective_scan(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     r"""
     Run the recurrence `h[t] = exp(delta[t] * A) * h[t - 1] + delta[t] * B[t] * u[t]`, `y[t] = <C[t], h[t]> + D * u[t]`
-    along the length, add `addend` where one is given, and gate the result with `silu(z)`. All of it is differentiable.
+    along the length, add `addend` if it is given, and gate the result with `silu(z)`. All of it is differentiable.
 
     The signature is a superset of mamba-ssm's `selective_scan_fn` for real `A`; a complex one, with which `B` and `C`
     have the shape `(batch_size, state_size, 2 * length)`, is refused. The state is float32 whatever the dtypes

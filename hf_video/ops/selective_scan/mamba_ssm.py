@@ -41,7 +41,7 @@ def selective_scan_mamba_ssm(
     *,
     source: str,
 ) -> tuple[torch.Tensor, None]:
-    """Output as `selective_scan` describes it, by the build named `source`; `why_mamba_ssm_cannot` must agree."""
+    """Output as `selective_scan` describes it, by the build `source`; `why_mamba_ssm_cannot` must return `None`."""
     delta = delta.to(u.dtype)
     # Projections that are the same at all times are weights.
     B, C = (tensor.float() if tensor.ndim == 2 else tensor.to(u.dtype) for tensor in (B, C))
@@ -77,7 +77,7 @@ def load_interface(source: str) -> ModuleType:
 
 @functools.cache
 def probe(source: str, device: str = "cuda") -> str | None:
-    """Why the compiled scan does not answer, or `None` if it does; some releases import well and raise when called."""
+    """Why a call of the compiled scan fails, or `None` if it works. Some releases can be imported but not called."""
     ones = torch.ones(1, 1, 4, device=device)
     arguments = (ones, ones, -ones[0, :, :1], ones[:, None], ones[:, None], None, None, None, False, False, source)
     try:
@@ -90,7 +90,7 @@ def probe(source: str, device: str = "cuda") -> str | None:
 
 
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
-    """Tensors or `None`: sequences in the order of the scan, and weights, of one or two dimensions, unchanged."""
+    """The tensors or `None`: sequences in the order of the scan, and weights (one or two dimensions) unchanged."""
     for tensor in tensors:
         yield reversed_copy(tensor) if reverse and tensor is not None and tensor.ndim > 2 else tensor
 
@@ -133,7 +133,7 @@ def scan_backward(
     reverse: bool,
     source: str,
 ) -> list[torch.Tensor]:
-    """Gradients of the tensors that are not `None`, in order. The forward runs again instead of keeping states."""
+    """The gradients of the tensors that are not `None`, in order. The forward runs again, so no states are kept."""
     context = RecordedContext()
     _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
     grad = reversed_copy(grad) if reverse else grad.contiguous()

@@ -1,4 +1,4 @@
-"""What the operators of several backends of `selective_scan` share."""
+"""Functions that the operators of several backends of `selective_scan` share."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Situation(NamedTuple):
 
 
 def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """B or C as `(batch, groups, state, length)`: a view of `(dim, state)` where it is the same at all times."""
+    """B or C as `(batch, groups, state, length)`: a view of `(dim, state)` if it is the same at all times."""
     if projection.ndim == 4:
         return projection
     return projection[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])

@@ -120,7 +120,7 @@ def scan_operator(
         time_step, scaled_input, B, C = slices
         update = scaled_input[..., None] * expand_groups(B, A.shape[0])
         state = torch.exp(time_step[..., None] * A) * state + update
-        # The operator demands that the state it carries on shares no memory with tensors that the backward keeps.
+        # The operator needs a state that shares no memory with tensors that the backward keeps.
         return state.clone(), (state * expand_groups(C, A.shape[0])).sum(dim=-1)
 
     last_state, outputs = scan(step, state, sequences, reverse=reverse)

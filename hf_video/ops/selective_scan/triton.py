@@ -74,7 +74,7 @@ def selective_scan_triton(
     initial_state: torch.Tensor | None,
     addend: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and last state as `selective_scan` describes them; `why_triton_cannot` must agree."""
+    """Output and last state as `selective_scan` describes them; `why_triton_cannot` must return `None`."""
     _, dim, length = u.shape
     if length * dim >= 2**31:
         raise ValueError(
@@ -112,7 +112,7 @@ def why_triton_cannot(situation: Situation) -> str | None:
 
 @functools.cache
 def probe(device: str = "cuda") -> str | None:
-    """Why the kernels do not answer, or `None` if they do; Triton may be missing, or the C compiler that it needs."""
+    """Why a call of the kernels fails; `None` if it works. Triton, or the C compiler that it needs, may be missing."""
     try:
         ones = torch.ones(1, 4, 1, device=device)
         tensors = (ones, ones, -ones[0, :1], ones[:, None].mT, ones[:, None].mT, None, None, None)
@@ -128,7 +128,7 @@ def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor | int]:
     """The first arguments of both kernels, as their module describes them. `u` stands in for a missing gate."""
     D, delta_bias = (A.new_zeros(A.shape[0]) if x is None else x for x in (D, delta_bias))
     z = u if z is None else z
-    # Half of what a linear layer gives need not be copied.
+    # Half of the output of a linear layer need not be copied.
     z = z if z.stride(2) == 1 and z.shape[1] * z.stride(1) < 2**31 else z.contiguous()
     rates = torch.mul(A.mT, LOG2_E, out=A.new_empty(A.shape[::-1]))
     gate = [z, z.stride(0), z.stride(1)]
@@ -222,8 +222,8 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """
-    Gradients of all tensors that the forward takes, also of those that are `None`. The gradient of an addend equals
-    that of the output before the gate, and has the dtype of u.
+    The gradients of all tensors that the forward takes, also of those that are `None`. The gradient of an addend
+    equals that of the output before the gate, and has the dtype of u.
     """
     from .triton_kernels import scan_backward_kernel
 

@@ -2,16 +2,17 @@
 The loops of the `triton` backend of `selective_scan`.
 
 A program takes the channels of one block of one clip through time, in chunks of `SPANS * STEPS` steps. A thread owns
-one channel of one span, `STEPS` steps in a row, and keeps what belongs to them in registers while the states of the
-channel are gone through one after the other. Within its span it runs from a state of zero; spans hand on decays and
-states by a scan across threads, and then it runs once more from the state that the span begins with. Decays, whose
-exponentials cost the most, are computed once, however many spans share a chunk: small batches have more of them rather
-than another pass over time. Nothing is added atomically.
+one channel of one span, which is `STEPS` steps in a row. It keeps the values of these steps in registers, and takes
+the states of the channel one after the other. Each state first runs through the span from zero. Then a scan across
+threads gives every span its first state, and the state runs through the span again from there. Decays, whose
+exponentials cost the most, are computed only once. Small batches have more spans in a chunk, which needs no other pass
+over time. Nothing is added atomically.
 
-Tensors of a chunk are `(STEPS, THREADS)`, thread `span * BLOCK + channel`. Triton spreads the axis along which memory
-is contiguous over lanes and warps first; it is as long as there are threads, so that the steps stay in the registers
-of each. Sizes of arrays are not specialised, lest it load several channels at once and turn that around. What channels
-share, `(STEPS, SPANS)`, is asked for one state ahead. Arrays, contiguous:
+Tensors of a chunk are `(STEPS, THREADS)`, with thread `span * BLOCK + channel`. Triton spreads the axis along which
+memory is contiguous over lanes and warps first. This axis is as long as there are threads, so that the steps stay in
+the registers of each thread. Sizes of arrays are not specialised: otherwise Triton loads several channels at once, and
+spreads the axes the other way. Values that channels share, `(STEPS, SPANS)`, are loaded one state ahead. Arrays,
+contiguous:
 
     u, delta, z, addend, y               (batch, length, dim), of any floating dtype, as their gradients are; between
                                          the steps of z there may be something else
@@ -37,7 +38,7 @@ SIZES = ["z_clip_stride", "z_stride", "length", "dim", "num_states", "num_groups
 
 @triton.jit
 def follow(decay, state, next_decay, next_state):
-    """One stretch of time and the next as one: product of the decays, and the state from zero."""
+    """Joins one stretch of time and the next: the product of the decays, and the state from zero."""
     return decay * next_decay, state * next_decay + next_state
 
 
@@ -51,8 +52,8 @@ def follow_entering(decay, state, passed, entering, next_decay, next_state, next
 @triton.jit
 def follow_back(passed, gradient, decay, next_passed, next_gradient, next_decay):
     """
-    One stretch of time and the one before it as one: product of the decays of all steps but the earliest, gradient of
-    the state after that one if nothing came from later ones, and its decay.
+    Joins one stretch of time and the one before it: the product of the decays of all steps but the earliest; the
+    gradient of the state after the earliest step, if later stretches give none; and the decay of that step.
     """
     handed_on = decay * next_passed
     return passed * handed_on, gradient * handed_on + next_gradient, next_decay
@@ -61,12 +62,12 @@ def follow_back(passed, gradient, decay, next_passed, next_gradient, next_decay)
 @triton.jit
 def enter_spans(decays, states, state, is_first, SPANS: tl.constexpr, BLOCK: tl.constexpr, REVERSE: tl.constexpr):
     """
-    The states that spans begin with, and those that they end with, of each thread.
+    The states that spans begin with, and those that they end with, for each thread.
 
     Args:
-        decays, states: of its span; states from zero.
-        state: before the first span.
-        is_first: whether its span is that one.
+        decays, states: product of the decays in the thread's span, and its last state if it begins from zero.
+        state: state before the first span.
+        is_first: whether the thread's span is the first one.
     """
     states = tl.where(is_first, states + decays * state, states)
     decays, states = tl.reshape(decays, (SPANS, BLOCK)), tl.reshape(states, (SPANS, BLOCK))
@@ -90,19 +91,19 @@ def load_projections(B, C, n, length, position, within):
 
 @triton.jit
 def share(tensor, STEPS: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
-    """From `(STEPS, SPANS)` to all threads."""
+    """Values `(STEPS, SPANS)` for all threads."""
     return tl.reshape(tl.broadcast_to(tensor[:, :, None], (STEPS, SPANS, BLOCK)), (STEPS, SPANS * BLOCK))
 
 
 @triton.jit
 def pick_step(tensor, step, STEP: tl.constexpr):
-    """One step of a tensor of a chunk, without a choice at run time."""
+    """One step of a tensor of a chunk; the step is chosen at compile time."""
     return tl.sum(tl.where(step == STEP, tensor, 0.0), axis=0)
 
 
 @triton.jit
 def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.constexpr):
-    """Add pairs of channels up, of `2 * SIZE` steps the first half in one and the second half in the other."""
+    """Adds up pairs of channels. Of `2 * SIZE` steps, one channel of a pair has the first half, the other the rest."""
     first, second = tl.split(tl.permute(tl.reshape(tensor, (2, SIZE, THREADS)), (1, 2, 0)))
     is_second = (lane & PARTNER != 0)[None, :]
     given = tl.reshape(tl.where(is_second, first, second), (SIZE, THREADS // (2 * PARTNER), 2, PARTNER))
@@ -112,9 +113,9 @@ def halve(tensor, lane, SIZE: tl.constexpr, THREADS: tl.constexpr, PARTNER: tl.c
 @triton.jit
 def sum_channels(tensor, lane, STEPS: tl.constexpr, THREADS: tl.constexpr, BLOCK: tl.constexpr):
     """
-    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, of the steps that `summed_steps` names. `BLOCK` is
-    at most `STEPS`. Each exchange between threads halves what they hold, where a plain sum would exchange all of it
-    every time.
+    Sums over the channels of a chunk, `(STEPS / BLOCK, THREADS)`, for the steps that `summed_steps` names. `BLOCK` is
+    at most `STEPS`. Each exchange between threads halves what they hold; a plain sum would exchange all of it every
+    time.
     """
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
@@ -124,7 +125,7 @@ def sum_channels(tensor, lane, STEPS: tl.constexpr, THREADS: tl.constexpr, BLOCK
 
 @triton.jit
 def summed_steps(lane, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Within their spans, `(STEPS / BLOCK, THREADS)`."""
+    """The steps within their spans that each thread has the sums of, `(STEPS / BLOCK, THREADS)`."""
     steps = lane * 0
     for i in tl.static_range(5):
         if 1 << i < BLOCK:
@@ -134,14 +135,14 @@ def summed_steps(lane, STEPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def sum_spans(tensor, SPANS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum over the spans of each channel, for each thread."""
+    """The sum over the spans of each channel, for each thread."""
     sums = tl.sum(tl.reshape(tensor, (SPANS, BLOCK)), axis=0)
     return tl.reshape(tl.broadcast_to(sums[None, :], (SPANS, BLOCK)), (SPANS * BLOCK,))
 
 
 @triton.jit
 def softplus(x):
-    """log(1 + e^x), to the last digits also where it is small: 2 artanh(s) = log((1 + s) / (1 - s)) as a series."""
+    """log(1 + e^x), exact to the last digits also if it is small: 2 artanh(s) = log((1 + s) / (1 - s)) as a series."""
     e = tl.exp(-tl.abs(x))
     s = e / (2.0 + e)
     square = s * s
@@ -168,7 +169,7 @@ def locate_steps(start, span, length, reverse: tl.constexpr, STEPS: tl.constexpr
 
 @triton.jit
 def load_time_steps(delta, offsets, exists, bias, use_softplus: tl.constexpr):
-    """What softplus is taken of, and the time steps: 0 beyond the end, where nothing happens to a state."""
+    """The input of softplus, and the time steps. Beyond the end a time step is 0, which leaves a state as it is."""
     raw = tl.load(delta + offsets, mask=exists, other=0.0).to(tl.float32) + bias[None, :]
     return raw, tl.where(exists, softplus(raw) if use_softplus else raw, 0.0)
 
@@ -202,7 +203,7 @@ def scan_forward_kernel(
     SPANS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes `y`, `borders` behind the initial states and, where these are kept, `mixed` before the gate."""
+    """Writes `y`, and `borders` after the initial states. If borders are kept and there is a gate, also `mixed`."""
     thread = tl.arange(0, SPANS * BLOCK)
     span = thread // BLOCK
     step = tl.arange(0, STEPS)[:, None]
@@ -295,7 +296,7 @@ def scan_backward_kernel(
     BLOCK: tl.constexpr,
 ):
     """
-    Writes all gradients; adds to `drates`, and turns `dstate` from the gradient of the last state into that of the
+    Writes all gradients. It adds to `drates`, and replaces the gradient of the last state in `dstate` by that of the
     initial one.
     """
     THREADS: tl.constexpr = SPANS * BLOCK
@@ -384,7 +385,7 @@ def scan_backward_kernel(
             dexponents += dexponent * rate[None, :]
             drate += sum_spans(tl.sum(dexponent * time_step, axis=0), SPANS, BLOCK)
             tl.store(drates + n * dim + channel, drate, mask=(span == 0) & valid)
-        # What the states do not need is read once more: the registers are theirs.
+        # Values that the states do not need are read again, to leave the registers to the states.
         value = tl.load(u + offsets, mask=exists, other=0.0).to(tl.float32)
         raw, _ = load_time_steps(delta, offsets, exists, bias, use_softplus)
         # d 2^x = ln(2) 2^x dx
