@@ -4,8 +4,9 @@ Runs kernels that numba compiles on several threads.
 These are PyTorch's own threads if they can be reached. PyTorch's threads wait busily for some milliseconds after each
 operation, so that any other thread would have to share a core with one of them. On two cores, VideoMamba-M then takes
 1.2 times as long on 8 frames, and VideoMamba-Ti twice as long on 4 small ones (`python benchmarks/videomamba_cpu.py
---parts`). PyTorch's threads do not survive a fork: if they cannot be reached, threads are started for one call. Numba's
-own parallel layers are not used. They leave threads behind that a forked child waits for, and that two callers share.
+--parts`). PyTorch's threads do not survive a fork: if they cannot be reached, threads are started for one call.
+Numba's own parallel layers are not used. They leave threads behind that a forked child waits for, and that two callers
+share.
 """
 
 import ctypes
