@@ -68,6 +68,7 @@ def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses
     np.testing.assert_allclose(losses, losses_of_one, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_train_answers(tmp_path):
     for each in tiny_pair():
         each.save_pretrained(tmp_path / "start")

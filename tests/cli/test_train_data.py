@@ -92,7 +92,7 @@ def test_options_and_models_of_one_class_a_clip_are_refused(
     assert "have one class each, the model was trained for any number" in message
 
 
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("stored", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_data_set_with_a_column_of_videos(digits, tmp_path, stored, capsys):
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     splits = DatasetDict()

@@ -49,7 +49,7 @@ def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, tra
     assert (tmp_path / "out" / "adapter" / "adapter_config.json").exists() is ("lora_rank=2" in words)
 
 
-@pytest.mark.parametrize("word", ["lora_rank=2", "linear_probe=true"])
+@pytest.mark.parametrize("word", ["lora_rank=2", pytest.param("linear_probe=true", marks=pytest.mark.slow)])
 def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
     command = ["train", str(digits), "--output-dir", str(tmp_path / "whole"), "--model", str(trained), *RUN, word]
     assert main(command) == 0

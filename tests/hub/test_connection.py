@@ -149,7 +149,9 @@ def test_a_hub_that_is_not_there_is_named(publication, limited, hub):
             stage(publication.folder, publication.folder, "model", api=HfApi(endpoint=endpoint))
 
 
-@pytest.mark.parametrize("request_", [pytest.param("/preupload/", marks=pytest.mark.slow), "PUT ", "/commit/"])
+@pytest.mark.parametrize(
+    "request_", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("/preupload/", "PUT ")), "/commit/"]
+)
 def test_ctrl_c_ends_a_silent_upload_with_one_sentence(hub, folder, stalling, request_):
     stalling(request_)
     reached, fail = threading.Event(), hub.fail

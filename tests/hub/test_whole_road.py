@@ -39,7 +39,7 @@ STRANGER = """
 WAYS = {"without hf_video": ("", [True]), "with hf_video": ("import hf_video", [None, True])}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["without hf_video", pytest.param("with hf_video", marks=pytest.mark.slow)])
 def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tmp_path, way):
     setup, trusts = WAYS[way]
     family = trained.name

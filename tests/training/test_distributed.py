@@ -50,7 +50,7 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("task", ["loss_curve", "distilled"])
+@pytest.mark.parametrize("task", ["loss_curve", pytest.param("distilled", marks=pytest.mark.slow)])
 def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
     one = run(task, tmp_path / "one", 1)["losses"]
     two = run(task, tmp_path / "two", 2)["losses"]
