@@ -34,7 +34,7 @@ DESCRIPTION = """\
 Fine-tune a MemoryBankQFormer with a language model on questions and answers, or on captions.
 
 DATA is one of these:
-  a file .csv, .json or .jsonl of rows with `video` and `answer` (or `caption`) and, optionally, `question`, and `start`
+  a file .csv, .json or .jsonl of rows with `video` and `answer` (or `caption`); optional are `question`, and `start`
   and `end` in seconds
   a folder with such files named train, validation and test
   a recipe: a YAML file of settings, or the name of a published one, such as malmm/msvd_qa
