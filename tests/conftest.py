@@ -1,4 +1,4 @@
-"""One thread a process: tests run side by side, and whoever needs more threads sets their number."""
+"""Each process has one thread, because tests run side by side. A test that needs more threads sets their number."""
 
 import os
 

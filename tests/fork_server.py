@@ -1,4 +1,4 @@
-"""Programs in processes of their own that do not wait for PyTorch: they are forked off one that has imported it.
+"""Runs programs in new processes that need not import PyTorch: they are forks of a process that has imported it.
 
 A program that a test starts spends most of its time on imports. `run_forked` is for tests that need another process,
 and not another interpreter. What the server imports is none of ours, and none of Hugging Face's: tests look at those

@@ -1,4 +1,4 @@
-"""What may stand in the place of a file and is none."""
+"""Makes folders, FIFOs and broken links in the place of a file."""
 
 import os
 import socket

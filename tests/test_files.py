@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all, and an error says which."""
+"""A file is written as a whole or not at all, and an error names the file."""
 
 import errno
 import os

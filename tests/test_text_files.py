@@ -1,4 +1,4 @@
-"""What is read of users' text files, and what is refused at once."""
+"""Reading the text files of users, and refusing files that cannot be read."""
 
 import json
 import time

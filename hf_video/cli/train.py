@@ -32,18 +32,22 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Fine-tune a video classifier, or train a small VideoViT from scratch, on your own labelled videos.
 
-DATA is a folder of class folders (DATA/<class>/<video>), such folders inside train/, validation/ and test/, or CSV
-files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump); or a data
-set of the `datasets` library with a column of videos, by its folder or its name on the Hub (USER/NAME); or a recipe, a
-YAML file of settings or the name of a published one, which says where the data are or leaves it to data=...
-Checkpoints are chosen on the validation split; without one, videos are held out from the training split. A test split
-is used once, at the end, for the report.
-"""
-EPILOG = """\
-Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
-transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names, one line `name: value`
-each; words and flags change its settings. docs/settings.md has all settings with the values that they take.
+DATA is one of these:
+  a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/
+  CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
+  a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
+  a recipe: a YAML file of settings, or the name of a published one; the recipe or data=... names the videos
 
+Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test
+split is used once, at the end, for the report.
+"""
+WORDS_AND_RECIPES = """\
+Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
+transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names in lines `name: value`.
+A word or flag replaces the value in the recipe. docs/settings.md has all settings with the values that they take.
+"""
+EPILOG = f"""\
+{WORDS_AND_RECIPES}
 examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
           hf-video train recipes/videomae_base_kinetics400.yaml data=my_videos output_dir=my_model model=converted
 """

@@ -24,7 +24,7 @@ from .output_folder import (
 )
 from .processes import check_processes
 from .run_settings import choose_values, make, read_given, read_saved, save
-from .train import add_run_options
+from .train import WORDS_AND_RECIPES, add_run_options
 from .training_data import check_same_data, describe_data, warn_of_repetitions
 
 if TYPE_CHECKING:
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Fine-tune a MemoryBankQFormer with a language model on questions and answers, or on captions.
 
-DATA is a file .csv, .json or .jsonl of rows with `video` and `answer` (or `caption`) and, where they apply,
-`question`, `start` and `end` in seconds; or a folder with such files named train, validation and test; or a recipe, a
-YAML file of settings, of which recipes/malmm has those of MA-LMM's data sets. The vision tower and the language model
-stay as they are unless train_vision_tower, train_language_model or lora_rank says otherwise.
-"""
-EPILOG = """\
-Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
-transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names, one line `name: value`
-each; words and flags change its settings. docs/settings.md has all settings with the values that they take.
+DATA is one of these:
+  a file .csv, .json or .jsonl of rows with `video` and `answer` (or `caption`); optional are `question`, and `start`
+  and `end` in seconds
+  a folder with such files named train, validation and test
+  a recipe: a YAML file of settings, or the name of a published one, such as malmm/msvd_qa
 
+The vision tower and the language model are frozen unless train_vision_tower, train_language_model or lora_rank says
+otherwise.
+"""
+EPILOG = f"""\
+{WORDS_AND_RECIPES}
 example: hf-video train-answers recipes/malmm/msvd_qa.yaml data=msvd model=instructblip_with_memory output_dir=msvd_qa
 """
 

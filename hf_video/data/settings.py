@@ -20,7 +20,7 @@ class ClipAugmentationSettings:
         "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the crop has its "
         "own size and a random place.",
     )
-    horizontal_flip: bool = setting(False, "Mirror half of the clips, except those of classes named by a direction.")
+    horizontal_flip: bool = setting(False, "Mirror half of the clips, except in classes that name a direction.")
     rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment; 0 leaves it out.")
     rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
     rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")

@@ -86,7 +86,7 @@ class TrainingSettings:
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
     neftune_noise_alpha: NotNegative[float] | None = setting(None, "Noise on the embeddings of a language model.")
     seed: Seed[int] = setting(42, "Seed of weights, augmentation and held-out videos.")
-    data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default that of seed.")
+    data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default the value of seed.")
     bf16: bool = setting(False, "Train in bfloat16.")
     fp16: bool = setting(False, "Train in float16.")
     activation_checkpointing: Changeable[bool | None] = setting(None, "Compute activations again to save memory.")
@@ -143,7 +143,7 @@ class TrainingSettings:
         None, "Size of the buckets of gradients that processes exchange, in MiB."
     )
     remove_unused_columns: bool = setting(
-        True, "Drop what the model has no argument for from the items: the sample keys, or the texts."
+        True, "Drop from the items what the model has no argument for: the sample keys, or the texts."
     )
     label_names: list[str] | None = setting(None, "The inputs that are labels.")
 

@@ -1,4 +1,4 @@
-"""A run goes on where some videos are broken, names them, and learns as well as without them."""
+"""If some videos are broken, a run goes on, names them, and learns as well as without them."""
 
 import json
 import shutil

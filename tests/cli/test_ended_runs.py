@@ -1,4 +1,4 @@
-"""A run that a signal or a full disk ends goes on to the bits of one that was left alone, or starts over to them."""
+"""A run that a signal or a full disk ends, resumed or started again, gives the bits of an undisturbed run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Entries of class folders that are no videos although they stand for one: nothing is dropped without a word."""
+"""Entries of class folders that look like videos and are not: each is reported."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is no file of the model folder itself is refused by its name, and what was checked is what goes up."""
+"""Links out of the model folder and other odd files are refused by name; the files that were checked go up."""
 
 import os
 import shutil

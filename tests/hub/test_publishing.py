@@ -1,4 +1,4 @@
-"""What is staged and pushed, and what a user reads when it is not."""
+"""Staging and pushing a model, and the errors that a user reads if that fails."""
 
 import json
 import os
