@@ -179,7 +179,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     try:
         if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):
             read = [part for part in value.split(",") if part]
-        read = _adapter(_without_text(hint)).validate_python(read)
+        read = _adapter(_type_of_words(hint)).validate_python(read)
         if any(isinstance(mark, Expected) and not mark.allows(read) for mark in _marks(hint) if read is not None):
             raise ValueError
     except (ValidationError, ValueError):
@@ -286,11 +286,15 @@ def _origins(hint: Any) -> set[Any]:
     return {typing.get_origin(member) or member for member in _members(hint)}
 
 
-def _without_text(hint: Any) -> Any:
-    """A type of Transformers such as `SchedulerType | str` without the text, of which only the values are allowed."""
+def _type_of_words(hint: Any) -> Any:
+    """The type that words are read by, which differs from two of Transformers': `SchedulerType | str` has no other
+    values than `SchedulerType`, and a boolean that is written as text is one in `str | bool`."""
+    from pydantic import Field
+
     members = _members(hint)
-    has_set = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
-    return Union[*(members - {str}), None] if has_set else hint
+    if any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members):
+        return Union[*(members - {str}), None] if str in members else hint
+    return Annotated[bool | str, Field(union_mode="left_to_right")] if members == {bool, str} else hint
 
 
 @functools.cache
