@@ -181,7 +181,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     try:
         if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):
             read = [part for part in value.split(",") if part]
-        read = _adapter(_without_text(hint)).validate_python(read)
+        read = _adapter(_type_of_words(hint)).validate_python(read)
         if any(isinstance(mark, Expected) and not mark.allows(read) for mark in _marks(hint) if read is not None):
             raise ValueError
     except (ValidationError, ValueError):
@@ -289,11 +289,18 @@ def _origins(hint: Any) -> set[Any]:
     return {typing.get_origin(member) or member for member in _members(hint)}
 
 
-def _without_text(hint: Any) -> Any:
-    """A type such as `SchedulerType | str` without `str`, so that only the values of the enumeration are allowed."""
+def _type_of_words(hint: Any) -> Any:
+    """The type that a word is read by.
+
+    It differs for two types of Transformers. `SchedulerType | str` has no other values than those of `SchedulerType`.
+    In `str | bool` a boolean that is written as text is a boolean.
+    """
+    from pydantic import Field
+
     members = _members(hint)
-    has_set = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
-    return Union[*(members - {str}), None] if has_set else hint
+    if any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members):
+        return Union[*(members - {str}), None] if str in members else hint
+    return Annotated[bool | str, Field(union_mode="left_to_right")] if members == {bool, str} else hint
 
 
 @functools.cache

@@ -5,10 +5,10 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import hf_video
-from hf_video.settings import Setting, closest, read_value, settings_of
+from hf_video.settings import Setting, closest, one_of, read_value, settings_of
 
 from .boundary import EXIT_CODES
 
@@ -94,11 +94,16 @@ class CommandSettings:
 
 @functools.cache
 def training_argument_types() -> dict[str, Any]:
-    """The types of all fields of `TrainingArguments`."""
+    """The types of all fields of `TrainingArguments`, with the choices of those that have some."""
     from transformers import TrainingArguments
 
     hints = typing.get_type_hints(TrainingArguments)
-    return {field.name: hints[field.name] for field in dataclasses.fields(TrainingArguments) if field.init}
+    found = {}
+    for field in dataclasses.fields(TrainingArguments):
+        if field.init:
+            choices = field.metadata.get("choices")
+            found[field.name] = Annotated[hints[field.name], one_of(tuple(choices))] if choices else hints[field.name]
+    return found
 
 
 class _Given(argparse.Action):

@@ -67,7 +67,7 @@ def explain(error: Exception) -> str | None:
         for explanation in (_of_memory, _of_disk, _of_worker_death, _of_home):
             if isinstance(cause, Exception) and (sentence := explanation(cause)):
                 return sentence
-    sentence = _of_hub(error) or _of_model(error) or _of_file(error)
+    sentence = _of_setting(error) or _of_hub(error) or _of_model(error) or _of_file(error)
     return _shorten(error) if sentence is None and isinstance(error, USER_ERRORS) else sentence
 
 
@@ -146,6 +146,14 @@ def _of_worker_death(error: Exception) -> str | None:
         f"A process that reads videos died{who}, most often because memory ran out: take fewer --num-workers or a "
         "smaller --batch-size, and in a container more shared memory (docker run --shm-size)."
     )
+
+
+def _of_setting(error: Exception) -> str | None:
+    """A sentence about a mapping with a name that `TrainingArguments` does not know."""
+    modules = [frame.f_globals.get("__name__") for frame in _frames(error)]
+    if not isinstance(error, TypeError | KeyError | AttributeError) or "transformers.training_args" not in modules:
+        return None
+    return f"A setting of TrainingArguments has a value that cannot be used: {_shorten(error)}"
 
 
 def _of_hub(error: Exception) -> str | None:

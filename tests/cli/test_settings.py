@@ -118,9 +118,17 @@ def test_every_other_field_of_transformers_is_read_by_its_type():
         ("optim=nonsense", "optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
         ("lr_scheduler_type=nonsense", "lr_scheduler_type is 'nonsense'; linear, cosine"),
         ("parallelism_config=x", "parallelism_config is 'x'"),
+        ("log_level=loud", "log_level is 'loud'; detail, debug, info"),
+        ("train_sampling_strategy=any", "train_sampling_strategy is 'any'; random, sequential"),
+        ("dataloader_multiprocessing_context=", "dataloader_multiprocessing_context is ''; fork, spawn"),
     ):
         with pytest.raises(ValueError, match=message):
             given(word)
+
+
+@pytest.mark.parametrize(("word", "value"), [("false", False), ("true", True), ("non_padding", "non_padding")])
+def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
+    assert given(f"include_num_input_tokens_seen={word}").words["include_num_input_tokens_seen"] == value
 
 
 # Each changes the result; the last ones are declared by Transformers alone.

@@ -58,6 +58,7 @@ TRAIN_ROWS = [
     *("patch_size=0", "tubelet_size=0", "hidden_size=-8", "num_hidden_layers=0", "num_attention_heads=0"),
     *("num_clips=0", "num_crops=0", "on_error=ignore", "device=tpu", "classifier_init_scale=inf"),
     *("metric_for_best_model=nope", "report_to=nothing", "dataloader_persistent_workers=true"),
+    *("log_level=loud", "train_sampling_strategy=any"),
 ]
 ANSWER_ROWS = [
     *rows_of([AnswerTrainingArguments, ClipAugmentation], {"num_augmentations"}),
@@ -112,6 +113,13 @@ def refuses(tmp_path, monkeypatch, capsys):
 def test_train(digits, tmp_path, refuses, row):
     device = [] if row.startswith("device") else ["--device", "cpu"]
     refuses("train", digits, "--output-dir", tmp_path / "out", *device, row=row)
+
+
+def test_a_mapping_with_an_unknown_name(tmp_path, fails):
+    row = 'accelerator_config={"no_such_option": 1}'
+    message = fails("train", tmp_path, "--output-dir", tmp_path / "out", "--device", "cpu", row)
+    assert "AcceleratorConfig" in message and "'no_such_option'" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("row", ANSWER_ROWS)
