@@ -19,7 +19,7 @@ word replaces the value in a recipe. Every other field of
 three commands, too, as a word or in a recipe. The other commands have only flags.
 
 `--resume` continues a run with its settings. A setting marked with ↻ may have another value then. Every other setting
-changes the result and is fixed.
+is fixed, since it may change the result.
 """
 
 

@@ -120,12 +120,19 @@ class TrainingSettings:
     report_to: Changeable[None | str | list[str]] = setting(
         "none", "Experiment trackers to log to, such as tensorboard or trackio; several with commas."
     )
+    logging_first_step: Changeable[bool] = setting(False, "Log the loss of the first step, too.")
+    log_level: Changeable[Literal["detail", "debug", "info", "warning", "error", "critical", "passive"]] = setting(
+        "passive", "What Transformers prints; passive: as everywhere else."
+    )
     run_name: Changeable[str | None] = setting(None, "Name of the run for experiment trackers.")
     disable_tqdm: Changeable[bool | None] = setting(None, "Show no progress.")
     push_to_hub: Changeable[bool] = setting(
         False, "Publish the model on the Hub at the end, and as hub_strategy says."
     )
     hub_model_id: Changeable[str | None] = setting(None, "Repository to publish to; by default named as the folder.")
+    hub_strategy: Changeable[Literal["end", "every_save", "checkpoint", "all_checkpoints"]] = setting(
+        "every_save", "What is published when: the model at the end or at every save, or checkpoints as well."
+    )
     hub_private_repo: Changeable[bool | None] = setting(None, "Whether the repository is private.")
     hub_token: Changeable[str | None] = setting(None, "Token of the Hub; by default that of `hf auth login`.")
     dataloader_num_workers: Annotated[Changeable[NotNegative[int]], Alias("num_workers")] = setting(

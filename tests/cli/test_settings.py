@@ -109,7 +109,7 @@ def test_names_of_transformers_and_short_ones_are_the_same_setting():
 
 
 def test_every_other_field_of_transformers_is_read_by_its_type():
-    words = ("hub_strategy=end", "dataloader_in_order=false", "include_for_metrics=inputs,loss", "log_level=info")
+    words = ("hub_strategy=end", "dataloader_in_order=false", "include_for_metrics=inputs,loss", "log_on_each_node=no")
     expected = {"hub_strategy": "end", "dataloader_in_order": False, "include_for_metrics": ["inputs", "loss"]}
     assert expected.items() <= given(*words).words.items()
     for word, message in (
@@ -118,7 +118,7 @@ def test_every_other_field_of_transformers_is_read_by_its_type():
         ("optim=nonsense", "optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
         ("lr_scheduler_type=nonsense", "lr_scheduler_type is 'nonsense'; linear, cosine"),
         ("parallelism_config=x", "parallelism_config is 'x'"),
-        ("log_level=loud", "log_level is 'loud'; detail, debug, info"),
+        ("log_level_replica=loud", "log_level_replica is 'loud'; detail, debug, info"),
         ("train_sampling_strategy=any", "train_sampling_strategy is 'any'; random, sequential"),
         ("dataloader_multiprocessing_context=", "dataloader_multiprocessing_context is ''; fork, spawn"),
     ):
