@@ -91,6 +91,16 @@ def test_a_model_without_hf_video_gives_the_same_logits_and_gradients(settings, 
         assert (found - wanted).abs().max() <= 1e-5 * max(wanted.abs().max(), 1)
 
 
+def test_it_can_be_exported_strictly():
+    class Scan(torch.nn.Module):
+        def forward(self, *tensors):
+            return run_plain(tensors, True, False)
+
+    inputs = random_inputs(CHUNK_LENGTH + 3, torch.float32)
+    exported = torch.export.export(Scan(), inputs, strict=True).module()
+    torch.testing.assert_close(exported(*inputs), run_plain(inputs, True, False))
+
+
 def test_on_a_gpu_it_takes_mamba_ssm(monkeypatch):
     """In the arguments that every release knows, with weights in float32."""
     calls = []
