@@ -30,7 +30,8 @@ def plain_scan(u, delta, A, B, C, D, z=None, delta_bias=None, delta_softplus=Fal
     """The recurrence in float32 at least, without a gate. The backward computes the states of each chunk once more."""
     dtype = torch.promote_types(u.dtype, torch.float32)
     inputs, delta, A, B, C, D, bias = (tensor.to(dtype) for tensor in (u, delta, A, B, C, D, delta_bias))
-    delta = F.softplus(delta + bias[:, None]) if delta_softplus else delta + bias[:, None]
+    delta = delta.contiguous() + bias[:, None]  # AOTAutograd traces other strides than softplus has in its backward
+    delta = F.softplus(delta) if delta_softplus else delta
     state, outputs = inputs.new_zeros(*inputs.shape[:2], A.shape[1]), []
     for chunk in zip(*(sequence.split(CHUNK_LENGTH, dim=-1) for sequence in (delta, inputs, B, C)), strict=True):
         step, is_compiling = (*chunk, A, state), torch.compiler.is_compiling()

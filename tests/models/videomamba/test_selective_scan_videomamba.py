@@ -101,6 +101,21 @@ def test_it_can_be_exported_strictly():
     torch.testing.assert_close(exported(*inputs), run_plain(inputs, True, False))
 
 
+@pytest.mark.slow
+def test_a_compiled_model_without_hf_video_has_the_gradients_of_one_that_is_not(monkeypatch):
+    """On the compiler's own trace of the backward, in which every stride is fixed."""
+    monkeypatch.setattr(modeling_videomamba, "HAS_OPS", False)
+    monkeypatch.setattr(modeling_videomamba, "selective_scan", selective_scan)
+    model = make(VideoMambaForVideoClassification, num_hidden_layers=1)
+    clips = random_clips(model.config)
+    gradients = []
+    for run in (model, torch.compile(model, backend="aot_eager")):
+        model.zero_grad()
+        run(clips).logits.square().sum().backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
+    torch.testing.assert_close(*gradients)
+
+
 def test_on_a_gpu_it_takes_mamba_ssm(monkeypatch):
     """In the arguments that every release knows, with weights in float32."""
     calls = []
