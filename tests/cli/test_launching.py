@@ -87,6 +87,7 @@ def test_two_processes_train_answers(tmp_path):
     assert (state["global_step"], state["train_batch_size"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path):
     finished = launch(ACCELERATE_ON_CPUS, "train", digits, "--output-dir", tmp_path / "model", *TINY_MODEL)
     assert finished.returncode != 0 and not (tmp_path / "model").exists()

@@ -28,9 +28,9 @@ def changed(before, after):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["linear_probe=true"], {"classifier.weight", "classifier.bias"}),
+        pytest.param(["linear_probe=true"], {"classifier.weight", "classifier.bias"}, marks=pytest.mark.slow),
         (["lora_rank=2"], {"classifier", "attention", "mlp"}),
-        (["freeze_layers=2"], {"fc_norm", "classifier"}),
+        pytest.param(["freeze_layers=2"], {"fc_norm", "classifier"}, marks=pytest.mark.slow),
     ],
 )
 def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, trained, tmp_path, words, expected):

@@ -59,6 +59,11 @@ def test_its_metadata_are_valid_and_complete(card, trained_videovit):
     assert values["top-1 accuracy (1 clips x 1 crops)"] == round(facts["validation"]["eval_top1_accuracy"], 4)
 
 
+@pytest.mark.parametrize(
+    "trained",
+    ["VideoViT", *(pytest.param(name, marks=pytest.mark.slow) for name in ("VideoMamba", "MemoryBankQFormer"))],
+    indirect=True,
+)
 def test_its_example_runs_for_a_stranger(trained, hub, digits, tmp_path):
     publish(trained, REPO, check_download=False)
     shutil.copy(digits / "test" / "left-up" / "0000.mp4", tmp_path / "video.mp4")
