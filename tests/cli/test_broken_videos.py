@@ -31,7 +31,7 @@ def brightness(tmp_path_factory):
     return folder, broken
 
 
-@pytest.mark.parametrize("on_error", ["skip", "replace"])
+@pytest.mark.parametrize("on_error", ["skip", pytest.param("replace", marks=pytest.mark.slow)])
 def test_the_run_ends_the_report_names_each_and_accuracy_stays(brightness, tmp_path, capsys, on_error):
     folder, broken = brightness
     words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN, "--on-error", on_error]

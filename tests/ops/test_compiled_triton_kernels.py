@@ -79,7 +79,8 @@ def test_scan_values_and_gradients_equal_the_recurrence_in_float64(plan, emulate
     compare(random_inputs(*sizes), reverse, "triton", tolerance=2e-5)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scan_of_groups_of_channels_in_half_precision(dtype, emulated, poisoned_memory):
     compare(random_inputs(37, 3, 2, 12, 2, dtype=dtype), True, "triton", tolerance=2**-7)
 
@@ -99,7 +100,8 @@ def test_scan_without_gradients(emulated, poisoned_memory):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", [False, True])
 def test_convolution_values_and_gradients(reverse, emulated, poisoned_memory):
     x = torch.randn(2, 40, 2 * 70).mT[:, :70].requires_grad_()
     leaves = [x, torch.randn(70, 1, 4, requires_grad=True), torch.randn(70, requires_grad=True)]

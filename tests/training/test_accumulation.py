@@ -143,8 +143,14 @@ def answers(model, lengths=(5, 2, 4, 1)):
     return rows(vision_embeds=frames, input_ids=ids, attention_mask=mask, labels=labels)
 
 
-@pytest.mark.parametrize("trainer", ["Trainer", "AnswerTrainer"])
-@pytest.mark.parametrize("num_prompted", [0, 2])
+@pytest.mark.parametrize(
+    ("num_prompted", "trainer"),
+    [
+        (2, "Trainer"),
+        (0, "AnswerTrainer"),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in ((0, "Trainer"), (2, "AnswerTrainer"))),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_generation(kind, num_prompted, trainer, tmp_path):
     """Answers of different lengths: each of their tokens counts alike. Without a prompt the first one does, too."""
