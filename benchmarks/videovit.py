@@ -18,9 +18,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from hf_video.conversion.hf_videomae import main as convert
 from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoMAEForVideoClassification
-
-from conversion.hf_videomae import main as convert
 
 BATCH, FRAMES, SIZE = 1, 16, 224
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
