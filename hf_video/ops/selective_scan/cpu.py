@@ -177,6 +177,30 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
+    return run_backward(
+        u.new_empty(0, 0, 0), dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse
+    )
+
+
+def run_backward(
+    y: torch.Tensor,
+    dy: torch.Tensor,
+    dlast_state: torch.Tensor | None,
+    borders: torch.Tensor,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> list[torch.Tensor]:
+    """
+    What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
+    the states are computed again.
+    """
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import scan_backward_unit
@@ -193,7 +217,7 @@ def scan_backward(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, delta_softplus, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, reverse),
         ),
         units,
     )
