@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from hf_video.ops.buffers import new_output
 from hf_video.ops.causal_conv1d.cpu import conv_backward, conv_forward
-from hf_video.ops.numba_threads import new_output, run_units, split_tokens
+from hf_video.ops.numba_threads import run_units, split_tokens
 from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
@@ -152,7 +153,9 @@ def prepare(
     projected = F.linear(u, direction.x_proj) if projected is None else projected
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
-    return projected, u, F.linear(time_steps, direction.dt_proj), B[:, :, None], C[:, :, None]
+    delta = new_output(u.shape)
+    torch.mm(time_steps.flatten(0, 1), direction.dt_proj.T, out=delta.flatten(0, 1))
+    return projected, u, delta, B[:, :, None], C[:, :, None]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
@@ -185,7 +188,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
         kept += [all_projected, borders]
         for tile in tiles(batch_size, length, direction.conv_weight.shape[1], reverse):
             projected, u, delta, B, C = prepare(x, None, direction, tile, reverse)
-            y = tile.of(total) if number == 0 else torch.empty_like(u)
+            y = tile.of(total) if number == 0 else new_output(u.shape)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
                 *(None if tile.is_first else state, True, reverse),
@@ -226,9 +229,9 @@ def mixer_backward(
             drows, in_first_pass = tile.of(doutputs).flatten(0, 1), number == len(directions) - 1
             if in_first_pass:
                 torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
-            dtotal = torch.empty_like(tile.of(dgated))
+            dtotal = new_output(tile.of(dgated).shape)
             run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
-            y = tile.of(total) if in_first_pass else torch.empty_like(dtotal)
+            y = tile.of(total) if in_first_pass else new_output(dtotal.shape)
             projected, borders = kept[2 * number : 2 * number + 2]
             dstate = add_gradients(
                 *(sums[number], dx, y, dtotal, None if tile.is_last else dstate, x),
