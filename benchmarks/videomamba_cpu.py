@@ -240,7 +240,7 @@ def compare_vectors(rounds: int) -> None:
     E0, E1, E2, E3, E4, ONE, LANES = v.E0, v.E1, v.E2, v.E3, v.E4, v.ONE, v.LANES
     HALF, BIAS, SHIFT = np.float32(0.5), np.int32(127), np.int32(23)
 
-    @numba.njit(error_model="numpy", fastmath={"contract", "reassoc", "nnan", "ninf", "nsz"})
+    @numba.njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nnan", "ninf", "nsz"})
     def scan_by_loops(u, delta, rates, B, C, D, state, y):
         scaled, output, mantissa = (
             np.empty(LANES, np.float32),

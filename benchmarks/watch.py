@@ -72,7 +72,7 @@ def write_video(path: Path, num_frames: int) -> None:
 
 
 def watch(words: list[str], output: int, threads: int) -> None:
-    os.dup2(output, 1)
+    sys.stdout = open(output, "w")
     torch.set_num_threads(threads)
     sys.exit(hf_video(["watch", *words]))
 
