@@ -1,11 +1,12 @@
 """
 VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix products timed alone, against the same
-model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer.
+model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer: forward, forward and
+backward, and both with gradient checkpointing.
 
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
 process of their own. Then it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and
-memory without each, as a multiple of those with it. All of it takes about half an hour on 2 CPU cores; `--parts`
-prints the last alone, in five minutes.
+memory without each, as a multiple of those with it. All of it takes about three quarters of an hour on 2 CPU cores;
+`--parts` prints the last alone, in five minutes.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
         [--smoke]
@@ -37,6 +38,12 @@ from hf_video.ops.selective_scan.operators import add_and_gate
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
+# Whether there is a backward, and whether it computes the layers again.
+KINDS = {
+    "forward": (False, False),
+    "forward+backward": (True, False),
+    "with gradient checkpointing": (True, True),
+}
 # Settings of both families that `--smoke` changes.
 SMALL = {"image_size": 32, "hidden_size": 32, "num_hidden_layers": 2}
 sizes: dict[str, int] = {}
@@ -162,27 +169,30 @@ def compare_scans(rounds: int) -> None:
         print(f"one scan, {name:44}  {milliseconds:7.1f} ms")
 
 
-def compare_lengths(lengths: list[int], rounds: int, threads: int) -> dict[tuple[str, bool], list[tuple]]:
+def compare_lengths(lengths: list[int], rounds: int, threads: int) -> dict[tuple[str, str], list[tuple]]:
     results = {}
     for family in ("videomamba", "videovit"):
-        for backward in PASSES:
+        for kind, options in KINDS.items():
             figures = []
             for num_frames in lengths:
                 fewer = max(1, rounds * lengths[0] // num_frames)
-                seconds, memory = in_own_process(threads, measure_length, family, num_frames, backward, fewer)
+                seconds, memory = in_own_process(threads, measure_length, family, num_frames, *options, fewer)
                 figures.append((num_frames, seconds, memory))
-                print(
-                    f"{family:10}  {PASSES[backward]:16}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB"
-                )
+                print(f"{family:10}  {kind:31}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB")
             growth = [figures[-1][i] / figures[0][i] for i in (1, 2)]
-            print(f"{'':28}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
-            results[family, backward] = figures
+            print(f"{'':43}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
+            results[family, kind] = figures
     return results
 
 
-def measure_length(family: str, num_frames: int, backward: bool, rounds: int) -> tuple[float, float]:
+def measure_length(
+    family: str, num_frames: int, backward: bool, has_checkpoints: bool, rounds: int
+) -> tuple[float, float]:
     """Seconds of a pass, and peak memory in GiB."""
     model, clip = make_model(family, num_frames).eval(), make_clip(num_frames)
+    if has_checkpoints:
+        # Layers are computed again only in training; no default drops anything there.
+        model.train().gradient_checkpointing_enable()
     seconds = measure({family: run_model(model, clip)}, backward, rounds)[family]
     return seconds, peak_memory()
 
@@ -289,20 +299,20 @@ def compare_vectors(rounds: int) -> None:
     print(f"scan of {LANES} channels, forward  {1e3 * seconds['vectors']:7.2f} ms  without vectors {ratio:5.2f}x")
 
 
-def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) -> None:
+def plot(results: dict[tuple[str, str], list[tuple]], path: str, threads: int) -> None:
     import matplotlib.pyplot as plt
 
     labels = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B, SDPA"}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5))
     for axis, index, title in zip(axes, (1, 2), ("seconds", "peak memory in GiB"), strict=True):
-        for (family, backward), figures in results.items():
+        for (family, kind), figures in results.items():
             axis.plot(
                 [row[0] for row in figures],
                 [row[index] for row in figures],
                 marker="o",
                 color="C0" if family == "videomamba" else "C1",
-                linestyle="--" if backward else "-",
-                label=f"{labels[family]}, {PASSES[backward]}",
+                linestyle=dict(zip(KINDS, ("-", "--", ":"), strict=True))[kind],
+                label=f"{labels[family]}, {kind}",
             )
         axis.set(xlabel="frames of 224 x 224", title=title)
         axis.set_xscale("log", base=2)

@@ -42,6 +42,7 @@ FIGURES = {
         r"forward .* model .* products .*x",
         r"on Transformers' eager scan",
         r"videovit +forward\+backward .* GiB",
+        r"videomamba +with gradient checkpointing +4 frames .* s .* GiB",
         r"frames: time \d+\.\dx, memory \d+\.\dx",
         r"forward\+backward .* without the fused mixer +\d+\.\d\dx  without PyTorch's threads",
         r"GiB  without the fused mixer",
