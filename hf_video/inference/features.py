@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.data import DataLoader, Subset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -139,10 +140,14 @@ def extract_features(
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """The SHA-256 of named tensors, their shapes and dtypes."""
+    """The SHA-256 of named tensors, their shapes and dtypes; of quantised ones, that of what they consist of."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if is_traceable_wrapper_subclass(tensor):
+            parts, _ = tensor.__tensor_flatten__()
+            digest.update(weights_digest({part: getattr(tensor, part) for part in parts}).encode())
+            continue
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
