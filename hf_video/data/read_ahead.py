@@ -12,6 +12,8 @@ import torch
 from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
+from .collation import collate_clips
+
 # As many as each worker process of PyTorch reads ahead.
 _BATCHES_AHEAD = 2
 # More threads would wait for Python's lock, or for the disk.
@@ -22,13 +24,13 @@ class ReadAheadLoader(DataLoader):
     """A `DataLoader` that reads ahead in threads if it has no worker processes.
 
     Decoding and PyTorch's operations leave Python's lock to the model. Batches, their order and all draws are those of
-    a `DataLoader`: indices are drawn and batches joined in the thread of the loop. At most two batches are read ahead.
-    If reading a clip fails, the loop raises its error in the clip's turn. After the loop, however it ends, no thread
-    is left.
+    a `DataLoader`: samplers draw in the thread of the loop, and so do collators, except `collate_clips`, which draws
+    nothing. At most two batches are read ahead. If reading a clip fails, the loop raises its error in the turn of its
+    batch. After the loop, however it ends, no thread is left.
 
     Threads read only data sets that are made for it, as `ClipDataset` is: they have a method
-    `complete_batch(items, indices)`, which is called in the thread of the loop with what `__getitem__` gave, and
-    returns the items to join. Other data sets are read as by a `DataLoader`.
+    `complete_batch(items, indices)`, which is called with what `__getitem__` gave, and returns the items to join.
+    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`.
 
     Args:
         args, kwargs: those of `DataLoader`.
@@ -64,25 +66,34 @@ class ReadAheadLoader(DataLoader):
         return min(available_cores(), _MOST_THREADS) if self.reading_threads is None else self.reading_threads
 
     def _read_ahead(self, batches: Iterable[list[int]], num_threads: int) -> Iterator[Any]:
-        read = self.dataset.__getitem__
-        pending: deque[tuple[list[int], list[Future]]] = deque()
+        pending: deque[Future] = deque()
         with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
             try:
                 for indices in batches:
-                    pending.append((indices, [threads.submit(read, index) for index in indices]))
+                    clips = [threads.submit(self.dataset.__getitem__, index) for index in indices]
+                    # It begins after its clips, so that it never waits for one that has no thread.
+                    pending.append(threads.submit(self._complete, clips, indices))
                     if len(pending) > _BATCHES_AHEAD:
-                        yield self._join(*pending.popleft())
+                        yield self._finish(pending.popleft().result())
                 while pending:
-                    yield self._join(*pending.popleft())
+                    yield self._finish(pending.popleft().result())
             finally:
                 # After an error or Ctrl-C only the clips that are being read are read to their end.
                 threads.shutdown(cancel_futures=True)
 
-    def _join(self, indices: list[int], clips: list[Future]) -> Any:
+    def _complete(self, clips: list[Future], indices: list[int]) -> Any:
         items = self.dataset.complete_batch([clip.result() for clip in clips], indices)  # type: ignore[attr-defined]
-        batch = self.collate_fn(items)
+        return self.collate_fn(items) if self._draws_nothing else items
+
+    def _finish(self, found: Any) -> Any:
+        batch = found if self._draws_nothing else self.collate_fn(found)
         is_pinned = self.pin_memory and torch.cuda.is_available()
         return recursively_apply(torch.Tensor.pin_memory, batch) if is_pinned else batch
+
+    @property
+    def _draws_nothing(self) -> bool:
+        # `Trainer` puts the collator into one that removes columns.
+        return getattr(self.collate_fn, "data_collator", self.collate_fn) is collate_clips
 
 
 def available_cores() -> int:
