@@ -49,6 +49,7 @@ FIGURES = {
         r"without vectors +\d+\.\d\dx",
     ],
     "videovit.py": [rf"{dtype} +forward(\+backward)? .*x .* vs \d+\.\d\d" for dtype in ("float32", "bfloat16")],
+    "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
     "watch.py": [r"frames a second: \d+", r"speed: [+-]\d+\.\d%", r"memory: [+-]\d+\.\d%"],
 }
 # What makes the outputs wrong that a script compares before it prints how the times compare.
@@ -65,6 +66,7 @@ WRONG_OUTPUTS = {
     "training.py": DRIFT,
     "videomamba_cpu.py": DRIFT,
     "videovit.py": DRIFT,
+    "waiting.py": DRIFT,
 }
 
 
