@@ -94,7 +94,7 @@ def load_model(
         set_input_size,
     )
 
-    from .settings import RegularizationSettings, ScratchSettings
+    from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     if checkpoint is not None:
         model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
@@ -103,12 +103,12 @@ def load_model(
     sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # The final evaluation takes these views; during training one view is enough.
     sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
-    names = [field.name for field in dataclasses.fields(RegularizationSettings)]
-    rates = {name: values[name] for name in names if values[name] is not None}
+    fields = (*dataclasses.fields(RegularizationSettings), *dataclasses.fields(RunLengthSettings))
+    changes = {field.name: values[field.name] for field in fields if values[field.name] is not None}
     if values["model"] is not None:
-        if unknown := [name for name in rates if not hasattr(load_config(values["model"]), name)]:
-            raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={rates[unknown[0]]}.")
-        model = load_classifier(values["model"], class_names, problem_type, dtype="float32", **rates)
+        if unknown := [name for name in changes if not hasattr(load_config(values["model"]), name)]:
+            raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
+        model = load_classifier(values["model"], class_names, problem_type, dtype="float32", **changes)
         set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
         size = {} if values["image_size"] is None else input_size(values["image_size"])
         processor = load_processor(values["model"], model.config, **sampling, **size)
@@ -124,7 +124,7 @@ def load_model(
     try:
         config = VideoViTConfig(
             **{name: values[name] for name in ("num_frames", "image_size", *sizes)},
-            **rates,
+            **changes,
             intermediate_size=4 * values["hidden_size"],
             problem_type=problem_type,
             id2label=dict(enumerate(class_names)),

@@ -111,6 +111,20 @@ class RegularizationSettings:
 
 
 @dataclass(kw_only=True)
+class RunLengthSettings:
+    """Model"""
+
+    run_length_threshold: NotNegative[float] | None = setting(
+        None,
+        "Drop tokens of a VideoViT that repeat over time: largest mean difference of normalised pixels that counts as "
+        "a repetition, such as 0.1; by default the model's.",
+    )
+    use_run_length_embedding: bool | None = setting(
+        None, "Learn a vector that tells a token how many it stands for; by default the model's."
+    )
+
+
+@dataclass(kw_only=True)
 class ScratchSettings:
     """Model from scratch, without --model"""
 
@@ -255,6 +269,7 @@ TRAIN = CommandSettings(
     RunSettings,
     ClassifierSettings,
     RegularizationSettings,
+    RunLengthSettings,
     TrainSettings,
     TrainingVideosSettings,
     ClipAugmentationSettings,

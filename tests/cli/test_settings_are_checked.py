@@ -58,7 +58,7 @@ TRAIN_ROWS = [
     *("patch_size=0", "tubelet_size=0", "hidden_size=-8", "num_hidden_layers=0", "num_attention_heads=0"),
     *("num_clips=0", "num_crops=0", "on_error=ignore", "device=tpu", "classifier_init_scale=inf"),
     *("metric_for_best_model=nope", "report_to=nothing", "dataloader_persistent_workers=true"),
-    *("log_level=loud", "train_sampling_strategy=any"),
+    *("log_level=loud", "train_sampling_strategy=any", "run_length_threshold=-1"),
 ]
 ANSWER_ROWS = [
     *rows_of([AnswerTrainingArguments, ClipAugmentation], {"num_augmentations"}),
