@@ -144,16 +144,20 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+    """A NumPy array on the memory of a tensor; bfloat16, which NumPy lacks, as its bits in uint16."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def new_output(shape: Sequence[int]) -> torch.Tensor:
+def new_output(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """
-    An uninitialised float32 tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates
-    it: NumPy asks for huge pages, which take fewer page faults to write.
+    An uninitialised tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates it: NumPy
+    asks for huge pages, which take fewer page faults to write.
     """
-    is_mapped_anew = 4 * math.prod(shape) >= 2**25
-    return torch.from_numpy(np.empty(shape, np.float32)) if is_mapped_anew else torch.empty(shape)
+    size = dtype.itemsize * math.prod(shape)
+    if size < 2**25:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

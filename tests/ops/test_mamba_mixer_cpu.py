@@ -78,13 +78,13 @@ def test_it_is_an_operator_that_torch_can_trace(calls, bidirectional, keeps_stat
     layer = make_layer(bidirectional=bidirectional)
     hidden_states = torch.randn(2, 70, 32)
     layer(hidden_states)
-    _, _, eps, in_proj, out_proj, directions = calls[0]
+    _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_(keeps_states) for tensor in tensors]
-    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states))
+    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states, dtype))
     if keeps_states:
         tensors = [tensor.detach() for tensor in tensors]
-        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True)
+        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True, dtype)
         torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
