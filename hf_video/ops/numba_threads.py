@@ -151,8 +151,8 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 def new_output(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """
-    An uninitialised tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates it: NumPy
-    asks for huge pages, which take fewer page faults to write.
+    An uninitialised tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates it:
+    NumPy asks for huge pages, which take fewer page faults to write.
     """
     size = dtype.itemsize * math.prod(shape)
     if size < 2**25:

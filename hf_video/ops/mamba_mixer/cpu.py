@@ -4,8 +4,8 @@ and selective scan, their sum, gate and output projection. On GPUs, `BiMambaInne
 the same.
 
 The steps run on one tile of tokens after the other, so that what lies between them stays in the caches. For the
-backward the operator keeps the input, the output of `in_proj`, the sum of the directions, and for each direction the
-output of `x_proj` and the states at the borders of chunks. Norm, convolution, time steps and gate are computed again.
+backward the operator keeps the input, the output of `in_proj`, and for each direction the output of `x_proj` and the
+states at the borders of chunks. Everything else is computed again: norm, convolution, time steps, scans and gate.
 Without this operator, a training step of VideoMamba-M on 64 frames takes 1.8 times as much memory (`python
 benchmarks/videomamba_cpu.py --parts`).
 
@@ -14,7 +14,6 @@ are the matrix products where the processor has no unit for bfloat16's. Kernels 
 """
 
 import functools
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -211,8 +210,8 @@ def mixer_forward(
         dtype: of the results but for the states, which are float32.
 
     Returns:
-        The output. If states are kept, also the output of `in_proj`, the sum of the directions and, for each
-        direction, the output of `x_proj` and the states before each chunk.
+        The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
+        and the states before each chunk.
     """
     from .cpu_kernels import gate_forward_unit
 
@@ -247,7 +246,7 @@ def mixer_forward(
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))
                 write_product(tile.of(outputs).flatten(0, 1), gated.flatten(0, 1), out_proj.T)
-    return [outputs, projected_input, total, *kept] if keeps_states else [outputs]
+    return [outputs, projected_input, *kept] if keeps_states else [outputs]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
@@ -256,36 +255,41 @@ def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from the gradient of its output and what it kept."""
-    from .cpu_kernels import gate_backward_unit
+    from .cpu_kernels import gate_backward_unit, gate_total_backward_unit
 
-    projected_input, total, *kept = kept
+    projected_input, *kept = kept
     dtype = dtype_of_products(projected_input.dtype)
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, dtype)
     batch_size, length, _ = hidden_states.shape
     doutputs = doutputs.contiguous()
-    dprojected_input, dtotal = new_output(projected_input.shape, dtype), new_output(total.shape, dtype)
+    dprojected_input = new_output(projected_input.shape, dtype)
     dhidden_states = new_output(hidden_states.shape, hidden_states.dtype)
     x, gate = projected_input.chunk(2, dim=-1)
     dx, dgate = dprojected_input.chunk(2, dim=-1)
     dx.zero_()
+    dgated, total = new_output(x.shape, dtype), new_output(x.shape, dtype)
     dnorm, din_proj, dout_proj = (zero_sum(weight) for weight in (norm, in_proj, out_proj))
     sums = [Direction(*(zero_sum(weight) for weight in direction)) for direction in directions]
     for number, direction in reversed(list(enumerate(directions))):
         dstate, reverse = None, number == 1
         for tile in reversed(list(tiles(batch_size, length, direction.conv_weight.shape[1], reverse))):
-            if number == len(directions) - 1:
-                drows = tile.of(doutputs).flatten(0, 1).to(dtype)
-                gated = torch.empty_like(tile.of(total), dtype=dtype)
-                dgated = (drows @ out_proj).view_as(gated)
-                arrays = (dgated, tile.of(total), tile.of(gate), gated, tile.of(dtotal), tile.of(dgate))
-                run_units(gate_backward_unit, arrays, split_tokens(*gated.shape[:2]))
-                add_product(dout_proj, drows.T, gated.flatten(0, 1))
+            units = list(split_tokens(*tile.of(gate).shape[:2]))
+            drows, in_first_pass = tile.of(doutputs).flatten(0, 1).to(dtype), number == len(directions) - 1
+            if in_first_pass:
+                torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
+            dtotal = torch.empty_like(tile.of(dgated))
+            run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
+            y = tile.of(total) if in_first_pass else torch.empty_like(dtotal, dtype=torch.float32)
             projected, borders = kept[2 * number : 2 * number + 2]
             dstate = add_gradients(
-                *(sums[number], dx, tile.of(dtotal), None if tile.is_last else dstate, x),
+                *(sums[number], dx, y, dtotal, None if tile.is_last else dstate, x),
                 *(tile.of(projected), borders[tile.clips, tile.chunks], direction, tile, reverse),
             )
             if number == 0:
+                gated = dtotal
+                arrays = (tile.of(dgated), tile.of(total), y, tile.of(gate), gated, tile.of(dgate), not in_first_pass)
+                run_units(gate_backward_unit, arrays, units)
+                add_product(dout_proj, drows.T, gated.flatten(0, 1))
                 # Later tiles have added their part to the gradient of this one.
                 dprojected = tile.of(dprojected_input).flatten(0, 1)
                 rows = tile.of(hidden_states).flatten(0, 1).float()
@@ -308,6 +312,7 @@ def zero_sum(weight: torch.Tensor) -> torch.Tensor:
 def add_gradients(
     sums: Direction,
     dx: torch.Tensor,
+    y: torch.Tensor,
     dy: torch.Tensor,
     dstate: torch.Tensor | None,
     x: torch.Tensor,
@@ -318,7 +323,8 @@ def add_gradients(
     reverse: bool,
 ) -> torch.Tensor:
     """
-    Add to `sums` and `dx` the gradients of one direction of a tile. `dy`, `projected` and `borders` are the tile's.
+    Add to `sums` and `dx` the gradients of one direction of a tile, and write its output to `y`. `y`, `dy`,
+    `projected` and `borders` are the tile's.
 
     Returns:
         The gradient of the state before the tile.
@@ -326,7 +332,7 @@ def add_gradients(
     is_rough = projected.dtype == torch.bfloat16
     projected, u, delta, B, C = prepare(x, projected, direction, tile, reverse)
     du, ddelta, dA, dB, dC, dD, ddt_bias, dstate = run_backward(
-        *(dy, dstate, borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse, is_rough)
+        *(y, dy, dstate, borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse, is_rough)
     )
     ddelta, du_rows = ddelta.flatten(0, 1), du.flatten(0, 1)
     add_product(sums.dt_proj, ddelta.T, projected.flatten(0, 1)[:, : direction.dt_proj.shape[1]])
@@ -357,8 +363,7 @@ def _(tensors, eps, keeps_states, dtype):
     if not keeps_states:
         return outputs
     batch_size, length, _ = hidden_states.shape
-    dim = in_proj.shape[0] // 2
-    outputs += [in_proj.new_empty(batch_size, length, size) for size in (2 * dim, dim)]
+    outputs.append(in_proj.new_empty(batch_size, length, in_proj.shape[0]))
     for direction in directions:
         outputs.append(in_proj.new_empty(batch_size, length, direction.x_proj.shape[0]))
         outputs.append(direction.A.new_empty(shape_of_borders(batch_size, length, direction.A, 1)))

@@ -149,8 +149,8 @@ def run_forward(
     is_rough: bool = False,
 ) -> torch.Tensor:
     """
-    Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state. `y`, `u`
-    and `delta` may be bfloat16. With `is_rough`, decays are as exact as bfloat16 needs them.
+    Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state. `y`,
+    `u` and `delta` may be bfloat16. With `is_rough`, decays are as exact as bfloat16 needs them.
     """
     from .cpu_kernels import scan_forward_unit
 
@@ -181,10 +181,13 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
-    return run_backward(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse)
+    return run_backward(
+        u.new_empty(0, 0, 0), dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse
+    )
 
 
 def run_backward(
+    y: torch.Tensor,
     dy: torch.Tensor,
     dlast_state: torch.Tensor | None,
     borders: torch.Tensor,
@@ -199,7 +202,10 @@ def run_backward(
     reverse: bool,
     is_rough: bool = False,
 ) -> list[torch.Tensor]:
-    """As `scan_backward`, also for dy, u and delta in bfloat16 and with rough decays, like `run_forward`."""
+    """
+    What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
+    the states are computed again. `y`, `dy`, `u` and `delta` may be bfloat16; `is_rough` is that of `run_forward`.
+    """
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import scan_backward_unit
@@ -216,7 +222,7 @@ def run_backward(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, delta_softplus, is_rough, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough, reverse),
         ),
         units,
     )

@@ -4,8 +4,8 @@ The loops of the `cpu` backend of `selective_scan`, compiled by numba for the ma
 Channels lie in blocks of `LANES`. Time goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a
 unit of work, so that what a chunk needs stays in the nearest caches. A call does one unit: the blocks from
 `first_block` up to `end_block`, all of one group, of one clip. Units are independent and run on threads. With
-`is_rough`, decays are as exact as bfloat16 needs them. Arrays are contiguous and float32; those of the first row may be
-bfloat16:
+`is_rough`, decays are as exact as bfloat16 needs them. Arrays are contiguous and float32; those of the first row may
+be bfloat16:
 
     u, delta, y, and their gradients     (batch, length, blocks * LANES)
     B, C                                 (batch, length, groups, states)
@@ -96,12 +96,12 @@ def scan_forward_unit(
 @compiled
 def scan_backward_unit(
     u, delta, rates, B, C, D, delta_bias, borders, dy,
-    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate,
+    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y,
     use_softplus, is_rough, reverse, batch, group, part, first_block, end_block,
 ):  # fmt: skip
     """
-    Writes all gradients. In `dstate`, the gradient of the initial state replaces that of the last one. States are
-    computed again from the border of each chunk on.
+    Writes all gradients and, if it has tokens, `y` again. In `dstate`, the gradient of the initial state replaces that
+    of the last one. States are computed again from the border of each chunk on.
     """
     length, num_states = u.shape[1], rates.shape[1]
     steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
@@ -125,14 +125,18 @@ def scan_backward_unit(
             compute_steps(delta, delta_bias, steps, use_softplus, reverse, batch, lane, start, size)
             for i in range(size):
                 t = length - 1 - start - i if reverse else start + i
-                step = load(steps, (i, 0))
-                scaled = step * load(u, (batch, t, lane))
+                value, step = load(u, (batch, t, lane)), load(steps, (i, 0))
+                scaled = step * value
+                output = load(D, (lane,)) * value
                 for n in range(num_states):
                     exponent = step * load(rates, (block, n, 0))
                     decay = rough_exp2(exponent) if is_rough else exp2(exponent)
                     store(decays, (i, n, 0), decay)
                     h = decay * load(states, (i, n, 0)) + scaled * B[batch, t, group, n]
                     store(states, (i + 1, n, 0), h)
+                    output += h * C[batch, t, group, n]
+                if y.shape[1]:
+                    store(y, (batch, t, lane), output)
 
             for i in range(size - 1, -1, -1):
                 t = length - 1 - start - i if reverse else start + i
