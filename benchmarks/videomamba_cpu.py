@@ -5,10 +5,15 @@ model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as cl
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
 process of their own.
 
+With `--bfloat16` it prints instead time in bfloat16 and under autocast, forward and with the backward, next to float32
+and to the matrix products in bfloat16, and the memory of training on 64 frames. Before, it compares the outputs: those
+in bfloat16 have to be at least as near to float32 as they are without the fused mixer.
+
 With `--parts` it prints instead what the parts of the `cpu` backend are worth that cost the most to keep: time and
 memory without each, as a multiple of those with it.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
+                                        [--bfloat16]
 """
 
 import argparse
@@ -17,6 +22,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,12 +56,21 @@ def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, rever
 
 
 def make_model(family: str, num_frames: int) -> torch.nn.Module:
+    if family == "videomamba-bfloat16":
+        return in_bfloat16(make_model("videomamba", num_frames))
     torch.manual_seed(0)
     if family == "videomamba":
         return VideoMambaForVideoClassification(
             VideoMambaConfig.preset("middle", num_frames=num_frames, num_labels=400, time_step_init_scheme="random")
         )
     return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400))
+
+
+def in_bfloat16(model: VideoMambaForVideoClassification) -> VideoMambaForVideoClassification:
+    """As the model loads in bfloat16: some weights stay in float32."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(folder, dtype=torch.bfloat16).eval()
 
 
 def make_clip(num_frames: int) -> torch.Tensor:
@@ -71,7 +86,9 @@ def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], No
     return run
 
 
-def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
+def make_products(
+    model: torch.nn.Module, clip: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> Callable[[bool], None]:
     """The matrix products of one pass, with the patch embedding, on tensors of the shapes that the model has."""
     shapes = []
 
@@ -86,7 +103,10 @@ def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool]
     for handle in handles:
         handle.remove()
     pairs = {
-        (rows, width, size): (torch.randn(rows, width), torch.randn(size, width, requires_grad=True))
+        (rows, width, size): (
+            torch.randn(rows, width, dtype=dtype),
+            torch.randn(size, width, dtype=dtype, requires_grad=True),
+        )
         for rows, width, size in shapes
     }
     # Pixels need no gradient.
@@ -135,6 +155,41 @@ def compare_model(rounds: int) -> None:
         if not backward:
             slow = seconds["transformers"]
             print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / fastest['model']:.1f} times as long")
+
+
+def compare_bfloat16(rounds: int, threads: int) -> None:
+    model, clip = make_model("videomamba", 8).eval(), make_clip(8)
+    narrow = in_bfloat16(model)
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    with torch.no_grad():
+        exact, fused = model(clip).logits, narrow(clip).logits
+        modules = without_mixer(lambda _: narrow(clip).logits, narrow)(False)
+        mixed = autocast(model)(clip).logits
+        mixed_modules = without_mixer(lambda _: autocast(model)(clip).logits, model)(False)
+    for name, found, allowed in (("bfloat16", fused, modules), ("autocast", mixed, mixed_modules)):
+        errors = [(logits - exact).norm() / exact.norm() for logits in (found, allowed)]
+        print(f"{name:16}  relative error of the logits {errors[0]:.1e}, without the fused mixer {errors[1]:.1e}")
+        if errors[0] > errors[1]:
+            sys.exit("The outputs are farther from float32 than without the fused mixer, so no figure means anything.")
+    runs = {
+        "float32": run_model(model, clip),
+        "bfloat16": run_model(narrow, clip),
+        "autocast": autocast(run_model(model, clip)),
+        "without the fused mixer": without_mixer(run_model(narrow, clip), narrow),
+        "float32 products": make_products(model, clip),
+        "bfloat16 products": make_products(model, clip, torch.bfloat16),
+    }
+    for backward, name in PASSES.items():
+        seconds = measure(runs, backward, rounds)
+        for kind, value in seconds.items():
+            ratios = [value / seconds[other] for other in ("bfloat16 products", "float32")]
+            print(
+                f"{name:16}  {kind:24} {value:6.2f} s  {ratios[0]:5.2f}x bfloat16 products  {ratios[1]:5.2f}x float32"
+            )
+    command = [sys.executable, __file__, "--threads", str(threads), "--rounds", "0", "--child"]
+    for family in ("videomamba", "videomamba-bfloat16"):
+        output = subprocess.run([*command, family, "64", "1"], check=True, capture_output=True, text=True).stdout
+        print(f"forward+backward on 64 frames  {family:20}  {float(output.split()[-1]):6.2f} GiB")
 
 
 def compare_scans(rounds: int) -> None:
@@ -331,6 +386,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -341,6 +397,8 @@ def main() -> None:
     print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, load {load:.1f} before")
     if arguments.parts:
         return compare_parts(arguments.rounds, arguments.threads)
+    if arguments.bfloat16:
+        return compare_bfloat16(arguments.rounds, arguments.threads)
     compare_scans(arguments.rounds)
     compare_model(arguments.rounds)
     if arguments.lengths:

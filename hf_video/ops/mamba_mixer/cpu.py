@@ -224,7 +224,7 @@ def mixer_forward(
         normalized = F.rms_norm(rows.float(), norm.shape, norm, eps)
         write_product(results, normalized.to(product_dtype), in_proj.T)
     x, gate = projected_input.chunk(2, dim=-1)
-    outputs, total = new_output(hidden_states.shape, dtype), new_output(x.shape, dtype)
+    outputs, total = new_output(hidden_states.shape, dtype), new_output(x.shape)
     kept, kept_length = [], length if keeps_states else 0
     for number, direction in enumerate(directions):
         state, reverse = None, number == 1
@@ -267,7 +267,7 @@ def mixer_backward(
     x, gate = projected_input.chunk(2, dim=-1)
     dx, dgate = dprojected_input.chunk(2, dim=-1)
     dx.zero_()
-    dgated, total = new_output(x.shape, dtype), new_output(x.shape, dtype)
+    dgated, total = new_output(x.shape, dtype), new_output(x.shape)
     dnorm, din_proj, dout_proj = (zero_sum(weight) for weight in (norm, in_proj, out_proj))
     sums = [Direction(*(zero_sum(weight) for weight in direction)) for direction in directions]
     for number, direction in reversed(list(enumerate(directions))):
