@@ -340,7 +340,7 @@ def compare_vectors(rounds: int) -> None:
 
     def with_vectors(_: bool) -> None:
         state = np.zeros((1, 1, num_states, LANES), np.float32)
-        options = (False, False, False, 0, 0, 0, 1)
+        options = (False, None, False, 0, 0, 0, 1)
         scan_forward_unit(u, delta, rates, B, C, D, np.zeros_like(D), state, outputs[0], borders, *options)
 
     def with_loops(_: bool) -> None:

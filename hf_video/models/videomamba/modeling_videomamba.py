@@ -438,9 +438,10 @@ class VideoMambaLayer(GradientCheckpointingLayer):
     def can_fuse(self, hidden_states: torch.Tensor) -> bool:
         """Whether norm and mixer can run as one operator. It needs that operator, and plain modules."""
         mixer = self.mixer
+        dim, state_size = mixer.forward_scan.A_log.shape
         return (
             HAS_OPS
-            and can_fuse_mixer(hidden_states, *mixer.forward_scan.A_log.shape, self.dtype_of_branch())
+            and can_fuse_mixer(hidden_states, dim, state_size, self.dtype_of_branch())
             and self.norm.bias is None
             and mixer.in_proj.bias is None
             and all(is_plain(module) for module in (self.norm, *mixer.modules()))

@@ -161,7 +161,7 @@ def run_forward(
         (batch, group, first, end)
         for batch, group, _, first, end in split_work(batch_size, groups, state.shape[1] // groups)
     ]
-    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, is_rough, reverse), units)
+    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, is_rough or None, reverse), units)
     return from_blocks(state, groups, dim // groups)
 
 
@@ -222,7 +222,7 @@ def run_backward(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough or None, reverse),
         ),
         units,
     )
