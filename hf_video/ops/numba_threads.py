@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -147,17 +147,6 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     """A NumPy array on the memory of a tensor; bfloat16, which NumPy lacks, as its bits in uint16."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def new_output(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """
-    An uninitialised tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates it:
-    NumPy asks for huge pages, which take fewer page faults to write.
-    """
-    size = dtype.itemsize * math.prod(shape)
-    if size < 2**25:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

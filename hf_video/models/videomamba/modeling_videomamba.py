@@ -425,10 +425,10 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
-            branch = mamba_mixer(hidden_states, *weights, directions, self.dtype_of_branch())
-        else:
-            branch = self.mixer(self.norm(hidden_states), temporal_first)
-        return hidden_states + self.drop_path(branch)
+            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, self.dtype_of_branch()))
+            # Nobody else holds what the operator returns, so the sum may take its memory.
+            return branch.add_(hidden_states)
+        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
 
     def dtype_of_branch(self) -> torch.dtype:
         """The dtype in which the projections compute."""

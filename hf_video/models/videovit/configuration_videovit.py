@@ -101,6 +101,13 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             Whether tokens are normalised after the last block. By default it is the opposite of `use_mean_pooling`,
             and [`VideoViTForPreTraining`] and [`VideoViTBackbone`] set it to `True` in their configuration. In a
             classifier that is made from a pre-training checkpoint, `use_mean_pooling` decides, as in VideoMAE.
+        run_length_threshold (`float`, *optional*):
+            Drops tokens that repeat over time (run-length tokens, https://arxiv.org/abs/2411.05222): the largest mean
+            absolute difference of normalised pixel values between a patch and the one before it in time that counts
+            as a repetition; 0 drops exact ones, and the paper has 0.1. By default no token is dropped.
+        use_run_length_embedding (`bool`, defaults to `False`):
+            Whether a learned vector tells a token how many tokens it stands for. It starts at zero. Fine-tune with it;
+            a model that was trained without `run_length_threshold` does not need it for inference.
         decoder_hidden_size (`int`, defaults to 384), decoder_num_hidden_layers (`int`, defaults to 4),
         decoder_num_attention_heads (`int`, defaults to 6), decoder_intermediate_size (`int`, defaults to 1536):
             Sizes of the decoder of [`VideoViTForPreTraining`].
@@ -160,6 +167,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     use_class_token: bool = False
     use_mean_pooling: bool = True
     use_final_norm: bool | None = None
+    run_length_threshold: float | int | None = None
+    use_run_length_embedding: bool = False
     decoder_hidden_size: int = 384
     decoder_num_hidden_layers: int = 4
     decoder_num_attention_heads: int = 6
@@ -231,8 +240,13 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         config.use_final_norm = True
         return config
 
-    def check_decoder(self) -> None:
-        """Raise `ValueError` for sizes that a pre-training decoder cannot have. Other models do not read them."""
+    def check_pretraining(self) -> None:
+        """Raise `ValueError` for values that pre-training cannot have. Other models may have them."""
+        if self.run_length_threshold is not None:
+            raise ValueError(
+                "Pre-training chooses its tokens by masks: leave out `run_length_threshold`, got "
+                f"{self.run_length_threshold}."
+            )
         for name in ("decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"):
             self._check_minimum(name, 1)
         self._check_minimum("decoder_num_hidden_layers", 0)
@@ -283,6 +297,11 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
+        if self.run_length_threshold is not None and self.run_length_threshold < 0:
+            raise ValueError(
+                "`run_length_threshold` must be at least 0, or None to keep all tokens, got "
+                f"{self.run_length_threshold}."
+            )
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
         for name in ("num_hidden_layers", "num_labels"):

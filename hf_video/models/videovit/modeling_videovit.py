@@ -25,6 +25,16 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import check_mask, select_tokens, tube_mask
+from .run_lengths_videovit import (
+    TokenRuns,
+    VideoViTRunLengthEmbedding,
+    attend,
+    check_run_lengths,
+    fill_outputs,
+    find_runs,
+    for_each_clip,
+    put_in_front,
+)
 from .views_videovit import average_views, flatten_views
 
 TokenGrid = tuple[int, int, int]
@@ -102,10 +112,11 @@ class VideoViTPatchEmbeddings(nn.Module):
             )
         return grid
 
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Tokens `(batch_size, t * h * w, hidden_size)`."""
+    def forward(self, pixel_values: torch.Tensor, runs: TokenRuns | None = None) -> torch.Tensor:
+        """Tokens `(batch_size, t * h * w, hidden_size)`, or `(1, num_kept_patches, hidden_size)` with `runs`."""
         self.grid_of(pixel_values)  # raises for a shape that does not fit
-        return self.projection(patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)"))
+        patches = patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)")
+        return self.projection(patches if runs is None else runs.select(patches))
 
 
 class VideoViTEmbeddings(nn.Module):
@@ -120,6 +131,9 @@ class VideoViTEmbeddings(nn.Module):
         if config.position_embedding_type in ("sinusoidal", "learned"):
             learned = config.position_embedding_type == "learned"
             self.position_embeddings = VideoViTPositionEmbeddings(config, config.hidden_size, learned)
+        self.run_length_embedding = None
+        if config.use_run_length_embedding:
+            self.run_length_embedding = VideoViTRunLengthEmbedding(config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -127,20 +141,24 @@ class VideoViTEmbeddings(nn.Module):
         pixel_values: torch.Tensor,
         bool_masked_pos: torch.Tensor | None = None,
         interpolate_pos_encoding: bool = True,
+        runs: TokenRuns | None = None,
     ) -> torch.Tensor:
-        tokens = self.patch_embeddings(pixel_values)
-        prefix = tokens[:, :0] if self.cls_token is None else self.cls_token.expand(tokens.shape[0], -1, -1)
+        tokens = self.patch_embeddings(pixel_values, runs)
+        prefix = tokens[:1, :0] if self.cls_token is None else self.cls_token
         if self.position_embeddings is not None:
             grid = self.patch_embeddings.grid_of(pixel_values)
             positions = self.position_embeddings(grid, interpolate_pos_encoding).to(tokens)
             num_prefix_tokens = self.position_embeddings.num_prefix_tokens
-            tokens = tokens + positions[:, num_prefix_tokens:]
+            patch_positions = positions[:, num_prefix_tokens:]
+            tokens = tokens + (patch_positions if runs is None else runs.select(patch_positions))
             if num_prefix_tokens:
                 prefix = prefix + positions[:, :num_prefix_tokens]
         if bool_masked_pos is not None:
             tokens = select_tokens(tokens, ~bool_masked_pos)
         if self.cls_token is not None:
-            tokens = torch.cat([prefix.to(tokens), tokens], dim=1)
+            tokens = put_in_front(prefix.to(tokens), tokens, runs)
+        if self.run_length_embedding is not None:
+            tokens = self.run_length_embedding(tokens, runs)
         return self.dropout(tokens)
 
 
@@ -292,7 +310,8 @@ def eager_attention_forward(
 class VideoViTAttention(nn.Module):
     """
     Multi-head self-attention. One projection gives all queries, then all keys, then all values. `qv_bias` holds the
-    biases of queries and values. There is no attention mask: all clips of a batch have the same number of tokens.
+    biases of queries and values. There is no attention mask: all clips of a batch have the same number of tokens, or
+    `runs` says which tokens of a packed sequence are whose.
 
     In cosine attention (VideoMAE V2) scores are cosines of queries and keys times `exp(min(logit_scale, 4.6052))`.
     """
@@ -319,6 +338,7 @@ class VideoViTAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         rotary: RotaryEmbedding | None = None,
+        runs: TokenRuns | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         qkv = self.qkv(hidden_states)
@@ -338,15 +358,9 @@ class VideoViTAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        context, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            None,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        context, weights = attend(
+            attention_interface, self, query, key, value, runs, dropout=dropout, scaling=self.scaling, **kwargs
         )
         return self.o_proj(context.flatten(2)), weights
 
@@ -408,16 +422,22 @@ class VideoViTLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         rotary: RotaryEmbedding | None = None,
+        runs: TokenRuns | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        branch, _ = self.attention(self.layernorm_before(hidden_states), rotary, **kwargs)
-        hidden_states = hidden_states + self.finish_branch(branch, self.layer_scale1)
+        branch, _ = self.attention(self.layernorm_before(hidden_states), rotary, runs, **kwargs)
+        hidden_states = hidden_states + self.finish_branch(branch, self.layer_scale1, runs)
         branch = self.mlp(self.layernorm_after(hidden_states))
-        return hidden_states + self.finish_branch(branch, self.layer_scale2)
+        return hidden_states + self.finish_branch(branch, self.layer_scale2, runs)
 
-    def finish_branch(self, branch: torch.Tensor, layer_scale: torch.Tensor | None) -> torch.Tensor:
+    def finish_branch(
+        self, branch: torch.Tensor, layer_scale: torch.Tensor | None, runs: TokenRuns | None
+    ) -> torch.Tensor:
         branch = self.dropout(branch)
-        return self.drop_path(branch if layer_scale is None else branch * layer_scale)
+        branch = branch if layer_scale is None else branch * layer_scale
+        if runs is None or not self.training or self.drop_path.drop_prob == 0.0:
+            return self.drop_path(branch)
+        return for_each_clip(self.drop_path, branch, runs.clip_lengths)
 
 
 def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.ModuleList:
@@ -462,6 +482,8 @@ class VideoViTPreTrainedModel(PreTrainedModel):
                 init.copy_(module.weight, module.sinusoidal_table())
         elif isinstance(module, VideoViTEmbeddings) and module.cls_token is not None:
             init.trunc_normal_(module.cls_token, std=std)
+        elif isinstance(module, VideoViTRunLengthEmbedding):
+            init.zeros_(module.weight)
         elif isinstance(module, VideoViTAttention):
             for bias in (module.qv_bias, module.k_bias):
                 if bias is not None:
@@ -540,7 +562,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
         self.post_init()
 
     @merge_with_config_defaults
-    @capture_outputs(tie_last_hidden_states=False)
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.Tensor,
@@ -560,32 +582,59 @@ class VideoViTModel(VideoViTPreTrainedModel):
         Returns:
             [`BaseModelOutput`]. `last_hidden_state` is `(batch_size, sequence_length, hidden_size)`: the class token
             if there is one, then the patches in the order time, row, column. `hidden_states` are those before the
-            final norm.
+            final norm. With `config.run_length_threshold`, tokens that were dropped have the features of the token
+            that they repeat.
 
         Raises:
             ValueError: for an input of another rank or number of channels, or smaller than a patch; for masks of
-                another shape or with unequal counts; for an input size that the positions cannot be resized to.
+                another shape or with unequal counts; for an input size that the positions cannot be resized to; for
+                masks, attention weights or an export with `config.run_length_threshold`.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
             if bool_masked_pos.all():
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
+        runs = None
+        if self.config.run_length_threshold is not None:
+            check_run_lengths(bool_masked_pos, kwargs.get("output_attentions"))
+            num_prefix_tokens = int(self.config.use_class_token)
+            runs = find_runs(
+                pixel_values, self.config.patch_shape, self.config.run_length_threshold, num_prefix_tokens
+            )
+        outputs = self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, runs, **kwargs)
+        return outputs if runs is None else fill_outputs(outputs, runs)
+
+    @capture_outputs(tie_last_hidden_states=False)
+    def encode(
+        self,
+        pixel_values: torch.Tensor,
+        grid: TokenGrid,
+        bool_masked_pos: torch.Tensor | None,
+        interpolate_pos_encoding: bool,
+        runs: TokenRuns | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """The outputs of `forward`, but those of a packed sequence if there are `runs`."""
         hidden_states = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
             bool_masked_pos,
             interpolate_pos_encoding,
+            runs,
         )
         rotary = None
         if self.rotary_embedding is not None:
             angles = self.rotary_embedding(grid, hidden_states.device)
             if bool_masked_pos is not None:
                 angles = select_tokens(angles, ~bool_masked_pos)
+            elif runs is not None:
+                angles = runs.select(angles)
             # The class token has no place in the grid: an angle of zero does not rotate it.
-            angles = F.pad(angles, (0, 0, int(self.config.use_class_token), 0))[:, None]
+            prefix = angles.new_zeros(1, int(self.config.use_class_token), angles.shape[-1])
+            angles = put_in_front(prefix, angles, runs)[:, None]
             rotary = angles.cos(), angles.sin()
         for layer in self.layers:
-            hidden_states = layer(hidden_states, rotary, **kwargs)
+            hidden_states = layer(hidden_states, rotary, runs, **kwargs)
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -803,7 +852,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
     def __init__(self, config: VideoViTConfig):
         config = config.with_final_norm()
         super().__init__(config)
-        config.check_decoder()
+        config.check_pretraining()
         if config.use_class_token:
             raise ValueError("Pre-training reconstructs patches alone: set `use_class_token=False`.")
         if not len(config.image_mean) == len(config.image_std) == config.num_channels:

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from hf_video.ops.buffers import new_output
 from hf_video.ops.causal_conv1d.cpu import conv_backward
 from hf_video.ops.causal_conv1d.cpu import run_forward as convolve
-from hf_video.ops.numba_threads import new_output, run_units, split_tokens
+from hf_video.ops.numba_threads import run_units, split_tokens
 from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
@@ -114,10 +115,10 @@ def mamba_mixer(
         in_proj: `(2 * dim, hidden_size)`, gives the inputs of the scans and the gate.
         out_proj: `(hidden_size, dim)`.
         directions: the weights of the scan from the first token on and, if there are two, of the one from the last.
-        dtype: of the output and of what is kept for the backward, whatever the dtypes of the inputs.
+        dtype: in which projections compute and what the backward needs is kept, whatever the dtypes of the weights.
 
     Returns:
-        `(batch_size, length, hidden_size)`.
+        `(batch_size, length, hidden_size)`, in the dtype of the hidden states.
     """
     tensors = [hidden_states, norm, in_proj, out_proj, *(weight for direction in directions for weight in direction)]
     return mixer_forward(tensors, eps, needs_gradient(tensors), dtype)[0]
@@ -194,7 +195,9 @@ def prepare(
     projected = F.linear(u, direction.x_proj) if projected is None else projected.to(dtype)
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
-    return projected, u, F.linear(time_steps, direction.dt_proj), B[:, :, None].float(), C[:, :, None].float()
+    delta = new_output(u.shape, dtype)
+    torch.mm(time_steps.flatten(0, 1), direction.dt_proj.T, out=delta.flatten(0, 1))
+    return projected, u, delta, B[:, :, None].float(), C[:, :, None].float()
 
 
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
@@ -207,7 +210,7 @@ def mixer_forward(
         tensors: the hidden states, `norm`, `in_proj`, `out_proj` and the weights of all directions.
         eps: the epsilon of the norm.
         keeps_states: whether to return what the backward needs.
-        dtype: of the results but for the states, which are float32.
+        dtype: of what is kept but for the states, which are float32.
 
     Returns:
         The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
@@ -224,7 +227,7 @@ def mixer_forward(
         normalized = F.rms_norm(rows.float(), norm.shape, norm, eps)
         write_product(results, normalized.to(product_dtype), in_proj.T)
     x, gate = projected_input.chunk(2, dim=-1)
-    outputs, total = new_output(hidden_states.shape, dtype), new_output(x.shape)
+    outputs, total = new_output(hidden_states.shape, hidden_states.dtype), new_output(x.shape)
     kept, kept_length = [], length if keeps_states else 0
     for number, direction in enumerate(directions):
         state, reverse = None, number == 1
@@ -233,7 +236,7 @@ def mixer_forward(
         kept += [all_projected, borders]
         for tile in tiles(batch_size, length, direction.conv_weight.shape[1], reverse):
             projected, u, delta, B, C = prepare(x, None, direction, tile, reverse)
-            y = tile.of(total) if number == 0 else torch.empty_like(u, dtype=torch.float32)
+            y = tile.of(total) if number == 0 else new_output(u.shape)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
                 *(None if tile.is_first else state, True, reverse, is_rough),
@@ -277,9 +280,9 @@ def mixer_backward(
             drows, in_first_pass = tile.of(doutputs).flatten(0, 1).to(dtype), number == len(directions) - 1
             if in_first_pass:
                 torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
-            dtotal = torch.empty_like(tile.of(dgated))
+            dtotal = new_output(tile.of(dgated).shape, dtype)
             run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
-            y = tile.of(total) if in_first_pass else torch.empty_like(dtotal, dtype=torch.float32)
+            y = tile.of(total) if in_first_pass else new_output(dtotal.shape)
             projected, borders = kept[2 * number : 2 * number + 2]
             dstate = add_gradients(
                 *(sums[number], dx, y, dtotal, None if tile.is_last else dstate, x),
@@ -359,7 +362,7 @@ def add_gradients(
 @mixer_forward.register_fake
 def _(tensors, eps, keeps_states, dtype):
     hidden_states, _, in_proj, _, directions = unpack(tensors, dtype)
-    outputs = [torch.empty_like(hidden_states, dtype=dtype)]
+    outputs = [torch.empty_like(hidden_states)]
     if not keeps_states:
         return outputs
     batch_size, length, _ = hidden_states.shape

@@ -8,7 +8,8 @@ of time, and compute the other states again, so that memory grows with length / 
 import torch
 import torch.nn.functional as F
 
-from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
+from hf_video.ops.buffers import new_output
+from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
 from hf_video.ops.operators import needs_gradient
 
 from .operators import LOG2_E, Situation, register_gradients, share_groups
@@ -213,7 +214,8 @@ def run_backward(
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
     dstate = to_blocks(A.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
-    du, ddelta, drates = (torch.empty_like(x) for x in (arrays[0], arrays[0], dstate))
+    du, ddelta = (new_output(arrays[0].shape, u.dtype) for _ in range(2))
+    drates = new_output(dstate.shape)
     units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
     parts = 1 + max((part for _, _, part, _, _ in units), default=0)
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
