@@ -4,13 +4,11 @@ model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as cl
 backward, and both with gradient checkpointing.
 
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
-process of their own. Then it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and
-memory without each, as a multiple of those with it. All of it takes about three quarters of an hour on 2 CPU cores;
-`--parts` prints the last alone, in five minutes.
-
-`--bfloat16` prints something else: time in bfloat16 and under autocast, forward and with the backward, next to float32
-and to the matrix products in bfloat16, and the memory of training on 64 frames. Before, it compares the outputs: those
-in bfloat16 have to be at least as near to float32 as they are without the fused mixer.
+process of their own. Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in
+bfloat16, and the memory of training on 64 frames: only where the outputs are at least as near to float32 as they are
+without the fused mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep:
+time and memory without each, as a multiple of those with it. All of it takes about an hour on 2 CPU cores; `--bfloat16` and
+`--parts` print their part alone, in ten minutes and in five.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
         [--bfloat16] [--smoke]
@@ -389,22 +387,22 @@ def main() -> None:
     run_apart = functools.partial(in_own_process, arguments.threads)
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     print_machine("torch", "transformers", threads=arguments.threads)
-    if arguments.bfloat16:
-        run_apart(compare_bfloat16, arguments.rounds)
-        num_frames = 2 if arguments.smoke else 64
-        for family in ("videomamba", "videomamba-bfloat16"):
-            _, memory = run_apart(measure_length, family, num_frames, True, False, 0)
-            print(f"forward+backward  {family:20}  {num_frames} frames  {memory:6.2f} GiB")
-        return
-    if not arguments.parts:
+    num_frames = 2 if arguments.smoke else 64
+    if not arguments.parts and not arguments.bfloat16:
         run_apart(compare_scans, arguments.rounds)
         run_apart(compare_model, arguments.rounds)
         if arguments.lengths:
             results = compare_lengths(arguments.lengths, arguments.rounds, arguments.threads)
             if arguments.plot:
                 run_apart(plot, results, arguments.plot, arguments.threads)
+    if not arguments.parts:
+        run_apart(compare_bfloat16, arguments.rounds)
+        for family in ("videomamba", "videomamba-bfloat16"):
+            _, memory = run_apart(measure_length, family, num_frames, True, False, 1)
+            print(f"forward+backward  {family:20}  {num_frames:3} frames  {memory:6.2f} GiB")
+    if arguments.bfloat16:
+        return
     run_apart(compare_parts, arguments.rounds)
-    num_frames = 2 if arguments.smoke else 64
     whole, unfused = (run_apart(measure_part_memory, num_frames, is_fused) for is_fused in (True, False))
     ratio = unfused / whole
     print(f"training on {num_frames} frames, 8 layers   {whole:5.2f} GiB  without the fused mixer {ratio:5.2f}x")
