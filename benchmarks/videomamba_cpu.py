@@ -4,17 +4,20 @@ model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as cl
 backward, and both with gradient checkpointing.
 
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
-process of their own. Then it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and
-memory without each, as a multiple of those with it. All of it takes about three quarters of an hour on 2 CPU cores;
-`--parts` prints the last alone, in five minutes.
+process of their own. Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in
+bfloat16, and the memory of training on 64 frames: only where the outputs are at least as near to float32 as they are
+without the fused mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep:
+time and memory without each, as a multiple of those with it. All of it takes about an hour on 2 CPU cores; `--bfloat16` and
+`--parts` print their part alone, in ten minutes and in five.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
-        [--smoke]
+        [--bfloat16] [--smoke]
 """
 
 import functools
 import importlib.util
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +61,8 @@ def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, rever
 
 
 def make_model(family: str, num_frames: int) -> torch.nn.Module:
+    if family == "videomamba-bfloat16":
+        return in_bfloat16(make_model("videomamba", num_frames))
     torch.manual_seed(0)
     if family == "videomamba":
         return VideoMambaForVideoClassification(
@@ -67,6 +72,13 @@ def make_model(family: str, num_frames: int) -> torch.nn.Module:
         )
     heads = {"num_attention_heads": 2} if sizes else {}
     return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400, **heads, **sizes))
+
+
+def in_bfloat16(model: VideoMambaForVideoClassification) -> VideoMambaForVideoClassification:
+    """As the model loads in bfloat16: some weights stay in float32."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(folder, dtype=torch.bfloat16).eval()
 
 
 def make_clip(num_frames: int) -> torch.Tensor:
@@ -83,7 +95,9 @@ def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], No
     return run
 
 
-def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
+def make_products(
+    model: torch.nn.Module, clip: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> Callable[[bool], None]:
     """The matrix products of one pass, with the patch embedding, on tensors of the shapes that the model has."""
     shapes = []
 
@@ -98,7 +112,10 @@ def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool]
     for handle in handles:
         handle.remove()
     pairs = {
-        (rows, width, size): (torch.randn(rows, width), torch.randn(size, width, requires_grad=True))
+        (rows, width, size): (
+            torch.randn(rows, width, dtype=dtype),
+            torch.randn(size, width, dtype=dtype, requires_grad=True),
+        )
         for rows, width, size in shapes
     }
     # Pixels need no gradient.
@@ -138,6 +155,36 @@ def compare_model(rounds: int) -> None:
         if not backward:
             slow = seconds["transformers"]
             print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / least['model']:.1f} times as long")
+
+
+def compare_bfloat16(rounds: int) -> None:
+    model, clip = make_model("videomamba", 8).eval(), make_clip(8)
+    narrow = in_bfloat16(model)
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    with torch.no_grad():
+        exact, fused = model(clip).logits, narrow(clip).logits
+        modules = without_mixer(lambda: narrow(clip).logits, narrow)()
+        mixed = autocast(model)(clip).logits
+        mixed_modules = without_mixer(lambda: autocast(model)(clip).logits, model)()
+    for name, found, allowed in (("bfloat16", fused, modules), ("autocast", mixed, mixed_modules)):
+        error, tolerance = ((logits - exact).norm().item() / exact.norm().item() for logits in (found, allowed))
+        print(f"{name:16}  relative error of the logits {error:.1e}, without the fused mixer {tolerance:.1e}")
+        require_agreement(f"The logits in float32 and in {name}", error, tolerance)
+    runs = {
+        "float32": run_model(model, clip),
+        "bfloat16": run_model(narrow, clip),
+        "autocast": autocast(run_model(model, clip)),
+        "without the fused mixer": without_mixer(run_model(narrow, clip), narrow),
+        "float32 products": make_products(model, clip),
+        "bfloat16 products": make_products(model, clip, torch.bfloat16),
+    }
+    for backward, name in PASSES.items():
+        seconds = measure(runs, backward, rounds)
+        for kind, value in seconds.items():
+            ratios = [value / seconds[other] for other in ("bfloat16 products", "float32")]
+            print(
+                f"{name:16}  {kind:24} {value:6.2f} s  {ratios[0]:5.2f}x bfloat16 products  {ratios[1]:5.2f}x float32"
+            )
 
 
 def compare_scans(rounds: int) -> None:
@@ -286,7 +333,7 @@ def compare_vectors(rounds: int) -> None:
 
     def with_vectors(_: bool) -> None:
         state = np.zeros((1, 1, num_states, LANES), np.float32)
-        options = (False, False, 0, 0, 0, 1)
+        options = (False, None, False, 0, 0, 0, 1)
         scan_forward_unit(u, delta, rates, B, C, D, np.zeros_like(D), state, outputs[0], borders, *options)
 
     def with_loops(_: bool) -> None:
@@ -332,6 +379,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true")
     arguments = parser.parse_args()
     if arguments.smoke:
         sizes.update(SMALL)
@@ -339,15 +387,22 @@ def main() -> None:
     run_apart = functools.partial(in_own_process, arguments.threads)
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     print_machine("torch", "transformers", threads=arguments.threads)
-    if not arguments.parts:
+    num_frames = 2 if arguments.smoke else 64
+    if not arguments.parts and not arguments.bfloat16:
         run_apart(compare_scans, arguments.rounds)
         run_apart(compare_model, arguments.rounds)
         if arguments.lengths:
             results = compare_lengths(arguments.lengths, arguments.rounds, arguments.threads)
             if arguments.plot:
                 run_apart(plot, results, arguments.plot, arguments.threads)
+    if not arguments.parts:
+        run_apart(compare_bfloat16, arguments.rounds)
+        for family in ("videomamba", "videomamba-bfloat16"):
+            _, memory = run_apart(measure_length, family, num_frames, True, False, 1)
+            print(f"forward+backward  {family:20}  {num_frames:3} frames  {memory:6.2f} GiB")
+    if arguments.bfloat16:
+        return
     run_apart(compare_parts, arguments.rounds)
-    num_frames = 2 if arguments.smoke else 64
     whole, unfused = (run_apart(measure_part_memory, num_frames, is_fused) for is_fused in (True, False))
     ratio = unfused / whole
     print(f"training on {num_frames} frames, 8 layers   {whole:5.2f} GiB  without the fused mixer {ratio:5.2f}x")

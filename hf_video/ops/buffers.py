@@ -19,23 +19,27 @@ import torch
 # From this size on NumPy asks for huge pages, which take fewer page faults to write.
 SMALLEST_SIZE = 2**22
 
-# The memory that waits, by its number of elements. Finalizers run at any time, so each step is one atomic call.
+# The memory that waits, by its size in float32 numbers. Finalizers run at any time, so each step is one atomic call.
 WAITING: dict[int, list[np.ndarray]] = {}
 
 
-def new_output(shape: Sequence[int]) -> torch.Tensor:
-    """An uninitialised float32 tensor. If it has 4 MiB or more, its memory is kept for others when it is gone."""
-    size = math.prod(shape)
+def new_output(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """
+    An uninitialised tensor, float32 or bfloat16. If it has 4 MiB or more, its memory is kept for others when it is
+    gone.
+    """
+    count = math.prod(shape)
+    size = -(-count * dtype.itemsize // 4)
     if 4 * size < SMALLEST_SIZE:
-        return torch.empty(shape)
+        return torch.empty(shape, dtype=dtype)
     memory = _take(size)
     if memory is None:
         release_buffers(size)
         memory = np.empty(size, np.float32)
     # PyTorch holds this array until nothing uses the storage.
-    array = memory.reshape(shape)
+    array = memory.view(np.float32 if dtype == torch.float32 else np.uint16)[:count].reshape(shape)
     weakref.finalize(array, WAITING.setdefault(size, []).append, memory).atexit = False
-    return torch.from_numpy(array)
+    return torch.from_numpy(array).view(dtype)
 
 
 def release_buffers(size: float = math.inf) -> None:

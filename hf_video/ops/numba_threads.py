@@ -144,7 +144,9 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+    """A NumPy array on the memory of a tensor; bfloat16, which NumPy lacks, as its bits in uint16."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

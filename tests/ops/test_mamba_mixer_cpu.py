@@ -1,5 +1,8 @@
 """A residual branch as one operator on the CPU: the values and gradients of its modules, and when it steps aside."""
 
+import copy
+import functools
+
 import peft
 import pytest
 import torch
@@ -40,7 +43,7 @@ def make_layer(**settings):
 def values_and_gradients(layer, hidden_states, weights):
     leaf = hidden_states.clone().requires_grad_()
     outputs = layer(leaf)
-    parameters = dict(layer.named_parameters())
+    parameters = {name.removeprefix("_orig_mod."): parameter for name, parameter in layer.named_parameters()}
     gradients = torch.autograd.grad((outputs * weights).sum(), [leaf, *parameters.values()])
     with torch.no_grad():
         inferred = layer(hidden_states)
@@ -78,13 +81,13 @@ def test_it_is_an_operator_that_torch_can_trace(calls, bidirectional, keeps_stat
     layer = make_layer(bidirectional=bidirectional)
     hidden_states = torch.randn(2, 70, 32)
     layer(hidden_states)
-    _, _, eps, in_proj, out_proj, directions = calls[0]
+    _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_(keeps_states) for tensor in tensors]
-    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states))
+    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states, dtype))
     if keeps_states:
         tensors = [tensor.detach() for tensor in tensors]
-        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True)
+        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True, dtype)
         torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
@@ -143,12 +146,84 @@ def test_other_layers_run_as_modules(calls, settings):
     assert layer(torch.randn(2, 9, layer.norm.weight.shape[0])).isfinite().all() and not calls
 
 
-def test_autocast_and_other_precisions_run_as_modules(calls):
+def test_other_precisions_run_as_modules(calls):
     layer, hidden_states = make_layer(), torch.randn(2, 9, 32)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.float16):
         layer(hidden_states)
-    layer.bfloat16()(hidden_states.bfloat16())
-    assert not calls
+    assert not calls and not layer.half().can_fuse(hidden_states.half())
+
+
+ISLANDS = ("A_log", "D", "dt_proj.bias")
+
+
+def in_bfloat16(layer, keeps_islands):
+    """The layer with weights in bfloat16, without or with those that a model keeps in float32."""
+    for name, parameter in layer.named_parameters():
+        if not (keeps_islands and name.endswith(ISLANDS)):
+            parameter.data = parameter.data.bfloat16()
+    return layer
+
+
+@pytest.mark.parametrize("product_dtype", [torch.float32, torch.bfloat16], ids=["without AMX", "with AMX"])
+@pytest.mark.parametrize("residual_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("how", ["islands", "all weights", "autocast"])
+@pytest.mark.parametrize(
+    ("batch_size", "length", "tile_size", "settings"), [(2, 300, 128, {}), (3, 70, 2048, {"bidirectional": False})]
+)
+def test_bfloat16_is_at_least_as_near_to_float64_as_the_modules_are(
+    calls, monkeypatch, how, residual_dtype, product_dtype, batch_size, length, tile_size, settings
+):
+    monkeypatch.setattr(mamba_mixer_cpu, "TILE_SIZE", tile_size)
+    monkeypatch.setattr(mamba_mixer_cpu, "dtype_of_products", lambda _: product_dtype)
+    layer = make_layer(**settings)
+    if how != "autocast":
+        layer = in_bfloat16(layer, how == "islands")
+    hidden_states, weights = torch.randn(2, batch_size, length, 32).bfloat16().to(residual_dtype)
+
+    def run(layer, *inputs, enabled=how == "autocast"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            return values_and_gradients(layer, *inputs)
+
+    fused = run(layer, hidden_states, weights)
+    assert len(calls) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(type(layer), "can_fuse", lambda *_: False)
+        modules = run(layer, hidden_states, weights)
+        patch.setenv(dispatch.BACKEND_VARIABLE, "reference")
+        exact = run(copy.deepcopy(layer).double(), hidden_states.double(), weights.double(), enabled=False)
+    ratios = {}
+    for name, wanted in exact.items():
+        assert fused[name].dtype == modules[name].dtype
+        distances = [torch.linalg.vector_norm(found[name].double() - wanted) for found in (fused, modules)]
+        ratios[name] = (distances[0] / distances[1].clamp(min=1e-12)).item()
+    # Products in bfloat16 round as often as the modules do, so that chance decides which gradient is nearer.
+    limit = 1.0 if product_dtype == torch.float32 else 1.15
+    assert sum(ratios.values()) / len(ratios) <= limit and max(ratios[""], ratios["inferred"]) <= limit, ratios
+
+
+@pytest.mark.parametrize("is_autocast", [True, False])
+def test_bfloat16_can_be_traced_compiled_and_checkpointed(calls, is_autocast):
+    layer, (hidden_states, weights) = make_layer(), torch.randn(2, 2, 70, 32)
+    if not is_autocast:
+        layer = in_bfloat16(layer, keeps_islands=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+        expected = values_and_gradients(layer, hidden_states, weights)
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        found = values_and_gradients(compiled, hidden_states, weights)
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
+        again = values_and_gradients(layer.train(), hidden_states, weights)
+    for name, wanted in expected.items():
+        torch.testing.assert_close(found[name], wanted, atol=0, rtol=0)
+        torch.testing.assert_close(again[name], wanted, atol=0, rtol=0)
+    _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
+    assert dtype == torch.bfloat16
+    tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
+    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, True, dtype))
+    tensors = [tensor.detach() for tensor in tensors]
+    outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True, dtype)
+    torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
 def test_adapters_change_what_a_model_gives_and_are_trained(calls):

@@ -397,7 +397,9 @@ PLAIN_MODULES = (
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a module computes with its float32 weights alone: without adapter, quantised weight or hook."""
+    """
+    Whether a module computes with its float32 or bfloat16 weights alone: without adapter, quantised weight or hook.
+    """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     weights = module.parameters(recurse=False)
     return (
@@ -405,7 +407,7 @@ def is_plain(module: nn.Module) -> bool:
         and not any(hooks)
         # accelerate replaces the method of an instance by a function.
         and "forward" not in vars(module)
-        and all(type(weight) is nn.Parameter and weight.dtype == torch.float32 for weight in weights)
+        and all(type(weight) is nn.Parameter and weight.dtype in (torch.float32, torch.bfloat16) for weight in weights)
     )
 
 
@@ -423,16 +425,23 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
+            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, self.dtype_of_branch()))
             # Nobody else holds what the operator returns, so the sum may take its memory.
-            return self.drop_path(mamba_mixer(hidden_states, *weights, directions)).add_(hidden_states)
+            return branch.add_(hidden_states)
         return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
+
+    def dtype_of_branch(self) -> torch.dtype:
+        """The dtype in which the projections compute."""
+        is_autocast = torch.is_autocast_enabled("cpu")
+        return torch.get_autocast_dtype("cpu") if is_autocast else self.mixer.in_proj.weight.dtype
 
     def can_fuse(self, hidden_states: torch.Tensor) -> bool:
         """Whether norm and mixer can run as one operator. It needs that operator, and plain modules."""
         mixer = self.mixer
+        dim, state_size = mixer.forward_scan.A_log.shape
         return (
             HAS_OPS
-            and can_fuse_mixer(hidden_states, *mixer.forward_scan.A_log.shape)
+            and can_fuse_mixer(hidden_states, dim, state_size, self.dtype_of_branch())
             and self.norm.bias is None
             and mixer.in_proj.bias is None
             and all(is_plain(module) for module in (self.norm, *mixer.modules()))

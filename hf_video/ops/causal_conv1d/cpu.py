@@ -22,17 +22,24 @@ def causal_conv1d_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 def _pack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
     from hf_video.ops.numba_vectors import LANES
 
-    bias = x.new_zeros(x.shape[-1]) if bias is None else bias
+    bias = weight.new_zeros(x.shape[-1]) if bias is None else bias
     return [to_rows(x, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
 
 
 @torch.library.custom_op("hf_video::causal_conv1d_cpu", mutates_args=())
 def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
     """The output, like x, for x `(batch, length, dim)`, weight `(dim, taps)` and bias `(dim,)`, all float32."""
+    return run_forward(x, weight, bias, reverse, x.dtype)
+
+
+def run_forward(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `conv_forward`, also for x in bfloat16; the output has the given dtype, float32 or bfloat16."""
     from .cpu_kernels import conv_forward_unit
 
     arrays = _pack(x, weight, bias)
-    y = new_output(arrays[0].shape)
+    y = new_output(arrays[0].shape, dtype)
     run_units(conv_forward_unit, (*arrays, y, reverse), split_tokens(*y.shape[:2]))
     return from_lanes(y, 1, x.shape[-1])
 
@@ -41,7 +48,7 @@ def conv_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def conv_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of x, weight and bias, also of a bias that is missing."""
+    """The gradients of x, weight and bias, also of a bias that is missing, float32; x and dy may be bfloat16."""
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import conv_backward_unit

@@ -1,8 +1,8 @@
 """
 The loops of the depthwise convolution with SiLU on the CPU, compiled by numba for the machine they run on.
 
-A call does one unit of work: the tokens from `start` up to `end` of one clip. Arrays, all float32 and contiguous but
-for x, whose rows may be apart:
+A call does one unit of work: the tokens from `start` up to `end` of one clip. Arrays are contiguous but for x, whose
+rows may be apart, and float32; x, y and the gradient of y may be bfloat16:
 
     x, y, and their gradients        (batch, length, blocks * LANES)
     weight                           (taps, blocks * LANES), the tap of the token itself last

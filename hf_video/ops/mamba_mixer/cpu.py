@@ -8,8 +8,12 @@ backward the operator keeps the input, the output of `in_proj`, and for each dir
 states at the borders of chunks. Everything else is computed again: norm, convolution, time steps, scans and gate.
 Without this operator, a training step of VideoMamba-M on 64 frames takes 1.8 times as much memory (`python
 benchmarks/videomamba_cpu.py --parts`).
+
+In bfloat16, what is kept is bfloat16, and norm, convolution, scans, states, gate and sums of gradients are float32, as
+are the matrix products where the processor has no unit for bfloat16's. Kernels convert where they read and write.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from hf_video.ops.buffers import new_output
-from hf_video.ops.causal_conv1d.cpu import conv_backward, conv_forward
+from hf_video.ops.causal_conv1d.cpu import conv_backward
+from hf_video.ops.causal_conv1d.cpu import run_forward as convolve
 from hf_video.ops.numba_threads import run_units, split_tokens
 from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
@@ -29,7 +34,7 @@ TILE_SIZE = 2048
 
 class Direction(NamedTuple):
     """
-    Weights of one direction, float32.
+    Weights of one direction, float32 or bfloat16.
 
     Attributes:
         conv_weight: `(dim, taps)`, the tap of the token itself last.
@@ -74,12 +79,14 @@ class Tile(NamedTuple):
         return tensor[self.clips, self.tokens]
 
 
-def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int) -> bool:
-    """Whether `mamba_mixer` can run: scans run on the `cpu` backend in float32, and channels fill vectors."""
+def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int, dtype: torch.dtype) -> bool:
+    """
+    Whether `mamba_mixer` can run in a dtype: scans run on the `cpu` backend, both dtypes are float32 or bfloat16, and
+    channels fill vectors.
+    """
     return (
         choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None) == "cpu"
-        and hidden_states.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
+        and {hidden_states.dtype, dtype} <= {torch.float32, torch.bfloat16}
         and has_whole_vectors(dim)
     )
 
@@ -98,21 +105,23 @@ def mamba_mixer(
     in_proj: torch.Tensor,
     out_proj: torch.Tensor,
     directions: list[Direction],
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """
     Args:
-        hidden_states: `(batch_size, length, hidden_size)`, float32 like everything.
+        hidden_states: `(batch_size, length, hidden_size)`, float32 or bfloat16 like everything.
         norm: `(hidden_size,)`, the weight of the RMS norm.
         eps: the epsilon of the norm.
         in_proj: `(2 * dim, hidden_size)`, gives the inputs of the scans and the gate.
         out_proj: `(hidden_size, dim)`.
         directions: the weights of the scan from the first token on and, if there are two, of the one from the last.
+        dtype: in which projections compute and what the backward needs is kept, whatever the dtypes of the weights.
 
     Returns:
-        `(batch_size, length, hidden_size)`.
+        `(batch_size, length, hidden_size)`, in the dtype of the hidden states.
     """
     tensors = [hidden_states, norm, in_proj, out_proj, *(weight for direction in directions for weight in direction)]
-    return mixer_forward(tensors, eps, needs_gradient(tensors))[0]
+    return mixer_forward(tensors, eps, needs_gradient(tensors), dtype)[0]
 
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
@@ -136,35 +145,72 @@ def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Ti
             )
 
 
+@functools.cache
+def dtype_of_products(dtype: torch.dtype) -> torch.dtype:
+    """
+    The dtype in which products of the given dtype are quickest. Only AMX multiplies bfloat16 faster than float32;
+    AVX-512's instructions for bfloat16 take longer.
+    """
+    has_amx = torch.cpu.get_capabilities().get("amx_bf16", False)
+    return dtype if has_amx else torch.float32
+
+
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add a product to a sum in float32."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def write_product(result: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Write a product, which may be of another dtype than the result."""
+    if left.dtype == result.dtype:
+        torch.mm(left, right, out=result)
+    else:
+        result.copy_(left @ right)
+
+
 def unpack(
-    tensors: list[torch.Tensor],
+    tensors: list[torch.Tensor], dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, list[Direction]]:
+    """The tensors by their names. Projections get the given dtype, other weights float32."""
     hidden_states, norm, in_proj, out_proj, *weights = tensors
     size = len(Direction._fields)
-    directions = [Direction(*weights[i : i + size]) for i in range(0, len(weights), size)]
-    return hidden_states.contiguous(), norm, in_proj, out_proj, directions
+    directions = []
+    for i in range(0, len(weights), size):
+        direction = Direction(*(weight.float() for weight in weights[i : i + size]))
+        x_proj, dt_proj = (weight.to(dtype) for weight in (direction.x_proj, direction.dt_proj))
+        directions.append(direction._replace(x_proj=x_proj, dt_proj=dt_proj))
+    return hidden_states.contiguous(), norm.float(), in_proj.to(dtype), out_proj.to(dtype), directions
 
 
 def prepare(
     x: torch.Tensor, projected: torch.Tensor | None, direction: Direction, tile: Tile, reverse: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The output of `x_proj` for a tile, `projected` if it is given, and the inputs of its scan: u, delta, B and C."""
-    u = conv_forward(x[tile.clips, tile.seen], direction.conv_weight, direction.conv_bias, reverse)[:, tile.own]
-    projected = F.linear(u, direction.x_proj) if projected is None else projected
+    dtype = direction.x_proj.dtype
+    seen = x[tile.clips, tile.seen]
+    u = convolve(seen, direction.conv_weight, direction.conv_bias, reverse, dtype)[:, tile.own]
+    projected = F.linear(u, direction.x_proj) if projected is None else projected.to(dtype)
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
-    delta = new_output(u.shape)
+    delta = new_output(u.shape, dtype)
     torch.mm(time_steps.flatten(0, 1), direction.dt_proj.T, out=delta.flatten(0, 1))
-    return projected, u, delta, B[:, :, None], C[:, :, None]
+    return projected, u, delta, B[:, :, None].float(), C[:, :, None].float()
 
 
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
-def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -> list[torch.Tensor]:
+@torch.autocast("cpu", enabled=False)
+def mixer_forward(
+    tensors: list[torch.Tensor], eps: float, keeps_states: bool, dtype: torch.dtype
+) -> list[torch.Tensor]:
     """
     Args:
         tensors: the hidden states, `norm`, `in_proj`, `out_proj` and the weights of all directions.
         eps: the epsilon of the norm.
         keeps_states: whether to return what the backward needs.
+        dtype: of what is kept but for the states, which are float32.
 
     Returns:
         The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
@@ -172,14 +218,16 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
     """
     from .cpu_kernels import gate_forward_unit
 
-    hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
+    product_dtype, is_rough = dtype_of_products(dtype), dtype == torch.bfloat16
+    hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, product_dtype)
     batch_size, length, _ = hidden_states.shape
-    projected_input = new_output((batch_size, length, in_proj.shape[0]))
+    projected_input = new_output((batch_size, length, in_proj.shape[0]), dtype)
     parts = (tensor.flatten(0, 1).split(TILE_SIZE) for tensor in (hidden_states, projected_input))
     for rows, results in zip(*parts, strict=True):
-        torch.mm(F.rms_norm(rows, norm.shape, norm, eps), in_proj.T, out=results)
+        normalized = F.rms_norm(rows.float(), norm.shape, norm, eps)
+        write_product(results, normalized.to(product_dtype), in_proj.T)
     x, gate = projected_input.chunk(2, dim=-1)
-    outputs, total = new_output(hidden_states.shape), new_output(x.shape)
+    outputs, total = new_output(hidden_states.shape, hidden_states.dtype), new_output(x.shape)
     kept, kept_length = [], length if keeps_states else 0
     for number, direction in enumerate(directions):
         state, reverse = None, number == 1
@@ -191,7 +239,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
             y = tile.of(total) if number == 0 else new_output(u.shape)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
-                *(None if tile.is_first else state, True, reverse),
+                *(None if tile.is_first else state, True, reverse, is_rough),
             )
             if keeps_states:
                 tile.of(all_projected).copy_(projected)
@@ -200,36 +248,39 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
                 gated = u
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))
-                torch.mm(gated.flatten(0, 1), out_proj.T, out=tile.of(outputs).flatten(0, 1))
+                write_product(tile.of(outputs).flatten(0, 1), gated.flatten(0, 1), out_proj.T)
     return [outputs, projected_input, *kept] if keeps_states else [outputs]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
+@torch.autocast("cpu", enabled=False)
 def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from the gradient of its output and what it kept."""
     from .cpu_kernels import gate_backward_unit, gate_total_backward_unit
 
-    hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
-    batch_size, length, _ = hidden_states.shape
     projected_input, *kept = kept
+    dtype = dtype_of_products(projected_input.dtype)
+    hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, dtype)
+    batch_size, length, _ = hidden_states.shape
     doutputs = doutputs.contiguous()
-    dprojected_input, dhidden_states = new_output(projected_input.shape), new_output(hidden_states.shape)
+    dprojected_input = new_output(projected_input.shape, dtype)
+    dhidden_states = new_output(hidden_states.shape, hidden_states.dtype)
     x, gate = projected_input.chunk(2, dim=-1)
     dx, dgate = dprojected_input.chunk(2, dim=-1)
     dx.zero_()
-    dgated, total = new_output(x.shape), new_output(x.shape)
-    dnorm, din_proj, dout_proj = (torch.zeros_like(weight) for weight in (norm, in_proj, out_proj))
-    sums = [Direction(*(torch.zeros_like(weight) for weight in direction)) for direction in directions]
+    dgated, total = new_output(x.shape, dtype), new_output(x.shape)
+    dnorm, din_proj, dout_proj = (zero_sum(weight) for weight in (norm, in_proj, out_proj))
+    sums = [Direction(*(zero_sum(weight) for weight in direction)) for direction in directions]
     for number, direction in reversed(list(enumerate(directions))):
         dstate, reverse = None, number == 1
         for tile in reversed(list(tiles(batch_size, length, direction.conv_weight.shape[1], reverse))):
             units = list(split_tokens(*tile.of(gate).shape[:2]))
-            drows, in_first_pass = tile.of(doutputs).flatten(0, 1), number == len(directions) - 1
+            drows, in_first_pass = tile.of(doutputs).flatten(0, 1).to(dtype), number == len(directions) - 1
             if in_first_pass:
                 torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
-            dtotal = new_output(tile.of(dgated).shape)
+            dtotal = new_output(tile.of(dgated).shape, dtype)
             run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
             y = tile.of(total) if in_first_pass else new_output(dtotal.shape)
             projected, borders = kept[2 * number : 2 * number + 2]
@@ -241,19 +292,24 @@ def mixer_backward(
                 gated = dtotal
                 arrays = (tile.of(dgated), tile.of(total), y, tile.of(gate), gated, tile.of(dgate), not in_first_pass)
                 run_units(gate_backward_unit, arrays, units)
-                dout_proj.addmm_(drows.T, gated.flatten(0, 1))
+                add_product(dout_proj, drows.T, gated.flatten(0, 1))
                 # Later tiles have added their part to the gradient of this one.
                 dprojected = tile.of(dprojected_input).flatten(0, 1)
-                rows = tile.of(hidden_states).flatten(0, 1)
+                rows = tile.of(hidden_states).flatten(0, 1).float()
                 scale = (rows.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
                 normalized = rows * scale
-                din_proj.addmm_(dprojected.T, normalized * norm)
-                dnormalized = dprojected @ in_proj
+                add_product(din_proj, dprojected.T, (normalized * norm).to(dtype))
+                dnormalized = (dprojected @ in_proj).float()
                 dnorm += (dnormalized * normalized).sum(dim=0)
                 dnormalized *= norm
                 shares = (dnormalized * normalized).mean(dim=-1, keepdim=True)
                 torch.mul(dnormalized - normalized * shares, scale, out=tile.of(dhidden_states).flatten(0, 1))
-    return [dhidden_states, dnorm, din_proj, dout_proj, *(gradient for weights in sums for gradient in weights)]
+    gradients = [dhidden_states, dnorm, din_proj, dout_proj, *(gradient for weights in sums for gradient in weights)]
+    return [gradient.to(tensor.dtype) for gradient, tensor in zip(gradients, tensors, strict=True)]
+
+
+def zero_sum(weight: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(weight, dtype=torch.float32)
 
 
 def add_gradients(
@@ -276,14 +332,16 @@ def add_gradients(
     Returns:
         The gradient of the state before the tile.
     """
-    _, u, delta, B, C = prepare(x, projected, direction, tile, reverse)
+    is_rough = projected.dtype == torch.bfloat16
+    projected, u, delta, B, C = prepare(x, projected, direction, tile, reverse)
     du, ddelta, dA, dB, dC, dD, ddt_bias, dstate = run_backward(
-        *(y, dy, dstate), borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse
+        *(y, dy, dstate, borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse, is_rough)
     )
     ddelta, du_rows = ddelta.flatten(0, 1), du.flatten(0, 1)
-    sums.dt_proj.addmm_(ddelta.T, projected.flatten(0, 1)[:, : direction.dt_proj.shape[1]])
-    dprojected = torch.cat([ddelta @ direction.dt_proj, dB.flatten(0, 2), dC.flatten(0, 2)], dim=-1)
-    sums.x_proj.addmm_(dprojected.T, u.flatten(0, 1))
+    add_product(sums.dt_proj, ddelta.T, projected.flatten(0, 1)[:, : direction.dt_proj.shape[1]])
+    dB_rows, dC_rows = (gradient.flatten(0, 2).to(u.dtype) for gradient in (dB, dC))
+    dprojected = torch.cat([ddelta @ direction.dt_proj, dB_rows, dC_rows], dim=-1)
+    add_product(sums.x_proj, dprojected.T, u.flatten(0, 1))
     du_rows.addmm_(dprojected, direction.x_proj)
     seen = x[tile.clips, tile.seen]
     others = (tile.own.start, seen.shape[1] - tile.own.stop)
@@ -302,16 +360,16 @@ def add_gradients(
 
 
 @mixer_forward.register_fake
-def _(tensors, eps, keeps_states):
-    hidden_states, _, in_proj, _, directions = unpack(tensors)
+def _(tensors, eps, keeps_states, dtype):
+    hidden_states, _, in_proj, _, directions = unpack(tensors, dtype)
     outputs = [torch.empty_like(hidden_states)]
     if not keeps_states:
         return outputs
     batch_size, length, _ = hidden_states.shape
-    outputs.append(hidden_states.new_empty(batch_size, length, in_proj.shape[0]))
+    outputs.append(in_proj.new_empty(batch_size, length, in_proj.shape[0]))
     for direction in directions:
-        outputs.append(hidden_states.new_empty(batch_size, length, direction.x_proj.shape[0]))
-        outputs.append(hidden_states.new_empty(shape_of_borders(batch_size, length, direction.A, 1)))
+        outputs.append(in_proj.new_empty(batch_size, length, direction.x_proj.shape[0]))
+        outputs.append(direction.A.new_empty(shape_of_borders(batch_size, length, direction.A, 1)))
     return outputs
 
 
@@ -327,7 +385,7 @@ def _save(ctx, inputs, output):
 
 def _differentiate(ctx, gradients):
     tensors = list(ctx.saved_tensors)
-    return mixer_backward(gradients[0], tensors[: ctx.num_kept], tensors[ctx.num_kept :], ctx.eps), None, None
+    return mixer_backward(gradients[0], tensors[: ctx.num_kept], tensors[ctx.num_kept :], ctx.eps), None, None, None
 
 
 mixer_forward.register_autograd(_differentiate, setup_context=_save)

@@ -1,8 +1,8 @@
 """
 The loops of the gate of a mixer on the CPU, compiled by numba for the machine they run on.
 
-A call does one unit of work: the tokens from `start` up to `end` of one clip. All arrays are float32, `(batch, length,
-channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
+A call does one unit of work: the tokens from `start` up to `end` of one clip. All arrays are float32 or bfloat16,
+`(batch, length, channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
 """
 
 from hf_video.ops.numba_vectors import LANES, ONE, compiled, load, sigmoid, store

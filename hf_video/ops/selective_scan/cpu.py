@@ -88,7 +88,7 @@ def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
     from hf_video.ops.numba_vectors import LANES
 
     groups = B.shape[2]
-    D, delta_bias = (u.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
+    D, delta_bias = (A.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
     u, delta, D, delta_bias = (to_lanes(x, groups, LANES).contiguous() for x in (u, delta, D, delta_bias))
     return [u, delta, to_blocks(A[None] * LOG2_E, groups)[0], B.contiguous(), C.contiguous(), D, delta_bias]
 
@@ -147,18 +147,22 @@ def run_forward(
     initial_state: torch.Tensor | None,
     delta_softplus: bool,
     reverse: bool,
+    is_rough: bool = False,
 ) -> torch.Tensor:
-    """Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state."""
+    """
+    Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state. `y`,
+    `u` and `delta` may be bfloat16. With `is_rough`, decays are as exact as bfloat16 needs them.
+    """
     from .cpu_kernels import scan_forward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
-    state = to_blocks(u.new_zeros(batch_size, *A.shape) if initial_state is None else initial_state, groups)
+    state = to_blocks(A.new_zeros(batch_size, *A.shape) if initial_state is None else initial_state, groups)
     units = [
         (batch, group, first, end)
         for batch, group, _, first, end in split_work(batch_size, groups, state.shape[1] // groups)
     ]
-    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, reverse), units)
+    run_units(scan_forward_unit, (*arrays, state, y, borders, delta_softplus, is_rough or None, reverse), units)
     return from_blocks(state, groups, dim // groups)
 
 
@@ -197,10 +201,11 @@ def run_backward(
     delta_bias: torch.Tensor | None,
     delta_softplus: bool,
     reverse: bool,
+    is_rough: bool = False,
 ) -> list[torch.Tensor]:
     """
     What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
-    the states are computed again.
+    the states are computed again. `y`, `dy`, `u` and `delta` may be bfloat16; `is_rough` is that of `run_forward`.
     """
     from hf_video.ops.numba_vectors import LANES
 
@@ -208,17 +213,18 @@ def run_backward(
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
-    dstate = to_blocks(u.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
-    du, ddelta, drates = (new_output(x.shape) for x in (arrays[0], arrays[0], dstate))
+    dstate = to_blocks(A.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
+    du, ddelta = (new_output(arrays[0].shape, u.dtype) for _ in range(2))
+    drates = new_output(dstate.shape)
     units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
     parts = 1 + max((part for _, _, part, _, _ in units), default=0)
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
-    dD, ddelta_bias = (du.new_empty(batch_size, du.shape[-1]) for _ in range(2))
+    dD, ddelta_bias = (A.new_empty(batch_size, du.shape[-1]) for _ in range(2))
     run_units(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough or None, reverse),
         ),
         units,
     )

@@ -3,8 +3,9 @@ The loops of the `cpu` backend of `selective_scan`, compiled by numba for the ma
 
 Channels lie in blocks of `LANES`. Time goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a
 unit of work, so that what a chunk needs stays in the nearest caches. A call does one unit: the blocks from
-`first_block` up to `end_block`, all of one group, of one clip. Units are independent and run on threads. Arrays, all
-float32 and contiguous:
+`first_block` up to `end_block`, all of one group, of one clip. Units are independent and run on threads. Unless
+`rough` is `None`, which has a kernel of its own compiled, decays are only as exact as bfloat16 needs them. Arrays are
+contiguous and float32; those of the first row may be bfloat16:
 
     u, delta, y, and their gradients     (batch, length, blocks * LANES)
     B, C                                 (batch, length, groups, states)
@@ -18,7 +19,20 @@ float32 and contiguous:
 
 import numpy as np
 
-from hf_video.ops.numba_vectors import LANES, LN_2, ZERO, compiled, exp2, load, sigmoid, softplus, splat, store, total
+from hf_video.ops.numba_vectors import (
+    LANES,
+    LN_2,
+    ZERO,
+    compiled,
+    exp2,
+    load,
+    rough_exp2,
+    sigmoid,
+    softplus,
+    splat,
+    store,
+    total,
+)
 
 CHUNK_LENGTH = 64
 
@@ -48,6 +62,7 @@ def scan_forward_unit(
     y,
     borders,
     use_softplus,
+    rough,
     reverse,
     batch,
     group,
@@ -70,7 +85,8 @@ def scan_forward_unit(
                 scaled = step * value
                 output = load(D, (lane,)) * value
                 for n in range(num_states):
-                    decay = exp2(step * load(rates, (block, n, 0)))
+                    exponent = step * load(rates, (block, n, 0))
+                    decay = exp2(exponent) if rough is None else rough_exp2(exponent)
                     h = decay * load(state, (batch, block, n, 0)) + scaled * B[batch, t, group, n]
                     store(state, (batch, block, n, 0), h)
                     output += h * C[batch, t, group, n]
@@ -81,7 +97,7 @@ def scan_forward_unit(
 def scan_backward_unit(
     u, delta, rates, B, C, D, delta_bias, borders, dy,
     du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y,
-    use_softplus, reverse, batch, group, part, first_block, end_block,
+    use_softplus, rough, reverse, batch, group, part, first_block, end_block,
 ):  # fmt: skip
     """
     Writes all gradients and, if it has tokens, `y` again. In `dstate`, the gradient of the initial state replaces that
@@ -113,7 +129,8 @@ def scan_backward_unit(
                 scaled = step * value
                 output = load(D, (lane,)) * value
                 for n in range(num_states):
-                    decay = exp2(step * load(rates, (block, n, 0)))
+                    exponent = step * load(rates, (block, n, 0))
+                    decay = exp2(exponent) if rough is None else rough_exp2(exponent)
                     store(decays, (i, n, 0), decay)
                     h = decay * load(states, (i, n, 0)) + scaled * B[batch, t, group, n]
                     store(states, (i + 1, n, 0), h)

@@ -1,13 +1,17 @@
 """VideoMamba on the moving digits of `hf-video demo`, under bfloat16 autocast."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import Trainer, TrainingArguments
 
 from hf_video import VideoClipProcessor, VideoMambaForVideoClassification
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.models.videomamba import modeling_videomamba
 
-from .videomamba_testing import make
+from .videomamba_testing import make, random_clips
 
 
 def clips_of(videos):
@@ -20,6 +24,18 @@ def clips_of(videos):
     clips = ClipDataset(videos, processor, training=False)
     items = [clips[index] for index in range(len(clips))]
     return torch.cat([item["pixel_values"] for item in items]), torch.tensor([item["labels"] for item in items])
+
+
+def logits_in_bfloat16(model, clips):
+    """Logits under autocast, and with weights in bfloat16 but for those that a model keeps in float32."""
+    narrow = copy.deepcopy(model)
+    for name, parameter in narrow.named_parameters():
+        if not name.endswith(tuple(model._keep_in_fp32_modules_strict)):
+            parameter.data = parameter.data.bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        mixed = model(clips).logits
+    with torch.no_grad():
+        return mixed, narrow(clips).logits
 
 
 @pytest.mark.slow
@@ -46,5 +62,32 @@ def test_it_learns_the_order_of_frames_without_a_nan(tmp_path):
         logits = model.eval()(held_out).logits
         shuffled = model(held_out[:, [5, 2, 7, 0, 3, 6, 1, 4]]).logits
     assert F.cross_entropy(logits, held_out_labels).isfinite()
-    assert (logits.argmax(-1) == held_out_labels).float().mean() > 0.7
+    right = (logits.argmax(-1) == held_out_labels).float().mean()
+    assert right > 0.7
+    for found in logits_in_bfloat16(model, held_out):
+        assert ((found.argmax(-1) == held_out_labels).float().mean() - right).abs() <= 0.005
     assert (shuffled.argmax(-1) == held_out_labels).float().mean() < 0.35, "a single frame gives nothing away"
+
+
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_trainer_learns_a_batch_in_bfloat16_on_the_fused_mixer(tmp_path, monkeypatch, recomputes):
+    dtypes = []
+    mamba_mixer = modeling_videomamba.mamba_mixer
+
+    def record(*arguments):
+        dtypes.append(arguments[-1])
+        return mamba_mixer(*arguments)
+
+    monkeypatch.setattr(modeling_videomamba, "mamba_mixer", record)
+    model = make(VideoMambaForVideoClassification)
+    clips = random_clips(model.config, batch_size=4)
+    batch = [{"pixel_values": clip, "labels": label} for label, clip in enumerate(clips)]
+    options = {"max_steps": 12, "per_device_train_batch_size": 4, "learning_rate": 5e-3, "logging_steps": 1}
+    arguments = TrainingArguments(
+        tmp_path, use_cpu=True, bf16=True, gradient_checkpointing=recomputes, report_to="none", **options
+    )
+    trainer = Trainer(model, arguments, train_dataset=batch)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.7 * losses[0]
+    assert set(dtypes) == {torch.bfloat16} and len(dtypes) == 12 * 3 * (1 + recomputes)
