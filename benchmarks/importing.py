@@ -1,39 +1,45 @@
 """
-Measures the time that `import hf_video` adds to a program that uses Transformers, and the time that `hf-video --help`
-and `hf-video train --help` take.
+The time that `import hf_video` adds to a program that uses Transformers, and the time of `hf-video --help`.
 
-Whole processes take turns, and their median times are compared.
+The peer is the same program without hf_video. Whole processes take turns, and their median times are compared. It
+takes about three minutes on 2 CPU cores. With `--smoke` Transformers is not imported.
+
+    python benchmarks/importing.py [--rounds 7] [--smoke]
 """
 
+import functools
 import statistics
 import subprocess
 import sys
-import time
 
-TRANSFORMERS = "from transformers import AutoModelForVideoClassification, PreTrainedModel"
-PROGRAMS = {
-    "transformers alone": ["-c", TRANSFORMERS],
-    "hf_video and transformers": ["-c", f"import hf_video; {TRANSFORMERS}"],
-    "hf_video alone": ["-c", "import hf_video"],
-    "hf-video --help": ["-m", "hf_video.cli", "--help"],
-    "hf-video train --help": ["-m", "hf_video.cli", "train", "--help"],
-}
-ROUNDS = 7
+from helpers.measurement import make_parser, print_machine, take_turns
+
+MODELS = "from transformers import AutoModelForVideoClassification, PreTrainedModel"
 
 
-def run(arguments: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+def make_programs(imports: str) -> dict[str, list[str]]:
+    """The words behind `python` by what they measure."""
+    return {
+        "transformers alone": ["-c", imports],
+        "hf_video and transformers": ["-c", f"import hf_video; {imports}"],
+        "hf_video alone": ["-c", "import hf_video"],
+        "hf-video --help": ["-m", "hf_video.cli", "--help"],
+        "hf-video train --help": ["-m", "hf_video.cli", "train", "--help"],
+    }
+
+
+def run(words: list[str]) -> None:
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> None:
-    for arguments in PROGRAMS.values():
-        run(arguments)
-    seconds: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-    for _ in range(ROUNDS):
-        for name, arguments in PROGRAMS.items():
-            seconds[name].append(run(arguments))
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="times that every program runs (default: 7)")
+    arguments = parser.parse_args()
+    print_machine("torch", "transformers")
+    programs = make_programs("pass" if arguments.smoke else MODELS)
+    runs = {name: functools.partial(run, words) for name, words in programs.items()}
+    seconds = take_turns(runs, rounds=1 if arguments.smoke else arguments.rounds)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, median in medians.items():
         print(f"{name:28} {median:6.2f} s")

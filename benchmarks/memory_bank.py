@@ -4,23 +4,19 @@ every frame. A second comparison gives the cost of undoing: a call that fails ta
 
 The model has the published size and random weights: 32 queries, 257 tokens of 1,408 channels for a frame, banks of 20
 frames, 12 layers, 32 tokens of text. Both ways read the same frames in one run, and figures are printed only if their
-outputs agree. With `--tower` a frame also goes through an EVA-ViT of the published size. With `--long` a small model
-reads 10,000 frames; time and memory must not grow. With `--smoke` a small model reads a few frames in seconds, to test
-the script; its times mean nothing.
+outputs agree. A frame also goes through an EVA-ViT of the published size, which takes 4 GB of memory. And a small
+model reads 10,000 frames; time and memory must not grow. All of it takes about five minutes on 2 CPU cores.
 
-    python benchmarks/memory_bank.py [--frames 12] [--threads 2] [--tower] [--long] [--smoke]
+    python benchmarks/memory_bank.py [--frames 12] [--threads 2] [--smoke]
 """
 
-import argparse
-import datetime
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from helpers.measurement import in_own_process, make_parser, peak_memory, print_machine, require_agreement
 from torch.profiler import ProfilerActivity, profile
 from transformers import InstructBlipVisionConfig
 
@@ -96,8 +92,7 @@ def measure_frame(num_frames: int, is_small: bool) -> float:
         kept_memory, computed_memory = kept.memory, computed.memory
         pairs.append((kept_seconds, computed_seconds))
         difference = (kept.last_hidden_state - computed.last_hidden_state).abs().max().item()
-        if difference > TOLERANCE:
-            sys.exit(f"The outputs differ by {difference:.1e}, so no figure means anything.")
+        require_agreement("Outputs with kept and with computed keys and values", difference, TOLERANCE)
     kept_time, computed_time = (statistics.median(column) for column in zip(*pairs[BANK_LENGTH:], strict=True))
     ratio = statistics.median(computed / kept for kept, computed in pairs[BANK_LENGTH:])
     print(f"Q-Former, a frame: kept {kept_time * 1e3:.0f} ms, computed {computed_time * 1e3:.0f} ms, {ratio:.1f}x")
@@ -145,8 +140,8 @@ def measure_undo(num_frames: int, is_small: bool) -> None:
             start = time.perf_counter()
             logits[way] = way(frame)
             seconds[way] = time.perf_counter() - start
-        if not torch.equal(logits[whole], logits[parts]):
-            sys.exit("The whole model and its parts differ, so no figure means anything.")
+        difference = (logits[whole] - logits[parts]).abs().max().item()
+        require_agreement("Logits of the whole model and of its parts", difference, 0.0)
         pairs.append((seconds[whole], seconds[parts]))
     whole_time, parts_time = (statistics.median(column) for column in zip(*pairs, strict=True))
     overhead = statistics.median(one / two for one, two in pairs) - 1
@@ -159,9 +154,10 @@ def measure_undo(num_frames: int, is_small: bool) -> None:
     )
 
 
-def measure_tower(qformer_seconds: float) -> None:
+def measure_tower(qformer_seconds: float, is_small: bool) -> None:
     """Compare the time of EVA-ViT-g for one frame with that of the Q-Former."""
-    config = MemoryBankQFormerConfig(vision_config=InstructBlipVisionConfig(), qformer_config={"num_hidden_layers": 1})
+    vision_config = InstructBlipVisionConfig(**({"num_hidden_layers": 1} if is_small else {}))
+    config = MemoryBankQFormerConfig(vision_config=vision_config, qformer_config={"num_hidden_layers": 1})
     model = MemoryBankQFormerModel(config).eval()
     seconds = []
     for _ in range(3):
@@ -175,54 +171,53 @@ def measure_tower(qformer_seconds: float) -> None:
     print(f"Whole frame: {tower + qformer_seconds:.2f} s, of which the vision tower takes {share:.0%}")
 
 
-def measure_long() -> None:
-    """Measure how time and memory change over 10,000 frames of a small model."""
+def measure_long(num_frames: int) -> None:
+    """Measure how time and memory change over the frames of one video with a small model."""
+    window = num_frames // 100
     config = make_config(True, num_query_tokens=8)
     model = MemoryBankQFormerModel(config).eval()
-    frames = torch.randn(10_000, 1, 1, 16, 64)
+    frames = torch.randn(num_frames, 1, 1, 16, 64)
     memory, seconds, peaks = None, [], []
-    for t, frame in enumerate(frames):
+    for t, frame in enumerate(frames, 1):
         duration, outputs = timed_frame(model, frame, memory)
         memory = outputs.memory
         seconds.append(duration)
-        if t in (199, 9_999):
-            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
-    early, late = statistics.median(seconds[100:200]), statistics.median(seconds[9_900:])
+        if t in (2 * window, num_frames):
+            peaks.append(1024 * peak_memory())
+    early, late = statistics.median(seconds[window : 2 * window]), statistics.median(seconds[-window:])
     print(
-        f"10,000 frames: {early * 1e3:.2f} ms at 101-200, {late * 1e3:.2f} ms at 9,901-10,000, {late / early - 1:+.1%}"
+        f"{num_frames:,} frames: {early * 1e3:.2f} ms at {window + 1:,}-{2 * window:,}, {late * 1e3:.2f} ms at "
+        f"{num_frames - window + 1:,}-{num_frames:,}, {late / early - 1:+.1%}"
     )
     # The speed of a machine changes within half a minute. So the end of the first video takes turns with a second one.
     second, pairs = None, []
-    for frame in frames[:200]:
+    for frame in frames[: 2 * window]:
         late_seconds, outputs = timed_frame(model, frame, memory)
         early_seconds, second_outputs = timed_frame(model, frame, second)
         memory, second = outputs.memory, second_outputs.memory
         pairs.append((late_seconds, early_seconds))
-    late, early = (statistics.median(column) for column in zip(*pairs[100:], strict=True))
+    late, early = (statistics.median(column) for column in zip(*pairs[window:], strict=True))
     print(
-        f"  in turns: {early * 1e3:.2f} ms at 101-200, {late * 1e3:.2f} ms at 10,101-10,200, {late / early - 1:+.1%}"
+        f"  in turns: {early * 1e3:.2f} ms at {window + 1:,}-{2 * window:,}, {late * 1e3:.2f} ms at "
+        f"{num_frames + window + 1:,}-{num_frames + 2 * window:,}, {late / early - 1:+.1%}"
     )
     print(f"  peak memory {peaks[0]:.0f} MiB, then {peaks[1]:.0f} MiB; wanted: within {TARGET_DRIFT:.0%}, and flat")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--frames", type=int, default=12, help="frames that are timed after the banks are full")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tower", action="store_true", help="time the vision tower too (4 GB of weights)")
-    parser.add_argument("--smoke", action="store_true", help="a small model and few frames, to test the script")
-    parser.add_argument("--long", action="store_true", help="read 10,000 frames as well")
     arguments = parser.parse_args()
+    is_small = arguments.smoke
+    num_frames, num_long_frames = (2, 200) if is_small else (arguments.frames, 10_000)
+    print_machine("torch", "transformers", threads=arguments.threads)
+    print("float32, batch 1")
+    in_own_process(arguments.threads, measure_long, num_long_frames)
     torch.set_num_threads(arguments.threads)
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, float32, batch 1")
-    # The small model goes first, because peak memory is that of the whole process.
-    if arguments.long:
-        measure_long()
-    num_frames = 2 if arguments.smoke else arguments.frames
-    seconds = measure_frame(num_frames, arguments.smoke)
-    measure_undo(num_frames, arguments.smoke)
-    if arguments.tower:
-        measure_tower(seconds)
+    seconds = measure_frame(num_frames, is_small)
+    measure_undo(num_frames, is_small)
+    measure_tower(seconds, is_small)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ Compares readers of 16 evenly spaced frames of a five-minute video: `hf_video.pr
 
 The video is H.264, 640 x 360, 30 frames per second, with a key frame every 60 frames, encoded on the spot. The frames
 of all readers must be the same bytes, otherwise no figure is printed. Readers take turns, and medians are compared: of
-the time that passes, and of processor time, which says more on a busy machine.
+the time that passes, and of processor time, which says more on a busy machine. It takes about two minutes on 2 CPU
+cores.
+
+    python benchmarks/reading.py [--rounds 7] [--smoke]
 """
 
-import argparse
-import datetime
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -21,6 +21,7 @@ from typing import Any
 
 import av
 import numpy as np
+from helpers.measurement import make_parser, print_machine
 from transformers.utils import is_torchcodec_usable
 from transformers.video_utils import VideoMetadata, load_video
 
@@ -30,7 +31,7 @@ HEIGHT, WIDTH, FPS, SECONDS, KEY_FRAME_EVERY = 360, 640, 30, 300, 60
 NUM_FRAMES = 16
 
 
-def encode(path: Path) -> None:
+def encode(path: Path, seconds: int) -> None:
     """A textured scene under a moving camera, so that frames depend on each other as in real footage."""
     generator = np.random.default_rng(0)
     scene = generator.integers(0, 256, (HEIGHT // 8 + 50, WIDTH // 8 + 50, 3)).repeat(8, axis=0).repeat(8, axis=1)
@@ -39,7 +40,7 @@ def encode(path: Path) -> None:
     with av.open(os.fspath(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=FPS, options=options)
         stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
-        for i in range(FPS * SECONDS):
+        for i in range(FPS * seconds):
             top, left = int(200 + 200 * np.sin(i / 90)), int(200 + 200 * np.cos(i / 70))
             view = np.ascontiguousarray(scene[top : top + HEIGHT, left : left + WIDTH])
             frame = av.VideoFrame.from_ndarray(view, format="rgb24")
@@ -73,12 +74,13 @@ def make_readers(path: str) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="times that every reader reads (default: 7)")
-    rounds = parser.parse_args().rounds
+    arguments = parser.parse_args()
+    rounds, num_seconds = (1, 2) if arguments.smoke else (arguments.rounds, SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "video.mp4")
-        encode(Path(path))
+        encode(Path(path), num_seconds)
         readers = make_readers(path)
         frames = {name: read() for name, read in readers.items()}
         for name, read in frames.items():
@@ -93,9 +95,8 @@ def main() -> None:
                 wall[name].append(time.perf_counter() - started[0])
                 processor[name].append(time.process_time() - started[1])
 
-    machine = f"{os.cpu_count()} cores, {platform.machine()}"
-    print(f"{datetime.date.today()}, {machine}, PyAV {av.__version__}, median of {rounds} rounds")
-    print(f"{NUM_FRAMES} of {FPS * SECONDS} frames, the same bytes from every reader\n")
+    print_machine("av", "transformers")
+    print(f"{NUM_FRAMES} of {FPS * num_seconds} frames, the same bytes from every reader, median of {rounds} rounds\n")
     print(f"{'reader':26}{'ms':>8}{'times ours':>12}{'processor ms':>14}{'times ours':>12}")
     for name in readers:
         print(f"{name:26}", end="")

@@ -1,11 +1,13 @@
-"""Prints the structure of one checkout or several: `structure.py [CHECKOUT ...]`, by default of the one it stands in.
+"""
+The structure of one checkout or several, by default of the one that this script stands in. It takes seconds.
 
 For each folder its files and lines; layers and imports between folders; the longest files; settings that are declared
 in several places; lines that two model families share without a `# Copied from` comment. Two checkouts, such as git
 worktrees of two commits, are before and after. Nothing is imported from them: their source code is read.
+
+    python benchmarks/structure.py [CHECKOUT ...] [--smoke]
 """
 
-import argparse
 import ast
 import sys
 from collections import Counter, defaultdict
@@ -13,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from helpers.measurement import make_parser  # noqa: E402
 
 from tests.models.copies import unguarded_lines  # noqa: E402
 
@@ -196,7 +200,7 @@ def describe(root: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, default=[ROOT], metavar="CHECKOUT")
     for checkout in parser.parse_args().checkouts:
         print(f"\n{checkout}")

@@ -5,12 +5,12 @@ into these, and the instructions of the loop over states for each state of each 
 One of these is the exponential, which keeps its unit busy while eight instructions start: a multiprocessor of compute
 capability 8.0 or 9.0 gives 16 results a clock, and starts 4 instructions of 32 threads (CUDA C++ Programming Guide,
 "Throughput of Native Arithmetic Instructions"). So a loop of more than eight is bound by its instructions. No time is
-measured here: `benchmarks/videomamba_gpu.py` does that.
+measured here: `benchmarks/videomamba_gpu.py` does that. It takes about a minute, most of it to compile. With
+`--smoke` it compiles the forward kernel for one batch.
 
-    python benchmarks/triton_assembly.py [--capability 90] [--batches 1 8 32]
+    python benchmarks/triton_assembly.py [--capability 90] [--batches 1 8 32] [--smoke]
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from helpers.measurement import make_parser, print_machine
 
 from hf_video import VideoMambaConfig
 from hf_video.ops.selective_scan import triton as selective_scan_triton
@@ -73,16 +74,18 @@ def inner_loop(assembly: str) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--capability", type=int, default=90)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
     arguments = parser.parse_args()
     channels = VideoMambaConfig.preset("middle").intermediate_size
-    print(f"Triton {triton.__version__}, sm_{arguments.capability}, VideoMamba-M, {channels} channels")
-    for batch_size in arguments.batches:
+    print_machine("triton", "torch")
+    print(f"sm_{arguments.capability}, VideoMamba-M, {channels} channels")
+    batches, kernels = ([1], ["scan_forward_kernel"]) if arguments.smoke else (arguments.batches, list(KERNELS))
+    for batch_size in batches:
         plan = selective_scan_triton.plan(batch_size, channels, 1)
-        for name, backward in KERNELS.items():
-            settings = plan.settings(backward)
+        for name in kernels:
+            settings = plan.settings(KERNELS[name])
             compiled = compile_scan(name, settings, arguments.capability)
             resources, assembly = disassemble(compiled.asm["cubin"])
             registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", resources).groups()

@@ -1,29 +1,28 @@
 """
 VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix products timed alone, against the same
-model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer.
+model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer: forward, forward and
+backward, and both with gradient checkpointing.
 
 A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
-process of their own.
-
-With `--parts` it prints instead what the parts of the `cpu` backend are worth that cost the most to keep: time and
-memory without each, as a multiple of those with it.
+process of their own. Then it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and
+memory without each, as a multiple of those with it. All of it takes about three quarters of an hour on 2 CPU cores;
+`--parts` prints the last alone, in five minutes.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
+        [--smoke]
 """
 
-import argparse
-import datetime
+import functools
 import importlib.util
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from helpers.measurement import fastest, in_own_process, make_parser, peak_memory, print_machine, require_agreement
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
 from hf_video import (
@@ -39,6 +38,15 @@ from hf_video.ops.selective_scan.operators import add_and_gate
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
+# Whether there is a backward, and whether it computes the layers again.
+KINDS = {
+    "forward": (False, False),
+    "forward+backward": (True, False),
+    "with gradient checkpointing": (True, True),
+}
+# Settings of both families that `--smoke` changes.
+SMALL = {"image_size": 32, "hidden_size": 32, "num_hidden_layers": 2}
+sizes: dict[str, int] = {}
 
 
 def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend):
@@ -53,13 +61,17 @@ def make_model(family: str, num_frames: int) -> torch.nn.Module:
     torch.manual_seed(0)
     if family == "videomamba":
         return VideoMambaForVideoClassification(
-            VideoMambaConfig.preset("middle", num_frames=num_frames, num_labels=400, time_step_init_scheme="random")
+            VideoMambaConfig.preset(
+                "middle", num_frames=num_frames, num_labels=400, time_step_init_scheme="random", **sizes
+            )
         )
-    return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400))
+    heads = {"num_attention_heads": 2} if sizes else {}
+    return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400, **heads, **sizes))
 
 
 def make_clip(num_frames: int) -> torch.Tensor:
-    return torch.randn(1, num_frames, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    size = sizes.get("image_size", 224)
+    return torch.randn(1, num_frames, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
@@ -103,16 +115,8 @@ def make_products(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool]
 
 
 def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:
-    """Least seconds of each, taken in turn: whatever else the machine does only adds to them."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
     with torch.set_grad_enabled(backward):
-        for round_number in range(rounds + 1):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run(backward)
-                if round_number or not rounds:
-                    seconds[name].append(time.perf_counter() - start)
-    return {name: min(values) for name, values in seconds.items()}
+        return fastest(runs, backward, rounds=rounds)
 
 
 def compare_model(rounds: int) -> None:
@@ -125,23 +129,23 @@ def compare_model(rounds: int) -> None:
             logits[backend] = model(clip).logits
             seconds[backend] = time.perf_counter() - start
     error = (logits["cpu"] - logits["transformers"]).abs().max() / logits["transformers"].abs().max()
-    if error > TOLERANCE:
-        sys.exit(f"The outputs on both scans differ by {error:.1e}, so no figure means anything.")
+    require_agreement("The logits on both scans", error.item(), TOLERANCE)
     runs = {"model": run_model(model, clip), "products": make_products(model, clip)}
     for backward, name in PASSES.items():
-        fastest = measure(runs, backward, rounds)
-        ratio = fastest["model"] / fastest["products"]
-        print(f"{name:16}  model {fastest['model']:6.2f} s  products {fastest['products']:6.2f} s  {ratio:5.2f}x")
+        least = measure(runs, backward, rounds)
+        ratio = least["model"] / least["products"]
+        print(f"{name:16}  model {least['model']:6.2f} s  products {least['products']:6.2f} s  {ratio:5.2f}x")
         if not backward:
             slow = seconds["transformers"]
-            print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / fastest['model']:.1f} times as long")
+            print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / least['model']:.1f} times as long")
 
 
 def compare_scans(rounds: int) -> None:
     """One direction of one layer: 1,152 channels x 1,569 tokens x 16 states."""
-    u, delta = torch.randn(1, 1569, 1152).mT, torch.randn(1, 1569, 1152).mT - 3
-    A, D, bias = -torch.rand(1152, 16) - 0.1, torch.ones(1152), torch.zeros(1152)
-    B, C = torch.randn(1, 16, 1569), torch.randn(1, 16, 1569)
+    channels, length = (64, 33) if sizes else (1152, 1569)
+    u, delta = torch.randn(1, length, channels).mT, torch.randn(1, length, channels).mT - 3
+    A, D, bias = -torch.rand(channels, 16) - 0.1, torch.ones(channels), torch.zeros(channels)
+    B, C = torch.randn(1, 16, length), torch.randn(1, 16, length)
     settings = {"eager": {}, "compiled use_associative_scan": {"use_associative_scan": True}}
     if importlib.util.find_spec("mambapy"):
         settings["mambapy"] = {"use_mambapy": True}
@@ -150,74 +154,79 @@ def compare_scans(rounds: int) -> None:
     expected = selective_scan(u, delta, A, B, C, D, delta_bias=bias, delta_softplus=True, backend="cpu")
     runs = {"ours": lambda: selective_scan(u, delta, A, B, C, D, None, bias, True, backend="cpu")}
     for name, options in settings.items():
-        function = torch.compile(mamba_selective_scan) if "compiled" in name else mamba_selective_scan
+        function = mamba_selective_scan
+        if "compiled" in name:
+            # The compiler takes most of a minute.
+            function = torch.compile(function, disable=bool(sizes))
         runs[f"Transformers, {name}"] = lambda function=function, options=options: function(
             u, delta, A, B, C, D, None, bias, True, **options
         )
     for name, run in runs.items():
         with torch.no_grad():
             error = (run() - expected).abs().max() / expected.abs().max()
-        if error > TOLERANCE:
-            sys.exit(f"{name} differs by {error:.1e}, so no figure means anything.")
+        require_agreement(f"The outputs of the scans, ours and {name},", error.item(), TOLERANCE)
         milliseconds = 1e3 * measure({name: lambda _, run=run: run()}, False, rounds)[name]
         print(f"one scan, {name:44}  {milliseconds:7.1f} ms")
 
 
-def compare_lengths(lengths: list[int], arguments: argparse.Namespace) -> dict[tuple[str, bool], list[tuple]]:
+def compare_lengths(lengths: list[int], rounds: int, threads: int) -> dict[tuple[str, str], list[tuple]]:
     results = {}
     for family in ("videomamba", "videovit"):
-        for backward in PASSES:
+        for kind, options in KINDS.items():
             figures = []
             for num_frames in lengths:
-                rounds = max(1, arguments.rounds * lengths[0] // num_frames)
-                command = [sys.executable, __file__, "--threads", str(arguments.threads)]
-                command += ["--rounds", str(rounds), "--child", family, str(num_frames), str(int(backward))]
-                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                seconds, memory = (float(word) for word in output.split()[-2:])
+                fewer = max(1, rounds * lengths[0] // num_frames)
+                seconds, memory = in_own_process(threads, measure_length, family, num_frames, *options, fewer)
                 figures.append((num_frames, seconds, memory))
-                print(
-                    f"{family:10}  {PASSES[backward]:16}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB"
-                )
+                print(f"{family:10}  {kind:31}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB")
             growth = [figures[-1][i] / figures[0][i] for i in (1, 2)]
-            print(f"{'':28}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
-            results[family, backward] = figures
+            print(f"{'':43}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
+            results[family, kind] = figures
     return results
 
 
-def child(family: str, num_frames: str, backward: str, rounds: int) -> None:
-    if family.startswith("parts"):
-        model = make_part_model("middle", int(num_frames), 224, 8)
-        run = run_model(model, make_clip(int(num_frames)))
-        (without_mixer(run, model) if family == "parts-unfused" else run)(True)
-        print(peak_memory())
-        return
-    model, clip = make_model(family, int(num_frames)).eval(), make_clip(int(num_frames))
-    seconds = measure({family: run_model(model, clip)}, backward == "1", rounds)[family]
-    print(seconds, peak_memory())
+def measure_length(
+    family: str, num_frames: int, backward: bool, has_checkpoints: bool, rounds: int
+) -> tuple[float, float]:
+    """Seconds of a pass, and peak memory in GiB."""
+    model, clip = make_model(family, num_frames).eval(), make_clip(num_frames)
+    if has_checkpoints:
+        # Layers are computed again only in training; no default drops anything there.
+        model.train().gradient_checkpointing_enable()
+    seconds = measure({family: run_model(model, clip)}, backward, rounds)[family]
+    return seconds, peak_memory()
 
 
-def peak_memory() -> float:
-    """Largest resident memory of this process, in GiB; `getrusage` counts in that of the process that started it."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 2**20
+def measure_part_memory(num_frames: int, is_fused: bool) -> float:
+    """Peak memory in GiB of a training step."""
+    model = make_part_model("middle", num_frames, 224, 8)
+    run = run_model(model, make_clip(num_frames))
+    (run if is_fused else without_mixer(run, model))(True)
+    return peak_memory()
 
 
 def make_part_model(preset: str, num_frames: int, image_size: int, num_layers: int) -> torch.nn.Module:
     torch.manual_seed(0)
-    sizes = {"num_frames": num_frames, "image_size": image_size, "num_hidden_layers": num_layers}
+    settings = {"num_frames": num_frames, "image_size": image_size, "num_hidden_layers": num_layers} | sizes
     return VideoMambaForVideoClassification(
-        VideoMambaConfig.preset(preset, **sizes, time_step_init_scheme="random")
+        VideoMambaConfig.preset(preset, **settings, time_step_init_scheme="random")
     ).eval()
 
 
-def without_mixer(run: Callable[[bool], None], model: torch.nn.Module) -> Callable[[bool], None]:
+def without_mixer(run: Callable[..., Any], model: torch.nn.Module) -> Callable[..., Any]:
     return mock.patch.object(type(model.base_model.layers[0]), "can_fuse", lambda *_: False)(run)
 
 
-def compare_parts(rounds: int, threads: int) -> None:
-    for sizes in (("middle", 8, 224, 4), ("tiny", 4, 112, 24)):
-        model = make_part_model(*sizes)
-        run = run_model(model, torch.randn(1, sizes[1], 3, sizes[2], sizes[2]))
+def compare_parts(rounds: int) -> None:
+    for preset, num_frames, image_size, num_layers in (("middle", 8, 224, 4), ("tiny", 4, 112, 24)):
+        model = make_part_model(preset, num_frames, image_size, num_layers)
+        image_size = model.config.image_size
+        clip = torch.randn(1, num_frames, 3, image_size, image_size)
+        run, forward = run_model(model, clip), functools.partial(model, clip)
+        with torch.no_grad():
+            whole, unfused = forward().logits, without_mixer(forward, model)().logits
+        error = (whole - unfused).abs().max() / whole.abs().max()
+        require_agreement("The logits with and without the fused mixer", error.item(), TOLERANCE)
         runs = {
             "whole": run,
             "the fused mixer": without_mixer(run, model),
@@ -225,17 +234,9 @@ def compare_parts(rounds: int, threads: int) -> None:
         }
         for backward, name in PASSES.items():
             seconds = measure(runs, backward, rounds)
-            whole = seconds.pop("whole")
-            ratios = [f"without {part} {value / whole:5.2f}x" for part, value in seconds.items()]
-            print(f"{sizes[0]:6}  {name:16}  {1e3 * whole:7.1f} ms  {'  '.join(ratios)}")
-    command = [sys.executable, __file__, "--threads", str(threads), "--child"]
-    outputs = [
-        subprocess.run([*command, part, "64", "1"], check=True, capture_output=True, text=True).stdout
-        for part in ("parts", "parts-unfused")
-    ]
-    whole, unfused = (float(output.split()[-1]) for output in outputs)
-    print(f"training on 64 frames, 8 layers   {whole:5.2f} GiB  without the fused mixer {unfused / whole:5.2f}x")
-    compare_vectors(5 * rounds)
+            least = seconds.pop("whole")
+            ratios = [f"without {part} {value / least:5.2f}x" for part, value in seconds.items()]
+            print(f"{preset:6}  {name:16}  {1e3 * least:7.1f} ms  {'  '.join(ratios)}")
 
 
 def compare_vectors(rounds: int) -> None:
@@ -249,7 +250,7 @@ def compare_vectors(rounds: int) -> None:
     E0, E1, E2, E3, E4, ONE, LANES = v.E0, v.E1, v.E2, v.E3, v.E4, v.ONE, v.LANES
     HALF, BIAS, SHIFT = np.float32(0.5), np.int32(127), np.int32(23)
 
-    @numba.njit(error_model="numpy", fastmath={"contract", "reassoc", "nnan", "ninf", "nsz"})
+    @numba.njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nnan", "ninf", "nsz"})
     def scan_by_loops(u, delta, rates, B, C, D, state, y):
         scaled, output, mantissa = (
             np.empty(LANES, np.float32),
@@ -292,26 +293,26 @@ def compare_vectors(rounds: int) -> None:
         scan_by_loops(u, delta, rates, B, C, D, np.zeros((1, 1, num_states, LANES), np.float32), outputs[1])
 
     seconds = measure({"vectors": with_vectors, "loops": with_loops}, False, rounds)
-    if not np.allclose(*outputs, atol=1e-4, rtol=1e-3):
-        sys.exit("The scans with and without vectors differ, so no figure means anything.")
+    error = np.max(abs(outputs[0] - outputs[1]) - 1e-3 * abs(outputs[1]))
+    require_agreement("The scans with and without vectors", error, 1e-4)
     ratio = seconds["loops"] / seconds["vectors"]
     print(f"scan of {LANES} channels, forward  {1e3 * seconds['vectors']:7.2f} ms  without vectors {ratio:5.2f}x")
 
 
-def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) -> None:
+def plot(results: dict[tuple[str, str], list[tuple]], path: str, threads: int) -> None:
     import matplotlib.pyplot as plt
 
     labels = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B, SDPA"}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5))
     for axis, index, title in zip(axes, (1, 2), ("seconds", "peak memory in GiB"), strict=True):
-        for (family, backward), figures in results.items():
+        for (family, kind), figures in results.items():
             axis.plot(
                 [row[0] for row in figures],
                 [row[index] for row in figures],
                 marker="o",
                 color="C0" if family == "videomamba" else "C1",
-                linestyle="--" if backward else "-",
-                label=f"{labels[family]}, {PASSES[backward]}",
+                linestyle=dict(zip(KINDS, ("-", "--", ":"), strict=True))[kind],
+                label=f"{labels[family]}, {kind}",
             )
         axis.set(xlabel="frames of 224 x 224", title=title)
         axis.set_xscale("log", base=2)
@@ -325,28 +326,32 @@ def plot(results: dict[tuple[str, bool], list[tuple]], path: str, threads: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--parts", action="store_true")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.child:
-        return child(*arguments.child, arguments.rounds)
+    if arguments.smoke:
+        sizes.update(SMALL)
+        arguments.rounds, arguments.lengths = 1, [2, 4]
+    run_apart = functools.partial(in_own_process, arguments.threads)
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
-    load = os.getloadavg()[0]
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, load {load:.1f} before")
-    if arguments.parts:
-        return compare_parts(arguments.rounds, arguments.threads)
-    compare_scans(arguments.rounds)
-    compare_model(arguments.rounds)
-    if arguments.lengths:
-        results = compare_lengths(arguments.lengths, arguments)
-        if arguments.plot:
-            plot(results, arguments.plot, arguments.threads)
+    print_machine("torch", "transformers", threads=arguments.threads)
+    if not arguments.parts:
+        run_apart(compare_scans, arguments.rounds)
+        run_apart(compare_model, arguments.rounds)
+        if arguments.lengths:
+            results = compare_lengths(arguments.lengths, arguments.rounds, arguments.threads)
+            if arguments.plot:
+                run_apart(plot, results, arguments.plot, arguments.threads)
+    run_apart(compare_parts, arguments.rounds)
+    num_frames = 2 if arguments.smoke else 64
+    whole, unfused = (run_apart(measure_part_memory, num_frames, is_fused) for is_fused in (True, False))
+    ratio = unfused / whole
+    print(f"training on {num_frames} frames, 8 layers   {whole:5.2f} GiB  without the fused mixer {ratio:5.2f}x")
+    run_apart(compare_vectors, 5 * arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ compiled scan) and against the roof of the scan, and whole models beside VideoVi
 The roof is the longer of two times: that of the bytes which have to move, at the bandwidth of a large copy, and that
 of the exponentials which have to be taken, at the rate of a kernel that does nothing else. Both are measured in the
 same run. A speed-up is printed only when outputs and gradients agree. Where there is no peer, or no CUDA device, the
-figures are missing, and the script says so.
+figures are missing, and the script says so. It takes about ten minutes on one GPU.
 
 The peer is built from source, for the architecture of the machine only (here 9.0, of H100 and H200):
 
     export TORCH_CUDA_ARCH_LIST=9.0 CAUSAL_CONV1D_FORCE_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE
     pip install --no-build-isolation --no-binary :all: --no-deps causal-conv1d mamba-ssm
     python benchmarks/videomamba_gpu.py [--batches 1 8 32] [--frames 8 64]
-        [--model-batch 8] [--model-frames 8 16 32 64]
+        [--model-batch 8] [--model-frames 8 16 32 64] [--smoke]
 """
 
-import argparse
 import datetime
 import importlib.metadata
 import itertools
@@ -23,6 +22,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+from helpers.measurement import SKIPPED, make_parser
 from transformers import AutoModelForVideoClassification, VideoMAEConfig
 
 from hf_video import VideoMambaConfig, VideoMambaForVideoClassification, VideoViTConfig, selective_scan
@@ -32,8 +32,6 @@ DTYPE = torch.bfloat16
 TOLERANCE = 0.03
 VIDEOMAMBAS = {"VideoMamba-Ti": "tiny", "VideoMamba-S": "small", "VideoMamba-M": "middle"}
 PASSES = {False: "forward", True: "forward+backward"}
-# Test harnesses take this exit code for a program that was skipped.
-SKIPPED = 77
 
 Function = Callable[..., torch.Tensor]
 
@@ -246,12 +244,14 @@ def measure_model(name: str, num_frames: int, batch_size: int, backward: bool) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument("--frames", type=int, nargs="*", default=[8, 64])
     parser.add_argument("--model-batch", type=int, default=8)
     parser.add_argument("--model-frames", type=int, nargs="*", default=[8, 16, 32, 64])
     arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.batches, arguments.frames, arguments.model_batch, arguments.model_frames = [1], [2], 1, [2]
     if not torch.cuda.is_available():
         print("No CUDA device was found: all figures of VideoMamba on a GPU are missing.", file=sys.stderr)
         sys.exit(SKIPPED)

@@ -2,55 +2,63 @@
 VideoViT-B on 16 x 224 x 224 against Transformers' VideoMAE with SDPA: same weights, same clip, same run.
 
 Beside both stands the floor: the matrix products and SDPA calls alone, on tensors of the same shapes. A figure is
-printed only when the two models' outputs agree. Peak memory comes from a process of its own for each model.
+printed only when the two models' outputs agree. Each dtype has a process of its own, and so has each peak of memory.
+It takes about eight minutes on 2 CPU cores.
 
-    python benchmarks/videovit.py [--rounds 5] [--threads 2]
+    python benchmarks/videovit.py [--rounds 5] [--threads 2] [--smoke]
 """
 
-import argparse
-import datetime
-import subprocess
-import sys
+import functools
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from helpers.measurement import fastest, in_own_process, make_parser, peak_memory, print_machine, require_agreement
 from hf_video.conversion.hf_videomae import main as convert
 from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoMAEForVideoClassification
 
-BATCH, FRAMES, SIZE = 1, 16, 224
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+PASSES = {False: "forward", True: "forward+backward"}
+SMALL = {"image_size": 32, "num_frames": 4, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 2}
 
 
-def make_models(folder: Path, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
-    """Random VideoMAE-B weights in both implementations."""
-    if not folder.joinpath("videomae").exists():
-        torch.manual_seed(0)
-        VideoMAEForVideoClassification(VideoMAEConfig(num_labels=400)).save_pretrained(folder / "videomae")
-        convert([str(folder / "videomae"), str(folder / "videovit")])
-    load = AutoModelForVideoClassification.from_pretrained
-    return {name: load(folder / name, dtype=dtype, attn_implementation="sdpa") for name in ("videovit", "videomae")}
+def write_models(folder: Path, sizes: dict[str, int]) -> None:
+    """Random VideoMAE weights in both implementations."""
+    torch.manual_seed(0)
+    VideoMAEForVideoClassification(VideoMAEConfig(num_labels=400, **sizes)).save_pretrained(folder / "videomae")
+    convert([str(folder / "videomae"), str(folder / "videovit")])
+
+
+def load_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
+    return AutoModelForVideoClassification.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+
+
+def make_clip(model: torch.nn.Module) -> torch.Tensor:
+    config, generator = model.config, torch.Generator().manual_seed(0)
+    size = (1, config.num_frames, 3, config.image_size, config.image_size)
+    return torch.randn(size, generator=generator).to(model.dtype)
 
 
 def make_floor(config, dtype: torch.dtype) -> Callable[[bool], None]:
     """The matrix products and attention calls of one pass, forward or forward and backward, and nothing else."""
-    tokens, width, hidden = (FRAMES // 2) * (SIZE // 16) ** 2, config.hidden_size, config.intermediate_size
-    heads = config.num_attention_heads
+    width, hidden, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    tokens = config.num_frames // 2 * (config.image_size // 16) ** 2
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=dtype, requires_grad=True)
+
     shapes = [(3 * width, width), (width, width), (hidden, width), (width, hidden)]
-    weights = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-    biases = [torch.randn(shape[0], dtype=dtype, requires_grad=True) for shape in shapes]
-    inputs = [torch.randn(BATCH, tokens, shape[1], dtype=dtype, requires_grad=True) for shape in shapes]
-    qkv = [torch.randn(BATCH, heads, tokens, width // heads, dtype=dtype, requires_grad=True) for _ in range(3)]
-    patches = torch.randn(BATCH, tokens, 1536, dtype=dtype)
-    embedding = torch.randn(width, 1536, dtype=dtype, requires_grad=True)
+    products = [(randn(1, tokens, shape[1]), randn(*shape), randn(shape[0])) for shape in shapes]
+    qkv = [randn(1, heads, tokens, width // heads) for _ in range(3)]
+    patches, embedding = randn(1, tokens, 1536).detach(), randn(width, 1536)
 
     def run(backward: bool) -> None:
         outputs = [F.linear(patches, embedding)]
         for _ in range(config.num_hidden_layers):
-            outputs = [F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
+            outputs = [F.linear(*tensors) for tensors in products]
             outputs.append(F.scaled_dot_product_attention(*qkv))
             if backward:
                 torch.autograd.backward(outputs, [output.detach() for output in outputs])
@@ -59,89 +67,64 @@ def make_floor(config, dtype: torch.dtype) -> Callable[[bool], None]:
 
 
 def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
-    labels = torch.zeros(BATCH, dtype=torch.long)
-
     def run(backward: bool) -> None:
-        loss = model(pixel_values=clip, labels=labels).loss
+        loss = model(pixel_values=clip, labels=torch.zeros(1, dtype=torch.long)).loss
         if backward:
             loss.backward()
 
     return run
 
 
-def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:
-    """Least seconds of each, taken in turn: whatever else the machine does only adds to them."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    with torch.set_grad_enabled(backward):
-        for round_number in range(rounds + 1):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run(backward)
-                if round_number:
-                    seconds[name].append(time.perf_counter() - start)
-    return {name: min(values) for name, values in seconds.items()}
+def measure_seconds(folder: Path, dtype: torch.dtype, rounds: int) -> dict[bool, dict[str, float]]:
+    """Seconds of both models and of the floor, for both passes."""
+    models = {name: load_model(folder / name, dtype) for name in ("videovit", "videomae")}
+    clip = make_clip(models["videovit"])
+    with torch.no_grad():
+        ours, theirs = (model(clip).logits.float() for model in models.values())
+    difference = (ours - theirs).abs().max() / theirs.abs().max()
+    require_agreement(f"Logits of VideoViT and VideoMAE in {dtype}", difference.item(), TOLERANCE[dtype])
+    runs = {name: run_model(model, clip) for name, model in models.items()}
+    runs["floor"] = make_floor(models["videovit"].config, dtype)
+    seconds = {}
+    for backward in PASSES:
+        with torch.set_grad_enabled(backward):
+            seconds[backward] = fastest(runs, backward, rounds=rounds)
+    return seconds
 
 
-def peak_memory(folder: Path, name: str, dtype: str, backward: bool, threads: int) -> float:
+def measure_memory(path: Path, dtype: torch.dtype, backward: bool) -> float:
     """Peak resident memory in GiB of a process that loads one model and runs it twice."""
-    arguments = [
-        sys.executable,
-        __file__,
-        "--threads",
-        str(threads),
-        "--child",
-        str(folder),
-        name,
-        dtype,
-        str(int(backward)),
-    ]
-    return float(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
-def child(folder: str, name: str, dtype: str, backward: str) -> None:
-    model = AutoModelForVideoClassification.from_pretrained(Path(folder, name), dtype=getattr(torch, dtype))
-    clip = torch.randn(BATCH, FRAMES, 3, SIZE, SIZE, dtype=getattr(torch, dtype))
-    measure({name: run_model(model, clip)}, backward == "1", rounds=1)
-    # Not `getrusage`, whose maximum is inherited from the parent process.
-    status = Path("/proc/self/status").read_text()
-    print(int(status.split("VmHWM:")[1].split()[0]) / 2**20)
+    model = load_model(path, dtype)
+    with torch.set_grad_enabled(backward):
+        fastest({"": run_model(model, make_clip(model))}, backward, rounds=1)
+    return peak_memory()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.child:
-        return child(*arguments.child)
-
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads, batch {BATCH}")
+    run_apart = functools.partial(in_own_process, arguments.threads)
+    print_machine("torch", "transformers", threads=arguments.threads)
     print(
         "dtype     pass              VideoViT  VideoMAE     floor  ours/VideoMAE  ours/floor  VideoMAE/floor  peak GiB"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        for dtype in (torch.float32, torch.bfloat16):
-            models = make_models(Path(folder), dtype)
-            clip = torch.randn(BATCH, FRAMES, 3, SIZE, SIZE, dtype=dtype)
-            with torch.no_grad():
-                ours, theirs = (model(clip).logits.float() for model in models.values())
-            if (ours - theirs).abs().max() > TOLERANCE[dtype] * theirs.abs().max():
-                sys.exit(
-                    f"{dtype}: the outputs differ by {(ours - theirs).abs().max():.1e}, so no figure means anything."
-                )
-            runs = {name: run_model(model, clip) for name, model in models.items()}
-            runs["floor"] = make_floor(models["videovit"].config, dtype)
-            for backward in (False, True):
-                seconds = measure(runs, backward, arguments.rounds)
-                name = str(dtype).removeprefix("torch.")
-                memory = [peak_memory(Path(folder), each, name, backward, arguments.threads) for each in models]
-                ours_s, theirs_s, floor = seconds["videovit"], seconds["videomae"], seconds["floor"]
+    rounds, sizes = (1, SMALL) if arguments.smoke else (arguments.rounds, {"num_frames": 16})
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        run_apart(write_models, folder, sizes)
+        for dtype in TOLERANCE:
+            seconds = run_apart(measure_seconds, folder, dtype, rounds)
+            for backward, name in PASSES.items():
+                ours, theirs, floor = seconds[backward].values()
+                peaks = [
+                    run_apart(measure_memory, folder / each, dtype, backward) for each in ("videovit", "videomae")
+                ]
                 print(
-                    f"{name:9} {'forward+backward' if backward else 'forward':16} {ours_s:8.2f}s {theirs_s:8.2f}s "
-                    f"{floor:8.2f}s {ours_s / theirs_s:13.2f}x {ours_s / floor:10.2f}x {theirs_s / floor:14.2f}x  "
-                    f"{memory[0]:.2f} vs {memory[1]:.2f}"
+                    f"{str(dtype).removeprefix('torch.'):9} {name:16} {ours:8.2f}s {theirs:8.2f}s {floor:8.2f}s "
+                    f"{ours / theirs:13.2f}x {ours / floor:10.2f}x {theirs / floor:14.2f}x  "
+                    f"{peaks[0]:.2f} vs {peaks[1]:.2f}"
                 )
 
 

@@ -2,17 +2,16 @@
 `hf-video watch` over 10,000 frames of one file: memory must stay flat, and frames per second steady.
 
 A small model with random weights watches a video made on the spot, every frame of it, in a process of its own. Each
-500 frames, with each answer, the speed and the memory of that process are taken. The first 2,000 frames warm up.
+500 frames, with each answer, the speed and the memory of that process are taken. The first 2,000 frames warm up. It
+takes about five minutes on 2 CPU cores.
 
-    python benchmarks/watch.py [--frames 10000] [--threads 2]
+    python benchmarks/watch.py [--frames 10000] [--threads 2] [--smoke]
 """
 
-import argparse
-import datetime
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,14 +21,16 @@ import av
 import numpy as np
 import psutil
 import torch
+from helpers.measurement import in_own_process, make_parser, print_machine
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import InstructBlipVisionConfig, LlamaConfig, PreTrainedTokenizerFast
 
 from hf_video import MemoryBankQFormerConfig, MemoryBankQFormerForConditionalGeneration, MemoryBankQFormerProcessor
+from hf_video.cli.main import main as hf_video
 from hf_video.processing import VideoClipProcessor
 
-FPS, IMAGE_SIZE, FRAMES_PER_MEASUREMENT, WARM_UP = 25, 56, 500, 4
+FPS, IMAGE_SIZE, WARM_UP = 25, 56, 4
 MAX_GROWTH, MAX_SLOWDOWN = 0.05, 0.10
 
 
@@ -70,37 +71,47 @@ def write_video(path: Path, num_frames: int) -> None:
         container.mux(stream.encode())
 
 
-def measure(model: Path, video: Path, threads: int) -> tuple[list[float], list[float]]:
-    """Frames a second and MiB of memory, at each measurement."""
-    words = ["watch", video, "--model", model, "--question", "what is shown", "--fps", FPS, "--json"]
-    words += ["--every", FRAMES_PER_MEASUREMENT / FPS, "--max-new-tokens", 1, "--device", "cpu"]
-    command = [sys.executable, "-m", "hf_video.cli", *map(str, words), "--memory", str(model / "memory")]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
-        watched = psutil.Process(process.pid)
-        moments, frames, sizes = [], [], []
-        for line in process.stdout or ():
+def watch(words: list[str], output: int, threads: int) -> None:
+    sys.stdout = open(output, "w")
+    torch.set_num_threads(threads)
+    sys.exit(hf_video(["watch", *words]))
+
+
+def measure(model: Path, video: Path, interval: int, threads: int) -> tuple[list[float], list[float]]:
+    """Frames a second and MiB of memory, at each measurement, which are `interval` frames apart."""
+    words = [video, "--model", model, "--question", "what is shown", "--fps", FPS, "--json", "--every", interval / FPS]
+    words += ["--max-new-tokens", 1, "--device", "cpu", "--memory", model / "memory"]
+    reader, writer = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=watch, args=([*map(str, words)], writer, threads))
+    process.start()
+    os.close(writer)
+    watched = psutil.Process(process.pid)
+    moments, frames, sizes = [], [], []
+    with open(reader) as lines:
+        for line in lines:
             moments.append(time.perf_counter())
             frames.append(json.loads(line)["frames"])
             sizes.append(watched.memory_info().rss / 2**20)
-    if process.returncode:
-        sys.exit(f"`hf-video watch` ended with {process.returncode}.")
+    process.join()
+    if process.exitcode:
+        sys.exit(f"`hf-video watch` ended with {process.exitcode}.")
     speeds = np.diff(frames) / np.diff(moments)
     # The last answer comes after the end, not after as many frames.
     return speeds[:-1].tolist(), sizes[:-1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--frames", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    num_frames, interval = (80, 10) if arguments.smoke else (arguments.frames, 500)
+    print_machine("torch", "transformers", threads=arguments.threads)
     with tempfile.TemporaryDirectory() as temporary:
         model, video = Path(temporary, "model"), Path(temporary, "video.mp4")
-        write_model(model)
-        write_video(video, arguments.frames)
-        speeds, sizes = measure(model, video, arguments.threads)
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads")
+        in_own_process(arguments.threads, write_model, model)
+        write_video(video, num_frames)
+        speeds, sizes = measure(model, video, interval, arguments.threads)
     print("frames a second: " + " ".join(f"{speed:.0f}" for speed in speeds))
     print("memory in MiB:   " + " ".join(f"{size:.0f}" for size in sizes))
     steady = speeds[WARM_UP:]

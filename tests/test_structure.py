@@ -1,4 +1,4 @@
-"""The figures of `benchmarks/structure.py`, on this checkout and on a small one."""
+"""The figures of `benchmarks/structure.py` on a small checkout."""
 
 import runpy
 import sys
@@ -52,14 +52,6 @@ def test_the_figures_of_a_small_checkout(structure, tmp_path):
     assert figures["settings"] == "2"
     assert figures["settings declared twice"] == "2 num_frames seed"
     assert figures["longest modeling file"] == "4 (hf_video/models/one/modeling_one.py)"
-
-
-def test_it_prints_the_figures_of_this_checkout(structure, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
-    structure["main"]()
-    output = capsys.readouterr().out
-    for name in ("code", "layers", "settings declared twice", "lines shared without a guard"):
-        assert f"\n  {name:<36} " in output
 
 
 def test_a_folder_without_the_package_is_refused(structure, tmp_path):

@@ -61,7 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
     dataset = ClipDataset(data[split], processor, training=False, on_error=args.on_error)
     broken = dataset.drop_broken(num_workers=args.num_workers).broken_videos()
-    scores, labels = evaluate_dataset(model, dataset, batch_size=args.batch_size, num_workers=args.num_workers)
+    scores, labels = evaluate_dataset(
+        model,
+        dataset,
+        batch_size=args.batch_size,
+        num_workers=args.num_workers,
+        reading_threads=args.reading_threads,
+    )
     result = {
         "model": args.model,
         "data": args.data,

@@ -167,6 +167,7 @@ def _load(
             kind="tokens" if args.kind == "attentive" else "pooled",
             batch_size=args.batch_size,
             num_workers=args.num_workers,
+            reading_threads=args.reading_threads,
         )
         targets = torch.zeros(len(dataset), len(class_names))
         for row, ids in enumerate(label_ids(data[name])):

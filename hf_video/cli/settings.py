@@ -8,7 +8,13 @@ from typing import Annotated, Literal
 from annotated_types import Lt
 
 import hf_video
-from hf_video.data.settings import ClipAugmentationSettings, ClipMixingSettings, OnError
+from hf_video.data.settings import (
+    READING_THREADS,
+    ClipAugmentationSettings,
+    ClipMixingSettings,
+    OnError,
+    ReadingThreads,
+)
 from hf_video.settings import (
     AtLeast1,
     BelowOne,
@@ -179,6 +185,7 @@ class ReadingSettings(LabelledVideosSettings):
     """Data"""
 
     num_workers: NotNegative[int] = setting(0, "Processes that read videos; 0: the main one.")
+    reading_threads: ReadingThreads = setting(None, READING_THREADS)
     on_error: Literal["error", "skip"] = setting("error", "A video that cannot be read: stop, or leave it out.")
 
 

@@ -188,7 +188,10 @@ def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, A
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    from hf_video.training.loading import check_trainable, load_config
+
     name, length = values["model"], values["memory_bank_length"]
+    check_trainable(name, load_config(name))
     options = {} if length is None else {"memory_bank_length": length}
     model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
     if model.config.model_type != "memory_bank_qformer":

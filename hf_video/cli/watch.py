@@ -171,6 +171,7 @@ def _make_watcher(args: argparse.Namespace) -> Any:
 
     from hf_video import MemoryBank, VideoWatcher
     from hf_video.models.memory_bank_qformer.memory_picture import check_picture_format
+    from hf_video.training.loading import check_quantization, load_config
 
     if args.picture is not None:
         check_picture_format(args.picture)
@@ -178,6 +179,7 @@ def _make_watcher(args: argparse.Namespace) -> Any:
     origin = _origin(args)
     if memory is not None:
         _check_origin(memory.origin, origin, args)
+    check_quantization(name, load_config(name), args.dtype)
     model = AutoModelForImageTextToText.from_pretrained(name, dtype=args.dtype).to(device)
     if model.config.model_type != "memory_bank_qformer":
         raise ValueError(f"{name} is a {type(model).__name__}, which has no memory; a MemoryBankQFormer is expected.")

@@ -8,6 +8,7 @@ _PUBLIC_NAMES = {
     "ClipDataset": ".clip_dataset",
     "ClipMixing": ".mixing",
     "MixingCollator": ".mixing",
+    "ReadAheadLoader": ".read_ahead",
     "collate_clips": ".collation",
     "hold_out": ".video_dataset",
     "inspect_videos": ".inspection",

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 
 from .settings import ClipAugmentationSettings
@@ -85,5 +87,22 @@ def torch_seeded_by(generator: np.random.Generator) -> Iterator[None]:
 
 
 def _apply(transform: v2.Transform, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    with torch_seeded_by(generator):
+    with _DrawsFrom(torch.Generator().manual_seed(int(generator.integers(2**63)))):
         return transform(frames)
+
+
+class _DrawsFrom(TorchFunctionMode):
+    """Lets PyTorch's functions draw from `generator` in the calling thread. They draw what the global generator would
+    with the same seed. But a model that draws from that one in another thread, as dropout does, is not disturbed."""
+
+    _DRAWING = (torch.rand, torch.randint, torch.randperm, torch.Tensor.uniform_, torch.Tensor.normal_)
+
+    def __init__(self, generator: torch.Generator):
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self._DRAWING:
+            kwargs = {**kwargs, "generator": self.generator}
+        return func(*args, **kwargs)

@@ -145,7 +145,10 @@ class ClipDataset(Dataset):
 
     def __getitems__(self, indices: list[int]) -> list[BatchFeature | None]:
         """The items of a batch, for a DataLoader. In training at least one of them is not None."""
-        items = [self[index] for index in indices]
+        return self.complete_batch([self[index] for index in indices], indices)
+
+    def complete_batch(self, items: list[BatchFeature | None], indices: list[int]) -> list[BatchFeature | None]:
+        """What `__getitems__` returns, of what `__getitem__` returned for each index; see `ReadAheadLoader`."""
         if self.training and all(item is None for item in items):
             items[0] = self._replacement(self._key(indices[0]))
         return items

@@ -5,10 +5,15 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
-from hf_video.settings import AtLeast1, NotNegative, Share, check_values, setting
+from hf_video.settings import AtLeast1, Changeable, NotNegative, Share, check_values, setting
 
 # What happens to a video that cannot be read.
 OnError = Literal["error", "skip", "replace"]
+# Type and help of the setting `reading_threads`, see `ReadAheadLoader`.
+ReadingThreads = Changeable[NotNegative[int] | None]
+READING_THREADS = (
+    "Threads that read videos while the model works, without such processes; by default one a core, 0: none."
+)
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,8 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
         listed = ", ".join(map(_cell, names[:8])) + (", ..." if len(names) > 8 else "")
         what = f"estimates {len(names)} values" if _is_regression(config) else f"knows {len(names)} classes"
         sentences.append(f"It {what}: {listed}.")
+    if method := (config.get("quantization_config") or {}).get("quant_method"):
+        sentences.append(f"Its weights are quantised, so that it only loads where {method} is installed.")
     if needs_hf_video:
         sentences.append(
             "Its vision tower is another model of hf_video, so that it only loads where that is installed "

@@ -14,12 +14,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 import hf_video
-from hf_video.data import ClipDataset
+from hf_video.data import ClipDataset, ReadAheadLoader
 from hf_video.data.video_column import BYTES
 from hf_video.files import replace_file, replace_text
 
@@ -88,6 +89,7 @@ def extract_features(
     kind: str = "pooled",
     batch_size: int = 8,
     num_workers: int = 0,
+    reading_threads: int | None = None,
     progress: bool = True,
 ) -> Features:
     """The features of all videos of a data set. They are read from `folder`, or computed and written there.
@@ -104,6 +106,7 @@ def extract_features(
         kind: see `watch_features`.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
+        reading_threads: threads that read videos ahead where no processes do; see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Raises:
@@ -114,10 +117,17 @@ def extract_features(
         raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
     shards = _shards(dataset, _folder_of(model, dataset, Path(folder), kind))
     missing = [(path, rows) for path, rows in shards if not _is_whole(path)]
-    subset = Subset(dataset, [row for _, rows in missing for row in rows])
-    loader = DataLoader(subset, batch_size=batch_size, num_workers=num_workers, collate_fn=list)
+    unknown = [row for _, rows in missing for row in rows]
+    loader = ReadAheadLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=unknown,
+        num_workers=num_workers,
+        reading_threads=reading_threads,
+        collate_fn=list,
+    )
     model.eval()
-    bar = tqdm(total=len(subset), desc="Features", unit="video", disable=not progress or not missing)
+    bar = tqdm(total=len(unknown), desc="Features", unit="video", disable=not progress or not missing)
     features = _stream(model, loader, kind, bar)
     try:
         with bar:
@@ -139,10 +149,14 @@ def extract_features(
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """The SHA-256 of named tensors, their shapes and dtypes."""
+    """The SHA-256 of named tensors, their shapes and dtypes; of quantised ones, that of what they consist of."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if is_traceable_wrapper_subclass(tensor):
+            parts, _ = tensor.__tensor_flatten__()
+            digest.update(weights_digest({part: getattr(tensor, part) for part in parts}).encode())
+            continue
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -145,15 +145,6 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().numpy()
-
-
-def new_output(shape: Sequence[int]) -> torch.Tensor:
-    """
-    An uninitialised float32 tensor. From 32 MiB on the C library maps new memory for every tensor, so NumPy allocates
-    it: NumPy asks for huge pages, which take fewer page faults to write.
-    """
-    is_mapped_anew = 4 * math.prod(shape) >= 2**25
-    return torch.from_numpy(np.empty(shape, np.float32)) if is_mapped_anew else torch.empty(shape)
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

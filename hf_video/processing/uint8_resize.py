@@ -21,8 +21,10 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
             New width in pixels.
 
     Returns:
-        `torch.Tensor`: (..., height, width) uint8, on the device of `video`.
+        `torch.Tensor`: (..., height, width) uint8, on the device of `video`; `video` itself if it has this size.
     """
+    if tuple(video.shape[-2:]) == (height, width):
+        return video
     low, fraction = _positions(video.shape[-1], width)
     # Beyond the outermost column, OpenCV gives it the full weight. Beyond the outermost row, it splits the weight into
     # two parts, and rounds each.

@@ -304,11 +304,9 @@ class VideoClipProcessor(BaseVideoProcessor):
             if do_normalize:
                 check_statistics(image_mean, image_std, num_channels=frames.shape[-3])
             crops = self._crop(frames, crop_size, num_crops) if do_center_crop else [frames]
-            crops = [
-                self.rescale_and_normalize(crop, do_rescale, rescale_factor, do_normalize, image_mean, image_std)
-                for crop in crops
-            ]
+            # Bytes are copied before they become floats, which are four times as large.
             views = torch.stack([crop.unflatten(0, clips.shape[:2]) for crop in crops], dim=1).flatten(0, 1)
+            views = self.rescale_and_normalize(views, do_rescale, rescale_factor, do_normalize, image_mean, image_std)
             prepared.append(views if len(views) > 1 else views[0])
         shapes = sorted({tuple(video.shape[-4:]) for video in prepared})
         if return_tensors is not None and len(shapes) > 1:
@@ -316,7 +314,10 @@ class VideoClipProcessor(BaseVideoProcessor):
                 f"Views of the shapes {shapes} (frames, channels, height, width) do not fit into one batch. "
                 "Sample num_frames frames of each video and crop them, or process the videos one by one."
             )
-        return BatchFeature(data={"pixel_values": prepared}, tensor_type=return_tensors)
+        # The base class would copy a single video to stack it.
+        is_single = return_tensors is not None and len(prepared) == 1
+        pixel_values = prepared[0][None] if is_single else prepared
+        return BatchFeature(data={"pixel_values": pixel_values}, tensor_type=return_tensors)
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """

@@ -9,10 +9,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.utils import is_peft_available
 
+from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
 
 from .arguments import AnswerTrainingArguments
@@ -20,13 +21,14 @@ from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
 from .push_to_hub import PublishingMixin
+from .reading import ReadAheadMixin
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
+class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
@@ -94,11 +96,12 @@ class AnswerTrainer(CheckpointMixin, PublishingMixin, Trainer):
         """
         model, found, true = self.model.eval(), [], []
         collate = self._collator(with_targets=False)
-        loader: DataLoader = DataLoader(
+        loader = ReadAheadLoader(
             dataset,
             batch_size=self.args.eval_batch_size,
             collate_fn=lambda items: [item for item in items if item is not None],
             num_workers=self.args.dataloader_num_workers,
+            reading_threads=self.args.reading_threads,
         )
         for items in loader:
             if not items:

@@ -9,11 +9,11 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from hf_video.data import collate_clips
+from hf_video.data import ReadAheadLoader, collate_clips
 from hf_video.files import replace_file
 
 from .losses import problem_type_of
@@ -41,7 +41,13 @@ def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.
 
 
 def evaluate_dataset(
-    model: PreTrainedModel, dataset: Dataset, *, batch_size: int = 8, num_workers: int = 0, progress: bool = True
+    model: PreTrainedModel,
+    dataset: Dataset,
+    *,
+    batch_size: int = 8,
+    num_workers: int = 0,
+    reading_threads: int | None = None,
+    progress: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Class probabilities and labels of every video in a data set, in its order.
 
@@ -50,6 +56,7 @@ def evaluate_dataset(
         dataset: a `ClipDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
+        reading_threads: threads that read videos ahead where no processes do; see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Returns:
@@ -59,7 +66,13 @@ def evaluate_dataset(
     Raises:
         ValueError: the data set is empty.
     """
-    loader = DataLoader(dataset, batch_size=batch_size, num_workers=num_workers, collate_fn=collate_clips)
+    loader = ReadAheadLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        reading_threads=reading_threads,
+        collate_fn=collate_clips,
+    )
     if not len(loader):
         raise ValueError("There is no video to evaluate: the data set is empty.")
     model.eval()

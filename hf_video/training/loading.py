@@ -15,6 +15,7 @@ from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     VIDEO_PROCESSOR_NAME,
     cached_file,
+    is_torchao_available,
 )
 
 from hf_video.processing import VideoClipProcessor
@@ -45,10 +46,12 @@ def load_classifier(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the checkpoint does not suit a video classifier, or a tensor outside the head does not fit its
-            configuration.
+        ValueError: the checkpoint does not suit a video classifier, is quantised, or a tensor outside the head does
+            not fit its configuration.
     """
-    known = class_names_of(load_config(model))
+    config = load_config(model)
+    check_trainable(model, config)
+    known = class_names_of(config)
     names = list(class_names)
     network, report = AutoModelForVideoClassification.from_pretrained(
         model,
@@ -80,10 +83,13 @@ def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrain
 
     Raises:
         OSError: there is no such model.
-        ValueError: it is not a video classifier, weights are missing or do not fit its configuration, or a class has
-            no name.
+        ValueError: it is not a video classifier, weights are missing or do not fit its configuration, a class has
+            no name, or it is quantised in another dtype.
+        ImportError: it is quantised, and torchao is not installed.
     """
-    class_names_of(load_config(model))
+    config = load_config(model)
+    class_names_of(config)
+    check_quantization(model, config, kwargs.get("dtype"))
     network, report = AutoModelForVideoClassification.from_pretrained(
         model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
     )
@@ -154,6 +160,46 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
         logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
     given = {name: value for name, value in options.items() if value is not None}
     return VideoClipProcessor.from_dict(settings, **given)
+
+
+def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | None) -> None:
+    """Refuses a model that torchao quantised if it cannot be used here.
+
+    Args:
+        model: its folder or Hub repository.
+        config: its configuration.
+        dtype: name of the dtype to load it in; None for that of the folder.
+
+    Raises:
+        ValueError: it was quantised in another dtype, which its layers keep.
+        ImportError: torchao is not installed.
+    """
+    if _quantization_method(config) != "torchao":
+        return
+    if not is_torchao_available():
+        raise ImportError(
+            f"{model} is quantised, which needs a recent torchao: pip install --upgrade hf-video-models[quantization]."
+        )
+    own = str(config.dtype).removeprefix("torch.")
+    if dtype not in (None, own):
+        raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {dtype}: set dtype to {own}.")
+
+
+def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
+    """Refuses to train quantised weights.
+
+    Raises:
+        ValueError: the model is quantised.
+    """
+    if method := _quantization_method(config):
+        raise ValueError(
+            f"{model} is quantised ({method}), and int8 weights cannot be trained: train the model that it was made "
+            "from, and quantise the result."
+        )
+
+
+def _quantization_method(config: PreTrainedConfig) -> str | None:
+    return (getattr(config, "quantization_config", None) or {}).get("quant_method")
 
 
 def _check_index(file: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Le, Lt
 
+from hf_video.data.settings import READING_THREADS, ReadingThreads
 from hf_video.settings import (
     Alias,
     AtLeast1,
@@ -171,6 +172,7 @@ class TrainingSettings:
 class FineTuningSettings(TrainingSettings):
     """Training (fields of transformers.TrainingArguments, and of this package)"""
 
+    reading_threads: ReadingThreads = setting(None, READING_THREADS)
     no_weight_decay: list[str] = setting(
         [], "Parts of parameter names without weight decay, besides biases and norms."
     )

@@ -26,9 +26,10 @@ from .ema import EMACallback
 from .losses import classification_loss, problem_type_of
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .push_to_hub import PublishingMixin
+from .reading import ReadAheadMixin
 
 
-class VideoTrainer(CheckpointMixin, PublishingMixin, Trainer):
+class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     """`transformers.Trainer` for video classification and regression.
 
     It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer

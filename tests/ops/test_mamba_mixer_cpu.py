@@ -98,7 +98,7 @@ def test_a_layer_compiles_without_graph_breaks(calls):
 
 
 def test_gradients_need_no_tensor_of_the_scans(calls):
-    """Kept for the backward: the input, its projection, the sum of the directions, and what is small."""
+    """Kept for the backward: the input, its projection, and what is small."""
     layer = make_layer()
     saved = {}
 
@@ -116,7 +116,7 @@ def test_gradients_need_no_tensor_of_the_scans(calls):
     projected = layer.mixer.forward_scan.x_proj.out_features
     borders = inner * state_size / 64
     # Weights that were made of others, such as the rates, and scalars of the loss are few.
-    assert activations <= hidden + 2 * inner + inner + 2 * (projected + borders) + 16
+    assert activations <= hidden + 2 * inner + 2 * (projected + borders) + 16
 
 
 @pytest.mark.parametrize(

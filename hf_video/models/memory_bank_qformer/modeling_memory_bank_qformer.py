@@ -346,6 +346,17 @@ class MemoryBankQFormerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, MemoryBankQFormerFramePositions):
             init.zeros_(module.weight)
 
+    # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPreTrainedModel.save_pretrained
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
+        outside = [name for name in self.state_dict() if "." not in name]
+        if outside and getattr(self, "quantization_method", None) == "torchao":
+            raise ValueError(
+                f"torchao cannot read back {outside[0]}, a tensor outside of all submodules: save the model before it "
+                "is quantised, and pass `quantization_config` whenever it is loaded."
+            )
+        super().save_pretrained(*args, **kwargs)
+
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
         """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
         super()._set_gradient_checkpointing(enable, **kwargs)

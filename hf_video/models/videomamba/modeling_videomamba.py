@@ -423,10 +423,9 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
-            branch = mamba_mixer(hidden_states, *weights, directions)
-        else:
-            branch = self.mixer(self.norm(hidden_states), temporal_first)
-        return hidden_states + self.drop_path(branch)
+            # Nobody else holds what the operator returns, so the sum may take its memory.
+            return self.drop_path(mamba_mixer(hidden_states, *weights, directions)).add_(hidden_states)
+        return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
 
     def can_fuse(self, hidden_states: torch.Tensor) -> bool:
         """Whether norm and mixer can run as one operator. It needs that operator, and plain modules."""

@@ -503,6 +503,16 @@ class VideoViTPreTrainedModel(PreTrainedModel):
             for number, layer in enumerate(self.base_model.layers):
                 layer.gradient_checkpointing = number in self.config.recomputed_layers
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers. Raises `ValueError` if torchao quantised the model and could not read it back."""
+        outside = [name for name in self.state_dict() if "." not in name]
+        if outside and getattr(self, "quantization_method", None) == "torchao":
+            raise ValueError(
+                f"torchao cannot read back {outside[0]}, a tensor outside of all submodules: save the model before it "
+                "is quantised, and pass `quantization_config` whenever it is loaded."
+            )
+        super().save_pretrained(*args, **kwargs)
+
     def set_input_size(self, image_size: int | tuple[int, int] | None = None, num_frames: int | None = None) -> None:
         """
         Change the input size of the model for good. The configuration gets the new size, and the positions are resized

@@ -6,7 +6,8 @@ They take channels last, as linear layers do. PyTorch's convolution takes channe
 
 import torch
 
-from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_tokens, to_lanes, to_rows
+from hf_video.ops.buffers import new_output
+from hf_video.ops.numba_threads import from_lanes, run_units, split_tokens, to_lanes, to_rows
 
 from .operators import register_gradients
 

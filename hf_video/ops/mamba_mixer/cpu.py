@@ -4,8 +4,8 @@ and selective scan, their sum, gate and output projection. On GPUs, `BiMambaInne
 the same.
 
 The steps run on one tile of tokens after the other, so that what lies between them stays in the caches. For the
-backward the operator keeps the input, the output of `in_proj`, the sum of the directions, and for each direction the
-output of `x_proj` and the states at the borders of chunks. Norm, convolution, time steps and gate are computed again.
+backward the operator keeps the input, the output of `in_proj`, and for each direction the output of `x_proj` and the
+states at the borders of chunks. Everything else is computed again: norm, convolution, time steps, scans and gate.
 Without this operator, a training step of VideoMamba-M on 64 frames takes 1.8 times as much memory (`python
 benchmarks/videomamba_cpu.py --parts`).
 """
@@ -16,10 +16,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from hf_video.ops.buffers import new_output
 from hf_video.ops.causal_conv1d.cpu import conv_backward, conv_forward
-from hf_video.ops.numba_threads import new_output, run_units, split_tokens
+from hf_video.ops.numba_threads import run_units, split_tokens
 from hf_video.ops.operators import needs_gradient
-from hf_video.ops.selective_scan.cpu import count_chunks, run_forward, scan_backward, shape_of_borders
+from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
 
 # Tokens of a tile, over all its clips. With 1,152 channels a tensor of a tile has 9 MiB.
@@ -152,7 +153,9 @@ def prepare(
     projected = F.linear(u, direction.x_proj) if projected is None else projected
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
-    return projected, u, F.linear(time_steps, direction.dt_proj), B[:, :, None], C[:, :, None]
+    delta = new_output(u.shape)
+    torch.mm(time_steps.flatten(0, 1), direction.dt_proj.T, out=delta.flatten(0, 1))
+    return projected, u, delta, B[:, :, None], C[:, :, None]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
@@ -164,8 +167,8 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
         keeps_states: whether to return what the backward needs.
 
     Returns:
-        The output. If states are kept, also the output of `in_proj`, the sum of the directions and, for each
-        direction, the output of `x_proj` and the states before each chunk.
+        The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
+        and the states before each chunk.
     """
     from .cpu_kernels import gate_forward_unit
 
@@ -185,7 +188,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
         kept += [all_projected, borders]
         for tile in tiles(batch_size, length, direction.conv_weight.shape[1], reverse):
             projected, u, delta, B, C = prepare(x, None, direction, tile, reverse)
-            y = tile.of(total) if number == 0 else torch.empty_like(u)
+            y = tile.of(total) if number == 0 else new_output(u.shape)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
                 *(None if tile.is_first else state, True, reverse),
@@ -198,7 +201,7 @@ def mixer_forward(tensors: list[torch.Tensor], eps: float, keeps_states: bool) -
                 arrays = (tile.of(total), y, tile.of(gate), gated, number > 0)
                 run_units(gate_forward_unit, arrays, split_tokens(*gated.shape[:2]))
                 torch.mm(gated.flatten(0, 1), out_proj.T, out=tile.of(outputs).flatten(0, 1))
-    return [outputs, projected_input, total, *kept] if keeps_states else [outputs]
+    return [outputs, projected_input, *kept] if keeps_states else [outputs]
 
 
 @torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
@@ -206,35 +209,39 @@ def mixer_backward(
     doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from the gradient of its output and what it kept."""
-    from .cpu_kernels import gate_backward_unit
+    from .cpu_kernels import gate_backward_unit, gate_total_backward_unit
 
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors)
     batch_size, length, _ = hidden_states.shape
-    projected_input, total, *kept = kept
+    projected_input, *kept = kept
     doutputs = doutputs.contiguous()
-    dprojected_input, dtotal = new_output(projected_input.shape), new_output(total.shape)
-    dhidden_states = new_output(hidden_states.shape)
+    dprojected_input, dhidden_states = new_output(projected_input.shape), new_output(hidden_states.shape)
     x, gate = projected_input.chunk(2, dim=-1)
     dx, dgate = dprojected_input.chunk(2, dim=-1)
     dx.zero_()
+    dgated, total = new_output(x.shape), new_output(x.shape)
     dnorm, din_proj, dout_proj = (torch.zeros_like(weight) for weight in (norm, in_proj, out_proj))
     sums = [Direction(*(torch.zeros_like(weight) for weight in direction)) for direction in directions]
     for number, direction in reversed(list(enumerate(directions))):
         dstate, reverse = None, number == 1
         for tile in reversed(list(tiles(batch_size, length, direction.conv_weight.shape[1], reverse))):
-            if number == len(directions) - 1:
-                drows = tile.of(doutputs).flatten(0, 1)
-                gated = torch.empty_like(tile.of(total))
-                dgated = (drows @ out_proj).view_as(gated)
-                arrays = (dgated, tile.of(total), tile.of(gate), gated, tile.of(dtotal), tile.of(dgate))
-                run_units(gate_backward_unit, arrays, split_tokens(*gated.shape[:2]))
-                dout_proj.addmm_(drows.T, gated.flatten(0, 1))
+            units = list(split_tokens(*tile.of(gate).shape[:2]))
+            drows, in_first_pass = tile.of(doutputs).flatten(0, 1), number == len(directions) - 1
+            if in_first_pass:
+                torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
+            dtotal = new_output(tile.of(dgated).shape)
+            run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
+            y = tile.of(total) if in_first_pass else new_output(dtotal.shape)
             projected, borders = kept[2 * number : 2 * number + 2]
             dstate = add_gradients(
-                *(sums[number], dx, tile.of(dtotal), None if tile.is_last else dstate, x),
+                *(sums[number], dx, y, dtotal, None if tile.is_last else dstate, x),
                 *(tile.of(projected), borders[tile.clips, tile.chunks], direction, tile, reverse),
             )
             if number == 0:
+                gated = dtotal
+                arrays = (tile.of(dgated), tile.of(total), y, tile.of(gate), gated, tile.of(dgate), not in_first_pass)
+                run_units(gate_backward_unit, arrays, units)
+                dout_proj.addmm_(drows.T, gated.flatten(0, 1))
                 # Later tiles have added their part to the gradient of this one.
                 dprojected = tile.of(dprojected_input).flatten(0, 1)
                 rows = tile.of(hidden_states).flatten(0, 1)
@@ -252,6 +259,7 @@ def mixer_backward(
 def add_gradients(
     sums: Direction,
     dx: torch.Tensor,
+    y: torch.Tensor,
     dy: torch.Tensor,
     dstate: torch.Tensor | None,
     x: torch.Tensor,
@@ -262,14 +270,15 @@ def add_gradients(
     reverse: bool,
 ) -> torch.Tensor:
     """
-    Add to `sums` and `dx` the gradients of one direction of a tile. `dy`, `projected` and `borders` are the tile's.
+    Add to `sums` and `dx` the gradients of one direction of a tile, and write its output to `y`. `y`, `dy`,
+    `projected` and `borders` are the tile's.
 
     Returns:
         The gradient of the state before the tile.
     """
     _, u, delta, B, C = prepare(x, projected, direction, tile, reverse)
-    du, ddelta, dA, dB, dC, dD, ddt_bias, dstate = scan_backward(
-        dy, dstate, borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse
+    du, ddelta, dA, dB, dC, dD, ddt_bias, dstate = run_backward(
+        *(y, dy, dstate), borders, u, delta, direction.A, B, C, direction.D, direction.dt_bias, True, reverse
     )
     ddelta, du_rows = ddelta.flatten(0, 1), du.flatten(0, 1)
     sums.dt_proj.addmm_(ddelta.T, projected.flatten(0, 1)[:, : direction.dt_proj.shape[1]])
@@ -299,8 +308,7 @@ def _(tensors, eps, keeps_states):
     if not keeps_states:
         return outputs
     batch_size, length, _ = hidden_states.shape
-    dim = in_proj.shape[0] // 2
-    outputs += [hidden_states.new_empty(batch_size, length, size) for size in (2 * dim, dim)]
+    outputs.append(hidden_states.new_empty(batch_size, length, in_proj.shape[0]))
     for direction in directions:
         outputs.append(hidden_states.new_empty(batch_size, length, direction.x_proj.shape[0]))
         outputs.append(hidden_states.new_empty(shape_of_borders(batch_size, length, direction.A, 1)))

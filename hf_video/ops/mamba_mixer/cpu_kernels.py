@@ -10,23 +10,32 @@ from hf_video.ops.numba_vectors import LANES, ONE, compiled, load, sigmoid, stor
 
 @compiled
 def gate_forward_unit(total, other, gate, gated, has_other, batch, start, end):
-    """Writes `gated`, and over `total` its sum with `other`."""
+    """Writes `gated`, the gated sum of `total` and `other`."""
     for t in range(start, end):
         for lane in range(0, gated.shape[2], LANES):
             value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
             if has_other:
                 value += load(other, (batch, t, lane))
-                store(total, (batch, t, lane), value)
             store(gated, (batch, t, lane), value * (gating * sigmoid(gating)))
 
 
 @compiled
-def gate_backward_unit(dgated, total, gate, gated, dtotal, dgate, batch, start, end):
-    """Writes `dtotal`, `dgate`, and once more `gated`."""
+def gate_total_backward_unit(dgated, gate, dtotal, batch, start, end):
+    """Writes `dtotal`."""
     for t in range(start, end):
-        for lane in range(0, gated.shape[2], LANES):
+        for lane in range(0, dgated.shape[2], LANES):
+            gating = load(gate, (batch, t, lane))
+            store(dtotal, (batch, t, lane), load(dgated, (batch, t, lane)) * (gating * sigmoid(gating)))
+
+
+@compiled
+def gate_backward_unit(dgated, total, other, gate, gated, dgate, has_other, batch, start, end):
+    """Writes `dgate`, and once more `gated`."""
+    for t in range(start, end):
+        for lane in range(0, dgated.shape[2], LANES):
             value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
+            if has_other:
+                value += load(other, (batch, t, lane))
             grad, share = load(dgated, (batch, t, lane)), sigmoid(gating)
             store(gated, (batch, t, lane), value * (gating * share))
-            store(dtotal, (batch, t, lane), grad * (gating * share))
             store(dgate, (batch, t, lane), grad * value * (share * (ONE + gating * (ONE - share))))

@@ -8,7 +8,8 @@ of time, and compute the other states again, so that memory grows with length / 
 import torch
 import torch.nn.functional as F
 
-from hf_video.ops.numba_threads import from_lanes, new_output, run_units, split_work, to_lanes, why_numba_cannot
+from hf_video.ops.buffers import new_output
+from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
 from hf_video.ops.operators import needs_gradient
 
 from .operators import LOG2_E, Situation, register_gradients, share_groups
@@ -177,6 +178,30 @@ def scan_backward(
     reverse: bool,
 ) -> list[torch.Tensor]:
     """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
+    return run_backward(
+        u.new_empty(0, 0, 0), dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse
+    )
+
+
+def run_backward(
+    y: torch.Tensor,
+    dy: torch.Tensor,
+    dlast_state: torch.Tensor | None,
+    borders: torch.Tensor,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    delta_bias: torch.Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> list[torch.Tensor]:
+    """
+    What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
+    the states are computed again.
+    """
     from hf_video.ops.numba_vectors import LANES
 
     from .cpu_kernels import scan_backward_unit
@@ -184,7 +209,7 @@ def scan_backward(
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
     dstate = to_blocks(u.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
-    du, ddelta, drates = (torch.empty_like(x) for x in (arrays[0], arrays[0], dstate))
+    du, ddelta, drates = (new_output(x.shape) for x in (arrays[0], arrays[0], dstate))
     units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
     parts = 1 + max((part for _, _, part, _, _ in units), default=0)
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))
@@ -193,7 +218,7 @@ def scan_backward(
         scan_backward_unit,
         (
             *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
-            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, delta_softplus, reverse),
+            *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, reverse),
         ),
         units,
     )

@@ -80,12 +80,12 @@ def scan_forward_unit(
 @compiled
 def scan_backward_unit(
     u, delta, rates, B, C, D, delta_bias, borders, dy,
-    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate,
+    du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y,
     use_softplus, reverse, batch, group, part, first_block, end_block,
 ):  # fmt: skip
     """
-    Writes all gradients. In `dstate`, the gradient of the initial state replaces that of the last one. States are
-    computed again from the border of each chunk on.
+    Writes all gradients and, if it has tokens, `y` again. In `dstate`, the gradient of the initial state replaces that
+    of the last one. States are computed again from the border of each chunk on.
     """
     length, num_states = u.shape[1], rates.shape[1]
     steps = np.empty((CHUNK_LENGTH, LANES), np.float32)
@@ -109,13 +109,17 @@ def scan_backward_unit(
             compute_steps(delta, delta_bias, steps, use_softplus, reverse, batch, lane, start, size)
             for i in range(size):
                 t = length - 1 - start - i if reverse else start + i
-                step = load(steps, (i, 0))
-                scaled = step * load(u, (batch, t, lane))
+                value, step = load(u, (batch, t, lane)), load(steps, (i, 0))
+                scaled = step * value
+                output = load(D, (lane,)) * value
                 for n in range(num_states):
                     decay = exp2(step * load(rates, (block, n, 0)))
                     store(decays, (i, n, 0), decay)
                     h = decay * load(states, (i, n, 0)) + scaled * B[batch, t, group, n]
                     store(states, (i + 1, n, 0), h)
+                    output += h * C[batch, t, group, n]
+                if y.shape[1]:
+                    store(y, (batch, t, lane), output)
 
             for i in range(size - 1, -1, -1):
                 t = length - 1 - start - i if reverse else start + i

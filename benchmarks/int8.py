@@ -1,0 +1,179 @@
+"""
+int8 on the CPU: layers of VideoViT-B (16 x 224 x 224) and VideoMamba-M (8 x 224 x 224), batch 1, with weights that
+torchao quantised, against the same layers in float32 and bfloat16. Each runs as it is, and compiled layer by layer.
+
+`dynamic` has int8 weights and quantises activations at each call, so that products are of integers. `weights` has int8
+weights and multiplies them as floats. VideoMamba's small projections `x_proj` and `dt_proj` stay floats, except in
+`dynamic all`. Times are printed only if the logits of all variants are close to those of float32. The parts of a pass
+are matrix products, what else quantised layers do (most of all to quantise activations), and the rest of the model.
+
+With `--model` it measures a trained classifier instead: how many videos get the same class as in float32. With
+`--smoke` small models run in seconds and are traced, not compiled, to test the script; their times mean nothing.
+
+    python benchmarks/int8.py [--families videovit videomamba] [--layers 4] [--rounds 5] [--threads 2] [--smoke]
+    python benchmarks/int8.py --model FOLDER --data DATA [--split test]
+"""
+
+import argparse
+import datetime
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, Int8WeightOnlyConfig
+from transformers import AutoModelForVideoClassification, PreTrainedModel, TorchAoConfig
+
+from hf_video import (
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+    VideoViTConfig,
+    VideoViTForVideoClassification,
+)
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.training import evaluate_dataset
+from hf_video.training.loading import class_names_of, load_processor, load_trained_classifier
+
+TOLERANCE, AGREEMENT_GOAL = 0.05, 0.99
+SMALL_PROJECTIONS = ["x_proj", "dt_proj"]
+PRODUCTS = ("aten::_int_mm", "aten::mm", "aten::addmm")
+SMALL = {"image_size": 32, "patch_size": 8, "num_frames": 4, "hidden_size": 64}
+
+
+def make_model(family: str, num_layers: int, is_small: bool) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": num_layers, "num_labels": 400}
+    if family == "videomamba":
+        options = sizes | (SMALL if is_small else {"num_frames": 8}) | {"time_step_init_scheme": "random"}
+        return VideoMambaForVideoClassification(VideoMambaConfig.preset("middle", **options))
+    small = {**SMALL, "intermediate_size": 128, "num_attention_heads": 4}
+    return VideoViTForVideoClassification(VideoViTConfig(**sizes, **(small if is_small else {"num_frames": 16})))
+
+
+def make_variants(folder: str, family: str, backend: str) -> dict[str, PreTrainedModel]:
+    """The model of a folder in each variant, as it is and compiled."""
+    skipped = SMALL_PROJECTIONS if family == "videomamba" else None
+    dynamic, weights = Int8DynamicActivationInt8WeightConfig(), Int8WeightOnlyConfig()
+    options: dict[str, dict] = {
+        "float32": {},
+        "bfloat16": {"dtype": "bfloat16"},
+        "dynamic": {"quantization_config": TorchAoConfig(dynamic, modules_to_not_convert=skipped)},
+        "weights": {"quantization_config": TorchAoConfig(weights, modules_to_not_convert=skipped)},
+    }
+    if skipped:
+        options["dynamic all"] = {"quantization_config": TorchAoConfig(dynamic)}
+    variants = {}
+    for name, option in options.items():
+        for suffix in ("", ", compiled"):
+            model = AutoModelForVideoClassification.from_pretrained(folder, **option).eval()
+            if suffix:
+                for layer in model.base_model.layers:
+                    layer.compile(backend=backend)
+            variants[name + suffix] = model
+    return variants
+
+
+def parts_of(model: PreTrainedModel, clip: torch.Tensor) -> tuple[float, float, float]:
+    """Seconds of matrix products, of what else quantised layers do, and of the rest of one forward pass."""
+    marks: list[record_function] = []
+
+    def enter(*_: object) -> None:
+        marks.append(record_function("quantised layer"))
+        marks[-1].__enter__()
+
+    def leave(*_: object) -> None:
+        marks.pop().__exit__(None, None, None)
+
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    layers = [layer for layer in linear if isinstance(layer.weight, Int8Tensor)]
+    handles = [layer.register_forward_pre_hook(enter) for layer in layers]
+    handles += [layer.register_forward_hook(leave) for layer in layers]
+    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function("model"):
+        model(clip)
+    for handle in handles:
+        handle.remove()
+    events = {event.key: 1e-6 * event.cpu_time_total for event in profiler.key_averages()}
+    products = sum(events.get(name, 0.0) for name in PRODUCTS)
+    others = events["quantised layer"] - events["aten::_int_mm"] if layers else 0.0
+    return products, others, events["model"] - products - others
+
+
+@torch.no_grad()
+def compare_family(family: str, num_layers: int, rounds: int, is_small: bool) -> None:
+    model = make_model(family, num_layers, is_small)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        variants = make_variants(folder, family, "eager" if is_small else "inductor")
+    size = (1, model.config.num_frames, 3, *model.config.image_shape)
+    clip = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    expected = model.eval()(clip).logits
+    errors = {name: relative_error(variant(clip).logits, expected) for name, variant in variants.items()}
+    if wrong := [f"{name} {error:.1e}" for name, error in errors.items() if error > TOLERANCE]:
+        sys.exit(f"{family}: logits differ too much from float32 ({', '.join(wrong)}), so no time means anything.")
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, variant in variants.items():
+            start = time.perf_counter()
+            variant(clip)
+            seconds[name].append(time.perf_counter() - start)
+    fastest = {name: min(values) for name, values in seconds.items()}
+    print(f"{family}, {num_layers} layers: milliseconds, times as fast as float32 and bfloat16, error of the logits")
+    for name, best in fastest.items():
+        ratios = f"{fastest['float32'] / best:5.2f}x {fastest['bfloat16'] / best:5.2f}x"
+        print(f"  {name:22} {1e3 * best:8.1f}  {ratios}  {errors[name]:.1e}")
+    for name in ("float32", "dynamic"):
+        products, others, rest = (1e3 * part for part in parts_of(variants[name], clip))
+        print(f"  parts of {name}: products {products:.1f}, quantisation {others:.1f}, rest {rest:.1f}")
+
+
+def relative_error(values: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((values.float() - expected).norm() / expected.norm()).item()
+
+
+def compare_answers(folder: str, data: str, split: str) -> bool:
+    """Whether enough videos get the same class as in float32."""
+    config = TorchAoConfig(Int8DynamicActivationInt8WeightConfig(), modules_to_not_convert=SMALL_PROJECTIONS)
+    model = load_trained_classifier(folder, dtype="float32")
+    processor = load_processor(folder, model.config)
+    clips = ClipDataset(
+        load_video_dataset(data, labels=class_names_of(model.config))[split], processor, training=False
+    )
+    answers, accuracies = [], []
+    for each in (model, load_trained_classifier(folder, dtype="float32", quantization_config=config)):
+        scores, labels = evaluate_dataset(each, clips, progress=False)
+        answers.append(scores.argmax(axis=1))
+        accuracies.append((answers[-1] == labels).mean())
+    agreement = (answers[0] == answers[1]).mean()
+    print(f"{len(clips)} videos: top-1 {accuracies[0]:.2%} in float32, {accuracies[1]:.2%} in int8")
+    print(f"  same class for {agreement:.2%}; wanted: {AGREEMENT_GOAL:.0%}")
+    return bool(agreement >= AGREEMENT_GOAL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    families = ["videovit", "videomamba"]
+    parser.add_argument("--families", nargs="+", choices=families, default=families)
+    parser.add_argument("--layers", type=int, default=4, help="layers of a model; all of them are alike")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--smoke", action="store_true", help="small models and one round, to test the script")
+    parser.add_argument("--model", type=Path, help="folder of a trained classifier")
+    parser.add_argument("--data", type=Path, help="labelled videos, as `hf-video evaluate` takes them")
+    parser.add_argument("--split", default="test")
+    arguments = parser.parse_args()
+    if (arguments.model is None) != (arguments.data is None):
+        parser.error("--model and --data belong together")
+    torch.set_num_threads(arguments.threads)
+    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads")
+    if arguments.model is not None:
+        return 0 if compare_answers(str(arguments.model), str(arguments.data), arguments.split) else 1
+    for family in arguments.families:
+        rounds, layers = (1, 1) if arguments.smoke else (arguments.rounds, arguments.layers)
+        compare_family(family, layers, rounds, arguments.smoke)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""A `DataLoader` that reads the next clips in threads while a model works on the last ones."""
+
+import ctypes
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+from accelerate.utils import recursively_apply
+from torch.utils.data import DataLoader, get_worker_info
+
+from .collation import collate_clips
+
+# As many as each worker process of PyTorch reads ahead.
+_BATCHES_AHEAD = 2
+# More threads would wait for Python's lock, or for the disk.
+_MOST_THREADS = 16
+
+
+class ReadAheadLoader(DataLoader):
+    """A `DataLoader` that reads ahead in threads if it has no worker processes.
+
+    Decoding and PyTorch's operations leave Python's lock to the model. Batches, their order and all draws are those of
+    a `DataLoader`: samplers draw in the thread of the loop, and so do collators, except `collate_clips`, which draws
+    nothing. At most two batches are read ahead. If reading a clip fails, the loop raises its error in the turn of its
+    batch. After the loop, however it ends, no thread is left.
+
+    Threads read only data sets that are made for it, as `ClipDataset` is: they have a method
+    `complete_batch(items, indices)`, which is called with what `__getitem__` gave, and returns the items to join.
+    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`.
+
+    Args:
+        args, kwargs: those of `DataLoader`.
+        reading_threads: clips that are read at a time; 0 reads in the thread of the loop, None in one thread a core,
+            at most 16.
+    """
+
+    reading_threads: int | None = None
+
+    def __init__(self, *args: Any, reading_threads: int | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.reading_threads = reading_threads
+
+    @classmethod
+    def upgrade(cls, loader: DataLoader, reading_threads: int | None = None) -> None:
+        """Makes a `DataLoader` of this class of one that another library has made, in place."""
+        if type(loader) is DataLoader:
+            loader.__class__ = cls
+            loader.reading_threads = reading_threads
+
+    def __iter__(self) -> Any:
+        num_threads = self._num_threads()
+        if not num_threads:
+            return super().__iter__()
+        # `DataLoader` draws the seed of its workers, also without any. Later draws of the training must be the same.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return self._read_ahead(iter(self.batch_sampler), num_threads)  # type: ignore[arg-type]
+
+    def _num_threads(self) -> int:
+        is_readable = hasattr(self.dataset, "complete_batch") and self.batch_sampler is not None
+        if self.num_workers or not is_readable or get_worker_info() is not None:
+            return 0
+        return min(available_cores(), _MOST_THREADS) if self.reading_threads is None else self.reading_threads
+
+    def _read_ahead(self, batches: Iterable[list[int]], num_threads: int) -> Iterator[Any]:
+        pending: deque[Future] = deque()
+        with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
+            try:
+                for indices in batches:
+                    clips = [threads.submit(self.dataset.__getitem__, index) for index in indices]
+                    # It begins after its clips, so that it never waits for one that has no thread.
+                    pending.append(threads.submit(self._complete, clips, indices))
+                    if len(pending) > _BATCHES_AHEAD:
+                        yield self._finish(pending.popleft().result())
+                while pending:
+                    yield self._finish(pending.popleft().result())
+            finally:
+                # After an error or Ctrl-C only the clips that are being read are read to their end.
+                threads.shutdown(cancel_futures=True)
+
+    def _complete(self, clips: list[Future], indices: list[int]) -> Any:
+        items = self.dataset.complete_batch([clip.result() for clip in clips], indices)  # type: ignore[attr-defined]
+        return self.collate_fn(items) if self._draws_nothing else items
+
+    def _finish(self, found: Any) -> Any:
+        batch = found if self._draws_nothing else self.collate_fn(found)
+        is_pinned = self.pin_memory and torch.cuda.is_available()
+        return recursively_apply(torch.Tensor.pin_memory, batch) if is_pinned else batch
+
+    @property
+    def _draws_nothing(self) -> bool:
+        # `Trainer` puts the collator into one that removes columns.
+        return getattr(self.collate_fn, "data_collator", self.collate_fn) is collate_clips
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _keep_to_one_core() -> None:
+    """Makes PyTorch's operations in the calling thread use no other threads. `torch.set_num_threads` would set the
+    number for threads that begin later, too."""
+    torch.get_num_threads()  # sets the number of a thread at its first call, and would undo what follows
+    with suppress(OSError, AttributeError):  # without OpenMP there is nothing to set
+        ctypes.CDLL(torch._C.__file__).omp_set_num_threads(1)

@@ -1,0 +1,108 @@
+"""Every script of `benchmarks/` runs as a program on small inputs, prints its figures, and none for wrong outputs."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import Program, run_forked
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+# Programs find these imported, because most of their time would go there.
+IMPORTS = (
+    "hf_video.cli.main",
+    "hf_video.training.trainer",
+    "hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer",
+    "hf_video.models.videomamba.modeling_videomamba",
+    "hf_video.models.videovit.modeling_videovit",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.videomae.modeling_videomae",
+)
+SKIPPED = 77
+RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop")
+# What has to stand on lines of the output.
+FIGURES = {
+    "importing.py": [r"hf-video --help +\d+\.\d\d s", r"with hf_video / without: \d+\.\d\dx"],
+    "memory_bank.py": [
+        r"Q-Former, a frame: kept \d+ ms, computed \d+ ms, \d+\.\dx",
+        r"that a call can be undone costs [+-]\d+\.\d%",
+        r"allocates \d+\.\d MiB against \d+\.\d MiB",
+        r"vision tower takes \d+%",
+        r"peak memory \d+ MiB, then \d+ MiB",
+    ],
+    "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
+    "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
+    "training.py": [r"VideoTrainer \d+\.\d clips/s, bare loop .*%", r"waiting for data, two workers: \d+\.\d%"],
+    "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
+    "videomamba_cpu.py": [
+        r"one scan, Transformers, eager +\d+\.\d ms",
+        r"forward .* model .* products .*x",
+        r"on Transformers' eager scan",
+        r"videovit +forward\+backward .* GiB",
+        r"videomamba +with gradient checkpointing +4 frames .* s .* GiB",
+        r"frames: time \d+\.\dx, memory \d+\.\dx",
+        r"forward\+backward .* without the fused mixer +\d+\.\d\dx  without PyTorch's threads",
+        r"GiB  without the fused mixer",
+        r"without vectors +\d+\.\d\dx",
+    ],
+    "videovit.py": [rf"{dtype} +forward(\+backward)? .*x .* vs \d+\.\d\d" for dtype in ("float32", "bfloat16")],
+    "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
+    "watch.py": [r"frames a second: \d+", r"speed: [+-]\d+\.\d%", r"memory: [+-]\d+\.\d%"],
+}
+# What makes the outputs wrong that a script compares before it prints how the times compare.
+DRIFT = """
+import itertools, torch
+calls, linear = itertools.count(), torch.nn.Linear.forward
+torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(calls))
+"""
+WRONG_OUTPUTS = {
+    "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
+    "memory_bank.py": DRIFT,
+    "reading.py": "import hf_video.processing as p; read = p.read_video; "
+    "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
+    "training.py": DRIFT,
+    "videomamba_cpu.py": DRIFT,
+    "videovit.py": DRIFT,
+    "waiting.py": DRIFT,
+}
+
+
+def run_script(script: Path, *words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a script as `python SCRIPT WORD...` does, after the statements `before`."""
+    threads = ["--threads", "1"] if '"--threads"' in script.read_text() else []
+    program = [str(script), *words, *threads]
+    if before:
+        start = f"import runpy, sys; sys.path[0] = {str(FOLDER)!r}; sys.argv = {program}"
+        program = ["-c", f"{before}\n{start}\nrunpy.run_path(sys.argv[0], run_name='__main__')"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    return run_forked(Program(program, environment), timeout=300, imports=IMPORTS)[0]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_it_prints_its_figures(script):
+    completed = run_script(script, "--smoke")
+    if completed.returncode == SKIPPED:
+        assert script.name not in FIGURES and "GPU" in completed.stderr
+        return
+    assert completed.returncode == 0, completed.stderr
+    for figure in FIGURES[script.name]:
+        assert re.search(figure, completed.stdout), f"{figure} is missing in:\n{completed.stdout}"
+    assert script.name in WRONG_OUTPUTS or not RATIO.search(completed.stdout)
+
+
+@pytest.mark.parametrize("name", WRONG_OUTPUTS)
+def test_it_prints_no_ratio_for_wrong_outputs(name):
+    completed = run_script(FOLDER / name, "--smoke", before=WRONG_OUTPUTS[name])
+    assert completed.returncode not in (0, SKIPPED)
+    assert not RATIO.search(completed.stdout), completed.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_its_help_says_what_it_measures_and_how_long_it_takes(script):
+    completed = run_script(script, "--help")
+    assert completed.returncode == 0, completed.stderr
+    assert "--smoke" in completed.stdout and f"python benchmarks/{script.name}" in completed.stdout
+    assert re.search(r"\b(second|minute)s?\b", completed.stdout)
