@@ -127,8 +127,8 @@ class VideoViTRunLengthEmbedding(nn.Module):
 
     def forward(self, tokens: torch.Tensor, runs: TokenRuns | None) -> torch.Tensor:
         """Tokens `(1, num_kept, hidden_size)` of `runs`, or `(batch_size, sequence_length, hidden_size)` without."""
-        lengths = tokens.new_ones(1) if runs is None else runs.run_lengths.to(tokens)
-        return tokens + lengths.log()[:, None] * self.weight
+        lengths = self.weight.new_ones(1) if runs is None else runs.run_lengths.to(self.weight)
+        return tokens + (lengths.log()[:, None] * self.weight).to(tokens.dtype)
 
 
 def put_in_front(prefix: torch.Tensor, patches: torch.Tensor, runs: TokenRuns | None) -> torch.Tensor:

@@ -119,9 +119,14 @@ def test_a_fresh_length_embedding_changes_nothing():
     config = tiny_config(run_length_threshold=0.0, use_run_length_embedding=True)
     model = VideoViTModel(config).eval()
     clips = clips_with_runs(config)
-    expected = model(clips).last_hidden_state
-    model.embeddings.run_length_embedding = None
-    assert torch.equal(model(clips).last_hidden_state, expected)
+    expected = {}
+    for embedding in (model.embeddings.run_length_embedding, None):
+        model.embeddings.run_length_embedding = embedding
+        for mixed in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                features = model(clips).last_hidden_state
+            assert torch.equal(expected.setdefault(mixed, features), features)
+            assert expected[mixed].dtype == features.dtype
 
 
 @pytest.mark.parametrize("tubelet_size", [1, 2, 3])
