@@ -49,7 +49,7 @@ class ReadAheadLoader(DataLoader):
         """Makes a `DataLoader` of this class of one that another library has made, in place."""
         if type(loader) is DataLoader:
             loader.__class__ = cls
-            loader.reading_threads = reading_threads  # type: ignore[attr-defined]
+            loader.reading_threads = reading_threads
 
     def __iter__(self) -> Any:
         num_threads = self._num_threads()
