@@ -2,11 +2,14 @@ import errno
 import json
 import os
 import shutil
+import signal
+import threading
 
 import pytest
 
 from hf_video import training
 from hf_video.cli.main import main
+from hf_video.training import evaluation
 
 
 def snapshot(folder):
@@ -157,3 +160,11 @@ def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, cap
     said = capsys.readouterr()
     assert "top-1 accuracy" in said.out and f"--output {file} exists" in said.err
     assert file.read_text() == "mine"
+
+
+def test_ctrl_c_ends_the_command_and_its_reading_threads(digits, trained, capsys, monkeypatch):
+    monkeypatch.setattr(evaluation, "predict_scores", lambda *words: signal.raise_signal(signal.SIGINT))
+    assert main(["evaluate", str(digits), "--model", str(trained), "--batch-size", "2"]) == 130
+    error = capsys.readouterr().err
+    assert "hf-video: interrupted." in error and "Traceback" not in error
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("reading")]

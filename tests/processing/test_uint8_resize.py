@@ -72,3 +72,8 @@ def test_matches_opencv(height, width, new_height, new_width):
     expected = cv2.resize(frame, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
     resized = resize_bilinear(torch.from_numpy(frame).permute(2, 0, 1), new_height, new_width).permute(1, 2, 0)
     assert np.array_equal(resized.numpy(), expected)
+
+
+def test_frames_that_have_the_size_already_are_not_computed_again():
+    video = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    assert resize_bilinear(video, 16, 16) is video
