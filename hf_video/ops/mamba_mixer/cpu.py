@@ -151,8 +151,9 @@ def dtype_of_products(dtype: torch.dtype) -> torch.dtype:
     The dtype in which products of the given dtype are quickest. Only AMX multiplies bfloat16 faster than float32;
     AVX-512's instructions for bfloat16 take longer.
     """
-    has_amx = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return dtype if has_amx else torch.float32
+    # PyTorch 2.11 may not have this function.
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return dtype if capabilities.get("amx_bf16", False) else torch.float32
 
 
 def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
