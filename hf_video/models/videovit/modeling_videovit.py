@@ -29,10 +29,7 @@ from .run_lengths_videovit import (
     TokenRuns,
     VideoViTRunLengthEmbedding,
     attend,
-    check_run_lengths,
-    fill_outputs,
-    find_runs,
-    for_each_clip,
+    choose_runs,
     put_in_front,
 )
 from .views_videovit import average_views, flatten_views
@@ -435,9 +432,7 @@ class VideoViTLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         branch = self.dropout(branch)
         branch = branch if layer_scale is None else branch * layer_scale
-        if runs is None or not self.training or self.drop_path.drop_prob == 0.0:
-            return self.drop_path(branch)
-        return for_each_clip(self.drop_path, branch, runs.clip_lengths)
+        return self.drop_path(branch) if runs is None else runs.drop_clips(self.drop_path, branch)
 
 
 def make_layers(config: VideoViTConfig, num_layers: int, **sizes: int) -> nn.ModuleList:
@@ -605,15 +600,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
             check_mask(bool_masked_pos, "bool_masked_pos", pixel_values.shape[0], math.prod(grid))
             if bool_masked_pos.all():
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
-        runs = None
-        if self.config.run_length_threshold is not None:
-            check_run_lengths(bool_masked_pos, kwargs.get("output_attentions"))
-            num_prefix_tokens = int(self.config.use_class_token)
-            runs = find_runs(
-                pixel_values, self.config.patch_shape, self.config.run_length_threshold, num_prefix_tokens
-            )
+        runs = choose_runs(self.config, pixel_values, bool_masked_pos, kwargs.get("output_attentions"))
         outputs = self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, runs, **kwargs)
-        return outputs if runs is None else fill_outputs(outputs, runs)
+        return outputs if runs is None else runs.fill_outputs(outputs)
 
     @capture_outputs(tie_last_hidden_states=False)
     def encode(

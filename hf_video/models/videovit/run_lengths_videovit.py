@@ -14,6 +14,8 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import is_flash_attention_requested
 
+from .configuration_videovit import VideoViTConfig
+
 
 class TokenRuns(NamedTuple):
     """
@@ -43,6 +45,21 @@ class TokenRuns(NamedTuple):
         """Give all tokens of the batch the features of their runs: `(batch_size, sequence_length, hidden_size)`."""
         return packed[0].index_select(0, self.sources.flatten().to(packed.device)).unflatten(0, self.sources.shape)
 
+    def fill_outputs(self, outputs: BaseModelOutput) -> BaseModelOutput:
+        """Undo the packing of the last hidden state and of all others that there are."""
+        outputs.last_hidden_state = self.fill(outputs.last_hidden_state)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = tuple(
+                None if packed is None else self.fill(packed) for packed in outputs.hidden_states
+            )
+        return outputs
+
+    def drop_clips(self, drop_path: nn.Module, branch: torch.Tensor) -> torch.Tensor:
+        """Apply stochastic depth to every clip of a packed residual branch on its own."""
+        if not drop_path.training or drop_path.drop_prob == 0.0:
+            return branch
+        return for_each_clip(drop_path, branch, self.clip_lengths)
+
 
 def repeated_tokens(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int], threshold: float) -> torch.Tensor:
     """
@@ -68,8 +85,20 @@ def repeated_tokens(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int
     return F.pad(repeated, (0, 0, 1, 0))
 
 
-def check_run_lengths(bool_masked_pos: torch.Tensor | None, output_attentions: bool | None) -> None:
-    """Raise `ValueError` for what a model cannot do while the values of its input decide which tokens it keeps."""
+def choose_runs(
+    config: VideoViTConfig,
+    pixel_values: torch.Tensor,
+    bool_masked_pos: torch.Tensor | None,
+    output_attentions: bool | None,
+) -> TokenRuns | None:
+    """
+    The runs in a batch, or `None` if the configuration has no threshold or no token repeats another.
+
+    Raises:
+        ValueError: for what a model cannot do while the values of its input decide which tokens it keeps.
+    """
+    if config.run_length_threshold is None:
+        return None
     way_out = "set `config.run_length_threshold=None` to keep all tokens."
     if bool_masked_pos is not None:
         raise ValueError(f"Run-length tokens cannot be masked by `bool_masked_pos`: {way_out}")
@@ -77,6 +106,7 @@ def check_run_lengths(bool_masked_pos: torch.Tensor | None, output_attentions: b
         raise ValueError(f"Run-length tokens have attention weights of another size in every clip: {way_out}")
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise ValueError(f"Run-length tokens cannot be exported, as their number depends on the input: {way_out}")
+    return find_runs(pixel_values, config.patch_shape, config.run_length_threshold, int(config.use_class_token))
 
 
 @torch.compiler.disable
@@ -153,16 +183,6 @@ def for_each_clip(
 ) -> torch.Tensor:
     """Apply a function to the tokens `(1, clip_length, channels)` of every clip in a packed sequence."""
     return torch.cat([function(clip) for clip in packed.split(clip_lengths.tolist(), dim=1)], dim=1)
-
-
-def fill_outputs(outputs: BaseModelOutput, runs: TokenRuns) -> BaseModelOutput:
-    """Undo the packing of the features: every token that was dropped has those of the token that it repeats."""
-    outputs.last_hidden_state = runs.fill(outputs.last_hidden_state)
-    if outputs.hidden_states is not None:
-        outputs.hidden_states = tuple(
-            None if packed is None else runs.fill(packed) for packed in outputs.hidden_states
-        )
-    return outputs
 
 
 def attend(
