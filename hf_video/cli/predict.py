@@ -7,6 +7,7 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .command_line import add_flags
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
     )
     failed: list[str] = []
-    for video, scores, error in _classify(model, processor, args.videos, args.batch_size):
+    for video, scores, error in _classify(model, processor, args.videos, args.batch_size, args.reading_threads):
         if error is not None:
             if args.debug:
                 traceback.print_exception(error)
@@ -68,22 +69,47 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _classify(model, processor, videos: Sequence[str], batch_size: int) -> Iterator[tuple]:
-    """Yields (video, scores of the classes, None) or (video, None, error) for each video, in the order given.
+class _Clips:
+    """The clips (num_views, num_frames, num_channels, height, width) of videos, or what was raised instead."""
 
-    Every exception is caught: there is no complete list of the errors that a decoder raises for strange files.
-    """
-    for first in range(0, len(videos), batch_size):
-        clips, errors = {}, {}
-        for video in dict.fromkeys(videos[first : first + batch_size]):
-            try:
-                clips[video] = processor(video, return_tensors="pt")["pixel_values"]
-            except Exception as error:
-                traceback.clear_frames(error.__traceback__)  # They may hold the frames of a video that is too large.
-                errors[video] = error
+    def __init__(self, processor, videos: Sequence[str]):
+        self.processor = processor
+        self.videos = videos
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    def __getitem__(self, index: int) -> torch.Tensor | Exception:
+        try:
+            return self.processor(self.videos[index], return_tensors="pt")["pixel_values"]
+        # There is no complete list of the errors that a decoder raises for strange files.
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # They may hold the frames of a video that is too large.
+            return error
+
+    def complete_batch(self, items: list, indices: list[int]) -> list:
+        """Nothing replaces a video that cannot be read; see `ReadAheadLoader`."""
+        return items
+
+
+def _classify(
+    model, processor, videos: Sequence[str], batch_size: int, reading_threads: int | None
+) -> Iterator[tuple]:
+    """Yields (video, scores of the classes, None) or (video, None, error) for each video, in the order given."""
+    from hf_video.data import ReadAheadLoader
+
+    loader = ReadAheadLoader(
+        _Clips(processor, videos), batch_size=batch_size, reading_threads=reading_threads, collate_fn=list
+    )
+    waiting = iter(videos)
+    for items in loader:
+        batch = list(islice(waiting, len(items)))
+        read = dict(zip(batch, items, strict=True))
+        clips = {video: item for video, item in read.items() if not isinstance(item, Exception)}
+        errors = {video: item for video, item in read.items() if isinstance(item, Exception)}
         scores, failures = _score(model, clips) if clips else ({}, {})
         errors |= failures
-        for video in videos[first : first + batch_size]:
+        for video in batch:
             yield video, scores.get(video), errors.get(video)
 
 

@@ -176,6 +176,7 @@ class ClassificationSettings(TrainedModelSettings):
     """Model"""
 
     batch_size: AtLeast1[int] = setting(8, "Videos in one forward pass.")
+    reading_threads: ReadingThreads = setting(None, READING_THREADS)
     num_clips: AtLeast1[int] | None = setting(None, "Clips taken from a video; by default as the model was saved.")
     num_crops: AtLeast1[int] | None = setting(None, "Crops of each clip; by default as the model was saved.")
 
@@ -185,7 +186,6 @@ class ReadingSettings(LabelledVideosSettings):
     """Data"""
 
     num_workers: NotNegative[int] = setting(0, "Processes that read videos; 0: the main one.")
-    reading_threads: ReadingThreads = setting(None, READING_THREADS)
     on_error: Literal["error", "skip"] = setting("error", "A video that cannot be read: stop, or leave it out.")
 
 

@@ -12,7 +12,7 @@ OnError = Literal["error", "skip", "replace"]
 # Type and help of the setting `reading_threads`, see `ReadAheadLoader`.
 ReadingThreads = Changeable[NotNegative[int] | None]
 READING_THREADS = (
-    "Threads that read videos while the model works, without such processes; by default one a core, 0: none."
+    "Threads that read videos while the model works, if no processes do; by default one a core, 0: none."
 )
 
 
