@@ -1,6 +1,7 @@
 """Entry point of `hf-video`: reads the command line and runs a command."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code, as `boundary.EXIT_CODES` lists them.
     """
+    # Transformers imports torchao wherever it is installed, and PyTorch warns of how that registers its types.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     return run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)
 
 
