@@ -13,6 +13,8 @@ SIZE = SMALLEST_SIZE // 4
 def waiting(monkeypatch):
     waiting = {}
     monkeypatch.setattr(buffers, "WAITING", waiting)
+    monkeypatch.setattr(buffers, "IN_USE", {})
+    monkeypatch.setattr(buffers, "most_in_use", 0)
     return waiting
 
 
@@ -49,7 +51,7 @@ def test_what_autograd_keeps_is_in_use(waiting):
 
 
 def test_what_waits_does_not_add_to_the_peak(waiting):
-    """Memory of other sizes is given back before more is taken, as much as that."""
+    """Memory of other sizes is given back before more is mapped than was in use at once."""
     tensors = [new_output((SIZE,)) for _ in range(4)]
     tensors.clear()
     assert count(waiting) == {SIZE: 4}
@@ -61,6 +63,20 @@ def test_what_waits_does_not_add_to_the_peak(waiting):
     del largest
     release_buffers()
     assert count(waiting) == {}
+
+
+def test_no_step_maps_what_the_one_before_had(waiting, monkeypatch):
+    """Sizes take turns, as the tensors of tiles and of whole clips do, and are not all in use at once."""
+    mapped = []
+    monkeypatch.setattr(buffers, "_make_room", lambda size, make=buffers._make_room: (mapped.append(size), make(size)))
+    for _ in range(3):
+        mapped.clear()
+        kept = [new_output((4 * SIZE,)) for _ in range(8)]
+        while kept:
+            kept.pop()
+            tiles = [new_output((SIZE,)) for _ in range(2)]
+            del tiles
+    assert not mapped
 
 
 def test_small_tensors_are_left_to_pytorch(waiting):

@@ -6,7 +6,7 @@ the same.
 The steps run on one tile of tokens after the other, so that what lies between them stays in the caches. For the
 backward the operator keeps the input, the output of `in_proj`, and for each direction the output of `x_proj` and the
 states at the borders of chunks. Everything else is computed again: norm, convolution, time steps, scans and gate.
-Without this operator, a training step of VideoMamba-M on 64 frames takes 1.8 times as much memory (`python
+Without this operator, a training step of VideoMamba-M on 64 frames takes 2.3 times as much memory (`python
 benchmarks/videomamba_cpu.py --parts`).
 
 In bfloat16, what is kept is bfloat16, and norm, convolution, scans, states, gate and sums of gradients are float32, as
