@@ -7,7 +7,7 @@ A figure is printed only when the outputs on both scans agree. Time and peak mem
 process of their own. Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in
 bfloat16, and the memory of training on 64 frames: only where the outputs are at least as near to float32 as they are
 without the fused mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep:
-time and memory without each, as a multiple of those with it. All of it takes about an hour on 2 CPU cores;
+time and memory without each, as a multiple of those with it. All of it takes about an hour on 2 CPU cores.
 `--bfloat16` and `--parts` print their part alone, in ten minutes and in five.
 
     python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]

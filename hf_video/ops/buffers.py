@@ -22,7 +22,7 @@ SMALLEST_SIZE = 2**22
 
 # The memory that waits, by its size in float32 numbers. Finalizers run at any time, so each step is one atomic call.
 WAITING: dict[int, list[np.ndarray]] = {}
-# Numbers of elements in use, by the identity of the memory, and the most that were in use when some was mapped.
+# Sizes in use, by the identity of the memory, and the most that were in use when some was mapped.
 IN_USE: dict[int, int] = {}
 most_in_use = 0
 

@@ -65,7 +65,8 @@ def test_it_learns_the_order_of_frames_without_a_nan(tmp_path):
     right = (logits.argmax(-1) == held_out_labels).float().mean()
     assert right > 0.7
     for found in logits_in_bfloat16(model, held_out):
-        assert ((found.argmax(-1) == held_out_labels).float().mean() - right).abs() <= 0.005
+        difference = (found.argmax(-1) == held_out_labels).float().mean() - right
+        assert difference.abs() < 1.5 / len(held_out), "more than one clip of the held-out ones"
     assert (shuffled.argmax(-1) == held_out_labels).float().mean() < 0.35, "a single frame gives nothing away"
 
 
