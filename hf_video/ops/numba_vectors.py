@@ -26,6 +26,8 @@ ZERO = np.float32(0.0)
 ONE = np.float32(1.0)
 LOG2_E = np.float32(1.4426950408889634)
 LN_2 = np.float32(0.6931471805599453)
+# 2^-96. Products of it with weights and activations are still normal numbers.
+NEGLIGIBLE = np.float32(2.0**-96)
 # Bounds of the exponents of normal numbers.
 SMALLEST, LARGEST = np.float32(-126.0), np.float32(127.0)
 # 1.5 * 2^23: adding it to a float32 rounds that to a whole number, which is then in the lowest bits.
@@ -105,6 +107,11 @@ def _minimum(builder, a, b):
     return builder.select(builder.fcmp_unordered("<", a, b), a, b)
 
 
+def _flush(builder, value, bound):
+    size = builder.bitcast(builder.and_(builder.bitcast(value, BITS), _constant(0x7FFFFFFF)), REGISTER)
+    return builder.select(builder.fcmp_ordered("<", size, bound), ir.Constant(REGISTER, [0.0] * LANES), value)
+
+
 def _scale(builder, value, rounded):
     exponent = builder.shl(builder.bitcast(rounded, BITS), ir.Constant(BITS, [23] * LANES))
     return builder.bitcast(builder.add(builder.bitcast(value, BITS), exponent), REGISTER)
@@ -116,6 +123,9 @@ _overload((operator.mul, operator.imul), _define(lambda builder, a, b: builder.f
 _overload((operator.truediv,), _define(lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS)))
 # Both are NaN where the first argument is.
 maximum, minimum = _define(_maximum), _define(_minimum)
+# Zero where a value is smaller than a bound, whatever its sign. Gradients that fade along a clip would become
+# subnormal numbers, with which processors compute a hundred times more slowly.
+flush = _define(_flush)
 # A value times 2 to a whole number, which stands in the lowest bits of the second vector.
 scale = _define(_scale)
 

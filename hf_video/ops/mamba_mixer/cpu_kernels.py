@@ -5,7 +5,7 @@ A call does one unit of work: the tokens from `start` up to `end` of one clip. A
 `(batch, length, channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
 """
 
-from hf_video.ops.numba_vectors import LANES, ONE, compiled, load, sigmoid, store
+from hf_video.ops.numba_vectors import LANES, NEGLIGIBLE, ONE, compiled, flush, load, sigmoid, store
 
 
 @compiled
@@ -25,7 +25,8 @@ def gate_total_backward_unit(dgated, gate, dtotal, batch, start, end):
     for t in range(start, end):
         for lane in range(0, dgated.shape[2], LANES):
             gating = load(gate, (batch, t, lane))
-            store(dtotal, (batch, t, lane), load(dgated, (batch, t, lane)) * (gating * sigmoid(gating)))
+            grad = load(dgated, (batch, t, lane)) * (gating * sigmoid(gating))
+            store(dtotal, (batch, t, lane), flush(grad, NEGLIGIBLE))
 
 
 @compiled
@@ -38,4 +39,5 @@ def gate_backward_unit(dgated, total, other, gate, gated, dgate, has_other, batc
                 value += load(other, (batch, t, lane))
             grad, share = load(dgated, (batch, t, lane)), sigmoid(gating)
             store(gated, (batch, t, lane), value * (gating * share))
-            store(dgate, (batch, t, lane), grad * value * (share * (ONE + gating * (ONE - share))))
+            dvalue = grad * value * (share * (ONE + gating * (ONE - share)))
+            store(dgate, (batch, t, lane), flush(dvalue, NEGLIGIBLE))

@@ -22,9 +22,11 @@ import numpy as np
 from hf_video.ops.numba_vectors import (
     LANES,
     LN_2,
+    NEGLIGIBLE,
     ZERO,
     compiled,
     exp2,
+    flush,
     load,
     rough_exp2,
     sigmoid,
@@ -148,7 +150,7 @@ def scan_backward_unit(
                     store(lane_dC, (i, n, 0), load(lane_dC, (i, n, 0)) + output_grad * load(states, (i + 1, n, 0)))
                     store(lane_dB, (i, n, 0), load(lane_dB, (i, n, 0)) + grad * scaled)
                     dscaled += grad * B[batch, t, group, n]
-                    faded = grad * load(decays, (i, n, 0))
+                    faded = flush(grad * load(decays, (i, n, 0)), NEGLIGIBLE)
                     store(dstate, (batch, block, n, 0), faded)
                     dexponent = faded * load(states, (i, n, 0))
                     dexponents += dexponent * load(rates, (block, n, 0))
@@ -156,12 +158,13 @@ def scan_backward_unit(
                 dstep = dexponents * LN_2 + dscaled * value
                 if use_softplus:
                     dstep *= sigmoid(load(delta, (batch, t, lane)) + load(delta_bias, (lane,)))
-                store(ddelta, (batch, t, lane), dstep)
-                store(du, (batch, t, lane), dscaled * step + load(D, (lane,)) * output_grad)
+                store(ddelta, (batch, t, lane), flush(dstep, NEGLIGIBLE))
+                dvalue = dscaled * step + load(D, (lane,)) * output_grad
+                store(du, (batch, t, lane), flush(dvalue, NEGLIGIBLE))
                 store(ddelta_bias, (batch, lane), load(ddelta_bias, (batch, lane)) + dstep)
                 store(dD, (batch, lane), load(dD, (batch, lane)) + output_grad * value)
         for i in range(size):
             t = length - 1 - start - i if reverse else start + i
             for n in range(num_states):
-                dB[part, batch, t, group, n] = total(load(lane_dB, (i, n, 0)))
-                dC[part, batch, t, group, n] = total(load(lane_dC, (i, n, 0)))
+                dB[part, batch, t, group, n] = total(flush(load(lane_dB, (i, n, 0)), NEGLIGIBLE))
+                dC[part, batch, t, group, n] = total(flush(load(lane_dC, (i, n, 0)), NEGLIGIBLE))
