@@ -69,6 +69,21 @@ def test_values_and_gradients_are_those_of_the_modules(calls, monkeypatch, setti
         torch.testing.assert_close(found[name] / scale, wanted / scale, atol=1e-5, rtol=0, msg=name)
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_gradients_that_fade_along_a_clip_hold_no_subnormal_numbers(calls, bidirectional):
+    """As behind a head that reads one token. Each layer below multiplies what the one above it gave."""
+    layer, weights = make_layer(bidirectional=bidirectional), torch.zeros(1, 600, 32)
+    weights[:, -1] = 1
+    hidden_states = torch.randn(1, 600, 32)
+    smallest = torch.finfo(torch.float32).smallest_normal
+    for _ in range(3):
+        gradient = values_and_gradients(layer, hidden_states, weights)["input"]
+        assert (gradient == 0).any() and gradient.isfinite().all()
+        assert not ((gradient != 0) & (gradient.abs() < smallest)).any()
+        weights = gradient
+    assert len(calls) == 6
+
+
 def test_rows_of_the_input_may_be_apart(calls):
     layer, hidden_states = make_layer(), torch.randn(2, 9, 64)[..., ::2]
     torch.testing.assert_close(layer(hidden_states), layer(hidden_states.contiguous()))

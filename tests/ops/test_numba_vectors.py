@@ -1,11 +1,11 @@
-"""Vectors for kernels on the CPU: bfloat16 as PyTorch rounds it, and the error of rough powers of two."""
+"""Vectors for kernels on the CPU: bfloat16 as PyTorch rounds it, the error of rough powers of two, and flushing."""
 
 import numpy as np
 import pytest
 import torch
 
 from hf_video.ops.numba_threads import as_array
-from hf_video.ops.numba_vectors import LANES, compiled, exp2, load, rough_exp2, store
+from hf_video.ops.numba_vectors import LANES, NEGLIGIBLE, compiled, exp2, flush, load, rough_exp2, store
 
 
 @compiled
@@ -19,6 +19,12 @@ def powers(source, target, is_rough):
     for i in range(0, len(source), LANES):
         x = load(source, (i,))
         store(target, (i,), rough_exp2(x) if is_rough else exp2(x))
+
+
+@compiled
+def flush_numbers(source, target):
+    for i in range(0, len(source), LANES):
+        store(target, (i,), flush(load(source, (i,)), NEGLIGIBLE))
 
 
 def test_bfloat16_is_rounded_as_pytorch_rounds_it():
@@ -50,3 +56,13 @@ def test_rough_powers_drift_little_over_a_long_memory():
     powers(exponents, found, True)
     exact = np.exp2(exponents.astype(np.float64).sum())
     assert abs(np.prod(found.astype(np.float64)) / exact - 1) < 2**-8
+
+
+def test_what_is_flushed_is_smaller_than_the_bound():
+    tiny = float(np.finfo(np.float32).smallest_subnormal)
+    numbers = np.array([0, 1, -1, NEGLIGIBLE, -NEGLIGIBLE, np.inf, -np.inf, np.nan] * 2, np.float32)
+    numbers[LANES // 2 : LANES // 2 + 4] = [tiny, -tiny, NEGLIGIBLE / 2, -NEGLIGIBLE / 2]
+    found, wanted = np.empty_like(numbers), numbers.copy()
+    wanted[LANES // 2 : LANES // 2 + 4] = 0
+    flush_numbers(numbers, found)
+    np.testing.assert_array_equal(found, wanted)
