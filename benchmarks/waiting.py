@@ -4,7 +4,7 @@ The share of its time in which `hf-video evaluate` waits for the next batch of t
 The command runs in this process, without worker processes: in turn with `--reading-threads 0`, where the model waits
 while clips are read, and with the default. Time counts from the first batch that is asked for to the last. All runs
 must print the same scores, otherwise no figure is printed. The script fails if the model waits for more than 5% of the
-time. It takes about a minute on 2 CPU cores.
+time, or if the threads do not shorten it. It takes about a minute on 2 CPU cores.
 
     python benchmarks/waiting.py [--rounds 3] [--threads 2] [--smoke]
 """
@@ -112,7 +112,7 @@ def main() -> int:
         print(f"{way:12} waiting for data: {share:5.1%} of {clock.total:.2f} s")
     ratio = best["threads on"].total / best["threads off"].total
     print(f"with threads it takes {ratio:.2f} times as long")
-    is_fast = best["threads on"].waited <= WAITING_LIMIT * best["threads on"].total
+    is_fast = best["threads on"].waited <= WAITING_LIMIT * best["threads on"].total and ratio < 1
     return 0 if is_fast or arguments.smoke else 1
 
 

@@ -18,6 +18,8 @@ from .collation import collate_clips
 _BATCHES_AHEAD = 2
 # More threads would wait for Python's lock, or for the disk.
 _MOST_THREADS = 16
+# PyTorch takes a second thread for more numbers than this.
+_PARALLEL_NUMBERS = 32768
 
 
 class ReadAheadLoader(DataLoader):
@@ -34,8 +36,8 @@ class ReadAheadLoader(DataLoader):
 
     Args:
         args, kwargs: those of `DataLoader`.
-        reading_threads: clips that are read at a time; 0 reads in the thread of the loop, None in one thread a core,
-            at most 16.
+        reading_threads: clips that are read at a time; 0 reads in the thread of the loop, None in one thread for
+            every two cores, at most 16.
     """
 
     reading_threads: int | None = None
@@ -63,7 +65,9 @@ class ReadAheadLoader(DataLoader):
         is_readable = hasattr(self.dataset, "complete_batch") and self.batch_sampler is not None
         if self.num_workers or not is_readable or get_worker_info() is not None:
             return 0
-        return min(available_cores(), _MOST_THREADS) if self.reading_threads is None else self.reading_threads
+        if self.reading_threads is not None:
+            return self.reading_threads
+        return min(max(available_cores() // 2, 1), _MOST_THREADS)
 
     def _read_ahead(self, batches: Iterable[list[int]], num_threads: int) -> Iterator[Any]:
         pending: deque[Future] = deque()
@@ -103,7 +107,14 @@ def available_cores() -> int:
 
 def _keep_to_one_core() -> None:
     """Makes PyTorch's operations in the calling thread use no other threads. `torch.set_num_threads` would set the
-    number for threads that begin later, too."""
+    number for threads that begin later, too.
+
+    Between two operations, GNU OpenMP lets the threads of the model spin for milliseconds, where reading needs a core.
+    It throttles them while it has more threads than cores. So the calling thread begins one, which sleeps until the
+    calling thread ends."""
     torch.get_num_threads()  # sets the number of a thread at its first call, and would undo what follows
     with suppress(OSError, AttributeError):  # without OpenMP there is nothing to set
-        ctypes.CDLL(torch._C.__file__).omp_set_num_threads(1)
+        openmp = ctypes.CDLL(torch._C.__file__)
+        openmp.omp_set_num_threads(2)
+        torch.zeros(2 * _PARALLEL_NUMBERS)
+        openmp.omp_set_num_threads(1)

@@ -11,7 +11,9 @@ from hf_video.settings import AtLeast1, Changeable, NotNegative, Share, check_va
 OnError = Literal["error", "skip", "replace"]
 # Type and help of the setting `reading_threads`, see `ReadAheadLoader`.
 ReadingThreads = Changeable[NotNegative[int] | None]
-READING_THREADS = "Threads that read videos while the model works, if no processes do; by default one a core, 0: none."
+READING_THREADS = (
+    "Threads that read videos while the model works, if no processes do; default: half the cores, 0: none."
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ _PUBLIC_NAMES = {
     "SAMPLING_STRATEGIES": ".clip_sampling",
     "VideoClipProcessor": ".video_processing_clip",
     "VideoClipProcessorKwargs": ".video_processing_clip",
-    "VideoReadError": ".video_decoding",
+    "VideoReadError": ".video_opening",
     "probe_video": ".video_reading",
     "read_video": ".video_reading",
     "sample_clip_indices": ".clip_sampling",

@@ -4,17 +4,31 @@ from typing import Any
 
 import numpy as np
 
+try:
+    import av
+except ImportError:
+    av = None  # type: ignore[assignment]
 
-def to_rgb(frame: Any) -> np.ndarray:
-    """(height, width, 3) uint8, turned upright."""
-    # One thread: for small frames, starting the default number of threads takes longer than the work.
-    return turn_upright(frame.reformat(format="rgb24", threads=1).to_ndarray(), find_orientation(frame))
+
+class RgbConverter:
+    """Makes (height, width, 3) uint8, turned upright, of frames. The frames of a video share a converter: its tables
+    take longer to make than a small frame to convert."""
+
+    def __init__(self) -> None:
+        self._reformatter = av.video.reformatter.VideoReformatter()
+
+    def __call__(self, frame: Any) -> np.ndarray:
+        # One thread: for small frames, starting the default number of threads takes longer than the work.
+        picture = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+        return turn_upright(picture, find_orientation(frame))
 
 
 def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
     """How the display matrix of a frame turns it (ISO/IEC 14496-12, 6.2.2): whether rows and columns change places,
     whether the result is then mirrored left to right, and whether it is mirrored top to bottom. Of these eight ways
     the nearest to the matrix is taken."""
+    if not len(frame.side_data):
+        return False, False, False
     try:
         matrix = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .frame_orientation import to_rgb
-from .video_decoding import VideoReadError, decode_in_order, open_stream
+from .frame_orientation import RgbConverter
+from .video_decoding import decode_in_order
+from .video_opening import VideoReadError, open_stream
 
 
 class StreamedFrame(NamedTuple):
@@ -51,6 +52,7 @@ def stream_frames(path: str | os.PathLike, fps: float | None = None) -> Iterator
 
 def _stream(path: str, fps: float | None) -> Iterator[StreamedFrame]:
     taken, first_time = 0, None
+    to_rgb = RgbConverter()
     with open_stream(path, path, threaded=True) as (container, stream):
         rate = stream.average_rate or Fraction(25)
         for number, frame in enumerate(decode_in_order(container, stream, path)):

@@ -4,8 +4,9 @@ Frames that no other frame depends on may be left out only if the headers are co
 the frames after it are decoded, even if its own frame is not wanted.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Profiles whose parameter sets also have parameters of colour (7.3.2.1.1).
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
@@ -154,6 +155,23 @@ def _to_text(data: bytes) -> str:
     """The bits of data as a text of zeros and ones."""
     # Three after two zeros keeps start codes out of the data (7.4.1).
     return bin(int.from_bytes(b"\1" + data.replace(b"\0\0\3", b"\0\0")))[3:]
+
+
+def leave_out_groups(
+    packets: Iterable[Any], is_near: Callable[[Any], bool], sequence: SequenceParameters | None
+) -> Iterator[tuple[Any, SliceHeader | None]]:
+    """Packets and their headers. Packets that are not near are left out where the next one that is near begins with an
+    IDR picture: only that makes a decoder forget what came before. Without `sequence` there are no headers."""
+    held: list[Any] = []
+    for packet in packets:
+        if not is_near(packet):
+            held.append(packet)
+            continue
+        header = read_slice_header(memoryview(packet), sequence) if sequence else None
+        if held and not (header and header.is_idr):
+            yield from ((left, read_slice_header(memoryview(left), sequence) if sequence else None) for left in held)
+        held.clear()
+        yield packet, header
 
 
 def find_gaps(headers: list[SliceHeader | None], starts: list[bool], sequence: SequenceParameters) -> list[int]:

@@ -15,17 +15,18 @@ frames stay readable. If the times of frames cannot be read from the packets, an
 frame is ever replaced by another one.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from itertools import islice, pairwise
+from itertools import dropwhile, islice, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image
 
-from .frame_orientation import find_orientation, to_rgb
-from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, read_sequence_parameters, read_slice_header
+from .frame_orientation import RgbConverter, find_orientation
+from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, leave_out_groups, read_sequence_parameters
+from .video_opening import VideoReadError, open_stream
 
 try:
     import av
@@ -37,8 +38,6 @@ except ImportError:
 # packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
 _TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
-# The formats that FFmpeg takes any text for, and those of lists of other files.
-_TEXT_FORMATS = ("tty", "hls", "concat")
 # To decode this many frames costs less than to seek past them.
 _FRAMES_WORTH_A_SEEK = 8
 # With more frames than this per seek, threads of the decoder gain more than they cost.
@@ -49,13 +48,6 @@ _MOST_HELD_BACK = 64
 _JUMP = 10
 # Frames per second of a file that states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
-
-
-class VideoReadError(OSError):
-    """A video that cannot be read: missing, empty, damaged, or not a video. The message names the file and the cause.
-
-    An `OSError`, like other errors of opening a file, because the file is the cause and not the call.
-    """
 
 
 class _Packet(NamedTuple):
@@ -71,13 +63,15 @@ class _Packet(NamedTuple):
 
 class VideoFileReader:
     """
-    The frames of a video file, by number in the order of presentation. Nothing stays open between calls.
+    The frames of a video file, by number in the order of presentation.
 
     Args:
         source (`str` or binary file object):
             Path of the file, or the open file.
         name (`str`):
             Name of the file in messages.
+        opened (`tuple`):
+            What `open_stream` gives for the file, without threads; it must stay open as long as frames are read.
 
     Attributes:
         height (`int`): height of the upright frames in pixels.
@@ -90,24 +84,25 @@ class VideoFileReader:
 
     backend = "pyav"
 
-    def __init__(self, source: str | BinaryIO, name: str):
+    def __init__(self, source: str | BinaryIO, name: str, opened: tuple[Any, Any]):
         self.source = source
         self.name = name
-        with open_stream(source, name) as (container, stream):
-            packets, first_frame = self._read_packets(container, stream)
-            self.height, self.width = first_frame.height, first_frame.width
-            swapped, left_to_right, top_to_bottom = find_orientation(first_frame)
-            if swapped:
-                self.height, self.width = self.width, self.height
-            self.is_mirrored = (swapped + left_to_right + top_to_bottom) % 2 == 1
-            self._time_base = stream.time_base
-            self._rate = stream.average_rate or _DEFAULT_RATE
-            self._reorder_depth = stream.codec_context.reorder_depth
-            # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted.
-            skips = stream.codec_context.codec.canonical_name == "h264"
-            self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
-            seekable = _packets_tell_frames(container, stream, packets)
-        if not seekable:
+        self._opened: tuple[Any, Any] | None = opened
+        self._to_rgb = RgbConverter()
+        container, stream = opened
+        packets, first_frame = self._read_packets(container, stream)
+        self.height, self.width = first_frame.height, first_frame.width
+        swapped, left_to_right, top_to_bottom = find_orientation(first_frame)
+        if swapped:
+            self.height, self.width = self.width, self.height
+        self.is_mirrored = (swapped + left_to_right + top_to_bottom) % 2 == 1
+        self._time_base = stream.time_base
+        self._rate = stream.average_rate or _DEFAULT_RATE
+        self._reorder_depth = stream.codec_context.reorder_depth
+        # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted.
+        skips = stream.codec_context.codec.canonical_name == "h264"
+        self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
+        if not _packets_tell_frames(container, stream, packets):
             self._index_by_decoding()
             return
         self._index_packets(packets)
@@ -153,6 +148,11 @@ class VideoFileReader:
             stacked[row] = frame
         return stacked
 
+    def _open_anew(self, threaded: bool = False) -> AbstractContextManager[tuple[Any, Any]]:
+        # A file object has one position, which the first container does not expect to move.
+        self._opened = None
+        return open_stream(self.source, self.name, threaded)
+
     def _read_packets(self, container: Any, stream: Any) -> tuple[list[_Packet], Any]:
         """All packets and the first frame."""
         packets: list[_Packet] = []
@@ -182,7 +182,7 @@ class VideoFileReader:
         self._times = times[order]
         self._end_time = int(self._times[-1]) + (packets[order[-1]].duration or self._mean_duration())
         # Decoding can start from these, rising.
-        self._key_times = np.sort(times[starts])
+        self._key_times = np.sort(times[starts]).tolist()
         self._decode_order = {time: place for place, time in enumerate(times.tolist())}
         self._discarded = set(times[is_discarded].tolist())
         # Groups of pictures whose times may be wrong, if the decoder reorders: groups whose times rise in the order of
@@ -200,7 +200,7 @@ class VideoFileReader:
             self._in_doubt = np.repeat(in_doubt, sizes)
 
     def _index_by_decoding(self) -> None:
-        with open_stream(self.source, self.name, threaded=True) as (container, stream):
+        with self._open_anew(threaded=True) as (container, stream):
             times = [frame.pts for frame in decode_in_order(container, stream, self.name)]
         if not times:
             raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
@@ -223,7 +223,7 @@ class VideoFileReader:
 
     def _key_time(self, frame: int) -> int:
         """The presentation time of the last key frame that is shown with the frame or before it."""
-        return int(self._key_times[np.searchsorted(self._key_times, self._times[frame], side="right") - 1])
+        return self._key_times[bisect_right(self._key_times, int(self._times[frame])) - 1]
 
     def _key_place(self, frame: int) -> int:
         return self._decode_order[self._key_time(frame)]
@@ -235,10 +235,10 @@ class VideoFileReader:
             last = len(self)
         frames: dict[int, np.ndarray] = {}
         count = 0
-        with open_stream(self.source, self.name, threaded=True) as (container, stream):
+        with self._open_anew(threaded=True) as (container, stream):
             for frame in islice(decode_in_order(container, stream, self.name), last + 1):
                 if count in chosen:
-                    frames[count] = to_rgb(frame)
+                    frames[count] = self._to_rgb(frame)
                 count += 1
         if self._decode_order and count != len(self):
             raise VideoReadError(
@@ -256,7 +256,9 @@ class VideoFileReader:
                 runs.append([i])
         length = sum(self._place(run[-1]) - self._key_place(run[0]) for run in runs)
         frames: dict[int, np.ndarray] = {}
-        with open_stream(self.source, self.name, length > _FRAMES_WORTH_THREADS * len(runs)) as (container, stream):
+        threaded = length > _FRAMES_WORTH_THREADS * len(runs)
+        opened = self._open_anew(threaded) if threaded or self._opened is None else nullcontext(self._opened)
+        with opened as (container, stream):
             for run in runs:
                 for skips in (True, False) if self._sequence else (False,):
                     key_time = self._key_time(run[0])
@@ -271,7 +273,7 @@ class VideoFileReader:
         missing = [i for i in numbers if i not in frames]
         if missing:
             # Damage, a seek that missed, or a key frame that decoding cannot start from: decode from the start.
-            with open_stream(self.source, self.name) as (container, stream):
+            with self._open_anew() as (container, stream):
                 found, is_damaged = self._decode_run(container, stream, None, missing, False)
             if not found and not is_damaged and self._in_doubt.any():
                 return self._decode_by_counting(numbers)
@@ -282,7 +284,7 @@ class VideoFileReader:
         self, container: Any, stream: Any, key_time: int | None, run: list[int], skips: bool
     ) -> tuple[dict[int, np.ndarray], bool]:
         """Decode the frames of `run`, from the packet that is shown at `key_time`, or without one from the position of
-        the container. With `skips`, H.264 frames that are not needed are left out.
+        the container. With `skips`, H.264 frames that are not needed are left out, also whole groups of pictures.
 
         Returns the undamaged frames by number, and whether there is damage."""
         wanted = {int(self._times[i]): i for i in run}
@@ -291,6 +293,12 @@ class VideoFileReader:
         in_doubt = self._in_doubt[first_place : last_place + 1].any()
         skips = skips and not in_doubt
         needed = {*wanted, key_time}
+        # What would be decoded after a seek to the key frame of each wanted frame, from there to the last of them.
+        ends: dict[int, int] = {}
+        for i in run:
+            key_place = self._key_place(i)
+            ends[key_place] = max(self._place(i), ends.get(key_place, 0))
+        near = {place for begin, end in ends.items() for place in range(begin, end + 1)}
         headers: list[SliceHeader | None] = []
         starts: list[bool] = []
         times: list[int] = []
@@ -298,7 +306,6 @@ class VideoFileReader:
         shown: list[int] = []
         frames: dict[int, np.ndarray] = {}
         damaged: list[int] = []
-        started = key_time is None
         entered = key_time is None
 
         def decode(packet: Any, place: int) -> None:
@@ -313,25 +320,24 @@ class VideoFileReader:
                 if frame.is_corrupt:
                     damaged.append(self._decode_order.get(frame.pts, place))
                 elif frame.pts in wanted:
-                    frames[wanted[frame.pts]] = to_rgb(frame)
+                    frames[wanted[frame.pts]] = self._to_rgb(frame)
 
-        for packet in container.demux(stream):
-            place = self._decode_order.get(packet.pts, -1)
-            started = started or packet.pts == key_time
-            if started and place >= 0:
-                times.append(packet.pts)
-                if self._sequence:
-                    headers.append(read_slice_header(memoryview(packet), self._sequence))
-                    starts.append(packet.is_keyframe)
-                is_given = True
-                if skips:
-                    header = headers[-1]
-                    if header is None:
-                        return {}, False
-                    is_given = header.is_reference or packet.pts in needed
-                if is_given:
-                    given.append(packet.pts)
-                    decode(packet, place)
+        shown_packets = (packet for packet in container.demux(stream) if packet.pts in self._decode_order)
+        packets = dropwhile(lambda packet: key_time not in (None, packet.pts), shown_packets)
+
+        def is_near(packet: Any) -> bool:
+            return not skips or self._decode_order[packet.pts] in near
+
+        for packet, header in leave_out_groups(packets, is_near, self._sequence):
+            place = self._decode_order[packet.pts]
+            times.append(packet.pts)
+            headers.append(header)
+            starts.append(packet.is_keyframe)
+            if skips and header is None:
+                return {}, False
+            if not skips or packet.pts in needed or (header and header.is_reference):
+                given.append(packet.pts)
+                decode(packet, place)
             # If times are in doubt, the decoder must return the wanted frames by itself, before it is drained.
             last_try = last_place + _MOST_HELD_BACK
             if place >= last_place and (not in_doubt or len(frames) == len(run) or place >= last_try):
@@ -341,9 +347,8 @@ class VideoFileReader:
 
         if not entered:
             # The decoder did not return the key frame, as in a gradual refresh: decoding cannot start there.
-            is_key = self._key_times != key_time
-            is_key[0] = True
-            self._key_times = self._key_times[is_key]
+            first, *others = self._key_times
+            self._key_times = [first, *(time for time in others if time != key_time)]
             return {}, bool(damaged)
         if damaged and stream.thread_type & av.codec.context.ThreadType.FRAME:
             # Threads report damage late, when its place is not known any more.
@@ -368,68 +373,6 @@ class VideoFileReader:
             return not any(self._key_place(i) <= place <= self._place(i) for place in damaged)
 
         return {i: frame for i, frame in frames.items() if is_sound(i)}, bool(damaged)
-
-
-def largest_frame() -> int | None:
-    """Largest number of pixels of a frame: twice `PIL.Image.MAX_IMAGE_PIXELS`, as in PIL; `None` for no limit."""
-    return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
-
-
-def tell_largest_frame() -> str:
-    """The end of a message for a frame that is too large."""
-    return (
-        f"at most {largest_frame():,} pixels are read, to not run out of memory: "
-        "twice PIL.Image.MAX_IMAGE_PIXELS, which you can set higher for a file that you trust."
-    )
-
-
-@contextmanager
-def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream, the only one that is read."""
-    if not isinstance(source, str):
-        source.seek(0)
-    limit = largest_frame()
-    codec_options = {} if limit is None else {"max_pixels": str(limit)}
-    try:
-        container = av.open(
-            f"file:{source}" if isinstance(source, str) else source,
-            # A playlist with the name of a video must not make FFmpeg fetch files from the network.
-            options={"protocol_whitelist": "file"} | codec_options,
-            metadata_errors="replace",
-        )
-    except (av.FFmpegError, OSError) as error:
-        raise VideoReadError(f"{name} cannot be opened as a video: {error.strerror}.") from error
-    with container:
-        if container.format.name in _TEXT_FORMATS:
-            raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
-        # The cover picture of a sound file is a video stream too.
-        videos = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
-        if not videos:
-            kinds = sorted({str(s.type) for s in container.streams}) or ["nothing"]
-            raise VideoReadError(f"{name} holds no video stream, only {', '.join(kinds)}.")
-        stream = videos[0]
-        if stream.codec_context is None:
-            raise VideoReadError(f"{name}: this build of FFmpeg has no decoder for its video.")
-        width, height = stream.codec_context.width, stream.codec_context.height
-        if limit is not None and width * height > limit:
-            raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
-        stream.codec_context.options = codec_options
-        for other in container.streams:
-            if other is not stream:
-                other.discard = av.stream.Discard.all
-        # Without threads for short runs: filling and draining them after every seek costs more than they gain.
-        stream.thread_type = "AUTO" if threaded else "NONE"
-        stream.thread_count = 0 if threaded else 1
-        try:
-            yield container, stream
-        except av.error.ArgumentError as error:
-            if limit is None:
-                raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
-            raise VideoReadError(
-                f"{name} cannot be read: {error.strerror}. If frames are large: {tell_largest_frame()}"
-            ) from error
-        except av.FFmpegError as error:
-            raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) -> bool:

@@ -15,7 +15,7 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx, tqdm
 
-from .video_decoding import VideoReadError
+from .video_opening import VideoReadError
 
 SIZE_VARIABLE = "HF_VIDEO_MAX_DOWNLOAD_SIZE"
 # More than an hour of full HD. The video is held in memory.

@@ -9,7 +9,8 @@ import math
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -19,8 +20,9 @@ from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
-from .video_decoding import VideoFileReader, VideoReadError, tell_largest_frame
+from .video_decoding import VideoFileReader
 from .video_downloading import download_video, public_url
+from .video_opening import VideoReadError, open_stream, tell_largest_frame
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
@@ -65,15 +67,15 @@ def read_video(
         `ValueError`: for an unknown backend, an index outside the video, or a segment of a folder of frames.
         `TypeError`: if `video` is none of the above.
     """
-    reader = _open_reader(video, backend)
-    first, stop = _find_segment(reader, start, end)
-    metadata = _make_metadata(reader, first, stop)
-    indices = np.arange(stop - first)
-    if sample_indices_fn is not None:
-        indices = np.asarray(sample_indices_fn(metadata=metadata))
-        _check_indices(indices, stop - first, reader.name)
-    wanted, inverse = np.unique(indices, return_inverse=True)
-    frames = reader.read(wanted + first)
+    with _open_reader(video, backend) as reader:
+        first, stop = _find_segment(reader, start, end)
+        metadata = _make_metadata(reader, first, stop)
+        indices = np.arange(stop - first)
+        if sample_indices_fn is not None:
+            indices = np.asarray(sample_indices_fn(metadata=metadata))
+            _check_indices(indices, stop - first, reader.name)
+        wanted, inverse = np.unique(indices, return_inverse=True)
+        frames = reader.read(wanted + first)
     if not np.array_equal(wanted, indices.ravel()):
         frames = frames[inverse.ravel()]
     metadata.frames_indices = indices.ravel().tolist()
@@ -98,10 +100,10 @@ def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float
         `VideoReadError`: if the video cannot be read, or a segment holds no frame.
         `ValueError`: for a segment of a folder of frames.
     """
-    reader = _open_reader(video, "auto")
-    for start, end in segments:
-        _find_segment(reader, start, end)
-    return _make_metadata(reader, 0, len(reader))
+    with _open_reader(video, "auto") as reader:
+        for start, end in segments:
+            _find_segment(reader, start, end)
+        return _make_metadata(reader, 0, len(reader))
 
 
 class _Reader(Protocol):
@@ -210,7 +212,8 @@ class _TorchcodecReader:
             raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
 
 
-def _open_reader(video: VideoSource, backend: str) -> _Reader:
+@contextmanager
+def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
     source: str | BinaryIO
@@ -219,7 +222,8 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
     elif isinstance(video, (str, os.PathLike)):
         source = name = os.fspath(video)
         if os.path.isdir(source):
-            return _FrameFolder(Path(source))
+            yield _FrameFolder(Path(source))
+            return
         if not os.path.isfile(source):
             raise VideoReadError(f"{source} does not exist.")
     elif isinstance(video, bytes):
@@ -234,14 +238,17 @@ def _open_reader(video: VideoSource, backend: str) -> _Reader:
     if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
         if is_av_available():
             _check_torchcodec_can_read(source, name)
-        return _TorchcodecReader(source, name)
-    return VideoFileReader(source, name)
+        yield _TorchcodecReader(source, name)
+        return
+    with open_stream(source, name) as opened:
+        yield VideoFileReader(source, name, opened)
 
 
 def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
     """Raises `VideoReadError` for a file of which torchcodec would give wrong frames: it does not mirror frames, and
     takes the times of packets for those of frames."""
-    reader = VideoFileReader(source, name)
+    with open_stream(source, name) as opened:
+        reader = VideoFileReader(source, name, opened)
     if reader.is_mirrored or reader.may_be_misordered:
         fault = "is stored mirrored" if reader.is_mirrored else "may have packets with wrong times"
         raise VideoReadError(f'{name} {fault}, which torchcodec does not mend; read it with backend="pyav".')

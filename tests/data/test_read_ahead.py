@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, ReadAheadLoader, collate_clips
+from hf_video.data import (
+    ClipAugmentation,
+    ClipDataset,
+    ClipMixing,
+    MixingCollator,
+    ReadAheadLoader,
+    collate_clips,
+    read_ahead,
+)
 from hf_video.data.moving_digits import _encode
 from hf_video.processing import VideoClipProcessor, VideoReadError
 
@@ -102,20 +111,27 @@ def test_a_slow_reader_and_a_slow_model_work_at_the_same_time(no_thread_is_left)
                 return time.perf_counter() - begin, waited
             time.sleep(0.05)
 
-    # Reading takes 16 * 0.02 s in one thread, the model 8 * 0.05 s; only the first batch has to be waited for.
+    # Reading takes 16 * 0.02 s in one thread, the model 8 * 0.05 s; only the first batch has to be waited for. Sleeps
+    # never end early. A busy machine makes them longer, so the least of some rounds counts.
     total, waited = seconds(0)
     assert total >= 0.72 and waited >= 0.32
-    total, waited = seconds(1)
+    for _ in range(10):
+        total, waited = seconds(1)
+        if total < 0.62 and waited < 0.2:
+            break
     assert total < 0.62 and waited < 0.2
 
 
 def test_at_most_two_batches_are_read_ahead(no_thread_is_left):
-    dataset, taken, ahead = SlowClips(40), 0, []
+    dataset, taken = SlowClips(40), 0
     for batch in ReadAheadLoader(dataset, 4, collate_fn=list, reading_threads=3):
         taken += len(batch)
-        time.sleep(0.02)
-        ahead.append(dataset.read - taken)
-    assert taken == 40 and max(ahead) == 8
+        expected, deadline = min(taken + 8, 40), time.monotonic() + 60
+        while dataset.read < expected and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert dataset.read == expected
+    assert taken == 40
 
 
 def test_an_error_is_raised_in_its_turn_and_ends_the_threads(no_thread_is_left):
@@ -128,10 +144,12 @@ def test_an_error_is_raised_in_its_turn_and_ends_the_threads(no_thread_is_left):
 
 @pytest.mark.parametrize("where", ["model", "reading"])
 def test_an_interrupt_ends_the_threads_at_once(no_thread_is_left, monkeypatch, where):
-    dataset = SlowClips(4000, 0.02)
-    loader = ReadAheadLoader(dataset, 40, collate_fn=list, reading_threads=2)
+    dataset = SlowClips(4000, 0.1)
+    loader = ReadAheadLoader(dataset, 10, collate_fn=list, reading_threads=2)
+    read = []
 
     def interrupt(*args):
+        read.append(dataset.read)
         raise KeyboardInterrupt
 
     if where == "reading":
@@ -143,8 +161,9 @@ def test_an_interrupt_ends_the_threads_at_once(no_thread_is_left, monkeypatch, w
 
     with pytest.raises(KeyboardInterrupt):
         run()
-    # Three batches were to be read. After the interrupt only the clips are read that were begun.
-    assert dataset.read < 60
+    # Three batches were to be read, of which a slow machine has read two at most. After the interrupt only the clips
+    # are read that were begun, and those that begin before the threads hear of it.
+    assert read[0] <= 20 and dataset.read <= read[0] + 8
 
 
 def test_leaving_the_loop_early_ends_the_threads(no_thread_is_left):
@@ -180,6 +199,31 @@ def test_other_data_sets_are_read_in_the_thread_of_the_loop():
 
     found = [name for batch in ReadAheadLoader(Threads(), 2, collate_fn=list) for name in batch]
     assert found == [threading.current_thread().name] * 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not list the threads of a process")
+def test_a_reading_thread_begins_one_thread_of_openmp_and_ends_it():
+    def count() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    class Clips(SlowClips):
+        def __getitem__(self, index: int) -> int:
+            seen.append(count())
+            return index
+
+    before, seen = count(), []
+    list(ReadAheadLoader(Clips(1), 1, collate_fn=list, reading_threads=1))
+    assert seen == [before + 2]
+    deadline = time.monotonic() + 60
+    while count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert count() == before
+
+
+@pytest.mark.parametrize(("cores", "num_threads"), [(1, 1), (2, 1), (8, 4), (64, 16)])
+def test_by_default_half_of_the_cores_read(monkeypatch, cores, num_threads):
+    monkeypatch.setattr(read_ahead, "available_cores", lambda: cores)
+    assert ReadAheadLoader(SlowClips(1))._num_threads() == num_threads
 
 
 def test_reading_threads_leave_pytorch_as_it_is():
