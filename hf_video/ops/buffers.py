@@ -7,10 +7,12 @@ the work on it. Training on a long clip would do this with gigabytes at every st
 gone goes to the next one of its size: from one layer to another, and from one step to the next.
 
 What waits adds little to the peak: in use and waiting is at most a sixteenth more than was in use at once. Without
-this sixteenth, tiles of a clip and whole clips would take turns to drive out each other's memory.
+this sixteenth, tiles of a clip and whole clips would take turns to drive out each other's memory. It waits as long as
+the process lives: after a clip that was larger than any to come, `release_buffers` gives it back.
 """
 
 import math
+import os
 import weakref
 from collections.abc import Sequence
 
@@ -72,3 +74,8 @@ def _make_room(size: int) -> None:
     most_in_use = max(most_in_use, in_use)
     waiting = sum(number * len(memories) for number, memories in list(WAITING.items()))
     release_buffers(in_use + waiting - most_in_use * 17 // 16)
+
+
+if hasattr(os, "register_at_fork"):
+    # The system would copy each page that the parent writes for as long as a child, such as a loader's worker, has it.
+    os.register_at_fork(after_in_child=release_buffers)

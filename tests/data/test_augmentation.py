@@ -1,5 +1,8 @@
 """What `ClipAugmentation` does to frames, and that its draws follow the generator alone."""
 
+import dataclasses
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -28,13 +31,20 @@ def test_all_frames_of_a_clip_change_alike():
         assert torch.equal(frames, frames[:1].expand_as(frames))
 
 
-def test_draws_follow_the_generator_and_leave_the_global_one_alone():
-    state = torch.random.get_rng_state()
-    first = augment(FULL, 0)
-    assert torch.equal(torch.random.get_rng_state(), state)
+def global_states():
+    return torch.random.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()
+
+
+@pytest.mark.parametrize("crop_min_area", [None, 0.1], ids=["crop", "resized crop"])
+def test_draws_follow_the_generator_and_leave_the_global_ones_alone(crop_min_area):
+    """With as many clips as it takes to meet every draw: of half of the operations the sign is drawn, too."""
+    augmentation, states = dataclasses.replace(FULL, crop_min_area=crop_min_area), global_states()
+    first = [augment(augmentation, seed) for seed in range(20)]
+    assert global_states() == states
     torch.rand(3)
-    assert torch.equal(augment(FULL, 0), first)
-    assert not torch.equal(augment(FULL, 1), first)
+    for seed, frames in enumerate(first):
+        assert torch.equal(augment(augmentation, seed), frames)
+        assert not torch.equal(augment(augmentation, seed + 1), frames)
 
 
 def test_everything_is_off_by_default():

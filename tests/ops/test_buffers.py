@@ -1,5 +1,7 @@
 """Memory that large tensors hand on: to whom, when, and how much of it waits."""
 
+import os
+
 import pytest
 import torch
 
@@ -82,3 +84,14 @@ def test_no_step_maps_what_the_one_before_had(waiting, monkeypatch):
 def test_small_tensors_are_left_to_pytorch(waiting):
     assert new_output((SIZE - 1,)).shape == (SIZE - 1,) and new_output((0, SIZE)).shape == (0, SIZE)
     assert not waiting
+
+
+def test_a_forked_child_does_not_hold_what_waits_in_its_parent(waiting):
+    """What the parent writes next would be copied page by page for as long as a loader's worker lives."""
+    new_output((SIZE,))
+    assert count(waiting) == {SIZE: 1}
+    child = os.fork()
+    if not child:
+        os._exit(sum(count(waiting).values()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert count(waiting) == {SIZE: 1}

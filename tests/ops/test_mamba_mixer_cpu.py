@@ -155,6 +155,30 @@ def test_what_is_put_around_a_module_is_not_passed_by(calls, disturb):
     assert not layer.can_fuse(torch.randn(1, 5, 32))
 
 
+@pytest.mark.parametrize("register", [torch.nn.Module.register_forward_hook, None], ids=["hook", "global hook"])
+def test_what_a_hook_keeps_of_a_branch_stays_as_it_was(register):
+    layer, hidden_states, kept = make_layer(), torch.randn(2, 9, 32), []
+
+    def keep(module, _, output):
+        if module is layer.drop_path:
+            kept.append(output)
+
+    register = register or (lambda _, hook: torch.nn.modules.module.register_module_forward_hook(hook))
+    handle = register(layer.drop_path, keep)
+    try:
+        outputs = layer(hidden_states)
+    finally:
+        handle.remove()
+    torch.testing.assert_close(hidden_states + kept[0], outputs)
+
+
+def test_a_branch_may_pass_a_module_that_needs_its_output_for_the_backward(calls):
+    layer = make_layer()
+    layer.drop_path = torch.nn.Sigmoid()
+    layer(torch.randn(2, 9, 32)).sum().backward()
+    assert calls and layer.norm.weight.grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize("settings", [{"use_bias": True}, {"hidden_size": 20}, {"norm_type": "layer_norm"}], ids=str)
 def test_other_layers_run_as_modules(calls, settings):
     layer = make_layer(**settings)

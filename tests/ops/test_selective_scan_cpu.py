@@ -1,6 +1,7 @@
 """What the `cpu` backend promises beyond the grid of values and gradients: operators, threads, processes, fallback."""
 
 import builtins
+import functools
 import logging
 import multiprocessing
 import sys
@@ -67,6 +68,17 @@ def test_a_state_that_does_not_fade_does_not_drift():
     _, last = selective_scan(ones, zeros, -ones[0, :, :2], zeros.expand(1, 2, -1), zeros.expand(1, 2, -1),
                              initial_state=state, return_last_state=True)  # fmt: skip
     assert torch.equal(last, state)
+
+
+def test_gradients_of_a_loss_times_1e_20_are_those_of_the_loss_times_1e_20():
+    """Only what is far smaller is set to zero."""
+    inputs = random_inputs(150, 4, 1, 20, 1)
+    weights = [torch.randn(1, 20, size, generator=torch.Generator().manual_seed(size)) for size in (150, 4)]
+    scan = functools.partial(selective_scan, delta_softplus=True, return_last_state=True, backend="cpu")
+    *_, wanted = run_with_gradients(scan, inputs, weights)
+    *_, found = run_with_gradients(scan, inputs, [weight * 1e-20 for weight in weights])
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name] * 1e20, gradient, atol=1e-5, rtol=1e-5, msg=name)
 
 
 def test_number_of_threads_changes_no_value():

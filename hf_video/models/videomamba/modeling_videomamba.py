@@ -391,6 +391,7 @@ PLAIN_MODULES = (
     VideoMambaConv1d,
     VideoMambaTimeStepProjection,
     VideoMambaOutputProjection,
+    VideoMambaDropPath,
     nn.Linear,
     type(ACT2FN["silu"]),
 )
@@ -405,6 +406,7 @@ def is_plain(module: nn.Module) -> bool:
     return (
         type(module) in PLAIN_MODULES
         and not any(hooks)
+        and not nn.modules.module._has_any_global_hook()
         # accelerate replaces the method of an instance by a function.
         and "forward" not in vars(module)
         and all(type(weight) is nn.Parameter and weight.dtype in (torch.float32, torch.bfloat16) for weight in weights)
@@ -426,8 +428,8 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
             branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, self.dtype_of_branch()))
-            # Nobody else holds what the operator returns, so the sum may take its memory.
-            return branch.add_(hidden_states)
+            # Where nobody else holds the branch, the sum may take its memory.
+            return branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
         return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
 
     def dtype_of_branch(self) -> torch.dtype:
