@@ -192,7 +192,9 @@ def folder(tmp_path_factory):
 
 def test_it_is_loaded_to_be_used_and_not_to_be_trained(folder):
     assert isinstance(loading.load_trained_classifier(folder, dtype="float32").classifier.weight, Int8Tensor)
-    with pytest.raises(ValueError, match="int8 is quantised .*train the model that it was made from"):
+    with pytest.raises(
+        ValueError, match="int8 is quantised .torchao., and quantised weights .*train the model that it"
+    ):
         loading.load_classifier(folder, ["clap", "jump"])
 
 
@@ -207,9 +209,15 @@ def test_the_command_classifies_with_it(folder, tmp_path, capsys):
     assert scores["int8"] == pytest.approx(scores["float"], abs=0.01)
 
 
-def test_it_keeps_the_dtype_that_it_was_quantised_in(folder):
-    with pytest.raises(ValueError, match="int8 was quantised in float32, .* bfloat16: set dtype to float32"):
-        loading.load_trained_classifier(folder, dtype="bfloat16")
+@pytest.mark.parametrize("dtype", [None, "auto", "float32", torch.float32])
+def test_it_is_loaded_in_the_dtype_that_it_was_quantised_in(folder, dtype):
+    assert loading.load_trained_classifier(folder, dtype=dtype).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_it_is_loaded_in_no_other_dtype(folder, dtype):
+    with pytest.raises(ValueError, match="int8 was quantised in float32, .* in bfloat16: set dtype to float32"):
+        loading.load_trained_classifier(folder, dtype=dtype)
 
 
 def test_without_torchao_an_error_says_how_to_install_it(folder, monkeypatch):
