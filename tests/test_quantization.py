@@ -16,6 +16,7 @@ from transformers import TorchAoConfig
 from hf_video import (
     MemoryBankQFormerForConditionalGeneration,
     MemoryBankQFormerForVideoClassification,
+    VideoClipProcessor,
     VideoMambaForVideoClassification,
     VideoViTConfig,
     VideoViTForPreTraining,
@@ -188,6 +189,22 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("quantized")
     quantize(make_videovit()[0], root / "float").save_pretrained(root / "int8")
     return root / "int8"
+
+
+def test_a_folder_made_by_the_readme_can_be_published(tmp_path, monkeypatch):
+    section = (Path(__file__).parents[1] / "README.md").read_text().split("### int8 on a CPU")[1]
+    snippet = section.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    model, _ = make_videovit()
+    model.config.id2label = {index: f"class {index}" for index in range(model.config.num_labels)}
+    model.save_pretrained("my_model")
+    size = {"height": model.config.image_size, "width": model.config.image_size}
+    processor = VideoClipProcessor(num_frames=model.config.num_frames, size=size, crop_size=size, image_mean=[0.4] * 3)
+    processor.save_pretrained("my_model")
+    assert snippet.startswith("import hf_video ")
+    exec(snippet, {})
+    assert VideoClipProcessor.from_pretrained("my_model_int8").image_mean == (0.4, 0.4, 0.4)
+    assert main(["publish", "my_model_int8", "user/model", "--dry-run"]) == 0
 
 
 def test_it_is_loaded_to_be_used_and_not_to_be_trained(folder):
