@@ -16,6 +16,7 @@ from transformers import TorchAoConfig
 from hf_video import (
     MemoryBankQFormerForConditionalGeneration,
     MemoryBankQFormerForVideoClassification,
+    VideoClipProcessor,
     VideoMambaForVideoClassification,
     VideoViTConfig,
     VideoViTForPreTraining,
@@ -190,9 +191,27 @@ def folder(tmp_path_factory):
     return root / "int8"
 
 
+def test_a_folder_made_by_the_readme_can_be_published(tmp_path, monkeypatch):
+    section = (Path(__file__).parents[1] / "README.md").read_text().split("### int8 on a CPU")[1]
+    snippet = section.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    model, _ = make_videovit()
+    model.config.id2label = {index: f"class {index}" for index in range(model.config.num_labels)}
+    model.save_pretrained("my_model")
+    size = {"height": model.config.image_size, "width": model.config.image_size}
+    processor = VideoClipProcessor(num_frames=model.config.num_frames, size=size, crop_size=size, image_mean=[0.4] * 3)
+    processor.save_pretrained("my_model")
+    assert snippet.startswith("import hf_video ")
+    exec(snippet, {})
+    assert VideoClipProcessor.from_pretrained("my_model_int8").image_mean == (0.4, 0.4, 0.4)
+    assert main(["publish", "my_model_int8", "user/model", "--dry-run"]) == 0
+
+
 def test_it_is_loaded_to_be_used_and_not_to_be_trained(folder):
     assert isinstance(loading.load_trained_classifier(folder, dtype="float32").classifier.weight, Int8Tensor)
-    with pytest.raises(ValueError, match="int8 is quantised .*train the model that it was made from"):
+    with pytest.raises(
+        ValueError, match="int8 is quantised .torchao., and quantised weights .*train the model that it"
+    ):
         loading.load_classifier(folder, ["clap", "jump"])
 
 
@@ -207,9 +226,15 @@ def test_the_command_classifies_with_it(folder, tmp_path, capsys):
     assert scores["int8"] == pytest.approx(scores["float"], abs=0.01)
 
 
-def test_it_keeps_the_dtype_that_it_was_quantised_in(folder):
-    with pytest.raises(ValueError, match="int8 was quantised in float32, .* bfloat16: set dtype to float32"):
-        loading.load_trained_classifier(folder, dtype="bfloat16")
+@pytest.mark.parametrize("dtype", [None, "auto", "float32", torch.float32])
+def test_it_is_loaded_in_the_dtype_that_it_was_quantised_in(folder, dtype):
+    assert loading.load_trained_classifier(folder, dtype=dtype).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_it_is_loaded_in_no_other_dtype(folder, dtype):
+    with pytest.raises(ValueError, match="int8 was quantised in float32, .* in bfloat16: set dtype to float32"):
+        loading.load_trained_classifier(folder, dtype=dtype)
 
 
 def test_without_torchao_an_error_says_how_to_install_it(folder, monkeypatch):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
 from transformers.utils import (
@@ -162,13 +163,13 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
     return VideoClipProcessor.from_dict(settings, **given)
 
 
-def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | None) -> None:
+def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
     """Refuses a model that torchao quantised if it cannot be used here.
 
     Args:
         model: its folder or Hub repository.
         config: its configuration.
-        dtype: name of the dtype to load it in; None for that of the folder.
+        dtype: dtype to load it in, or its name; None or "auto" for that of the folder.
 
     Raises:
         ValueError: it was quantised in another dtype, which its layers keep.
@@ -181,8 +182,9 @@ def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype
             f"{model} is quantised, which needs a recent torchao: pip install --upgrade hf-video-models[quantization]."
         )
     own = str(config.dtype).removeprefix("torch.")
-    if dtype not in (None, own):
-        raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {dtype}: set dtype to {own}.")
+    wanted = str(dtype).removeprefix("torch.")
+    if wanted not in ("None", "auto", own):
+        raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {wanted}: set dtype to {own}.")
 
 
 def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
@@ -193,8 +195,8 @@ def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
     """
     if method := _quantization_method(config):
         raise ValueError(
-            f"{model} is quantised ({method}), and int8 weights cannot be trained: train the model that it was made "
-            "from, and quantise the result."
+            f"{model} is quantised ({method}), and quantised weights cannot be trained: train the model that it was "
+            "made from, and quantise the result."
         )
 
 

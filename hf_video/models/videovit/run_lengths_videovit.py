@@ -77,9 +77,11 @@ def repeated_tokens(pixel_values: torch.Tensor, patch_shape: tuple[int, int, int
     """
     tubelet_size, *patch_size = patch_shape
     batch_size, t = pixel_values.shape[0], pixel_values.shape[1] // tubelet_size
-    first = pixel_values[:, : (t - 1) * tubelet_size : tubelet_size]
-    last = pixel_values[:, 2 * tubelet_size - 1 :: tubelet_size]
-    difference = (last - first).to(torch.promote_types(pixel_values.dtype, torch.float32)).abs()
+    # Before the subtraction, which wraps around in uint8 and rounds in bfloat16.
+    dtype = torch.promote_types(pixel_values.dtype, torch.float32)
+    first = pixel_values[:, : (t - 1) * tubelet_size : tubelet_size].to(dtype)
+    last = pixel_values[:, 2 * tubelet_size - 1 :: tubelet_size].to(dtype)
+    difference = (last - first).abs()
     difference = F.avg_pool2d(difference.flatten(0, 1), tuple(patch_size)).mean(dim=1)
     repeated = (difference <= threshold).flatten(1).unflatten(0, (batch_size, t - 1))
     return F.pad(repeated, (0, 0, 1, 0))
@@ -102,7 +104,7 @@ def choose_runs(
     way_out = "set `config.run_length_threshold=None` to keep all tokens."
     if bool_masked_pos is not None:
         raise ValueError(f"Run-length tokens cannot be masked by `bool_masked_pos`: {way_out}")
-    if output_attentions:
+    if config.output_attentions if output_attentions is None else output_attentions:
         raise ValueError(f"Run-length tokens have attention weights of another size in every clip: {way_out}")
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise ValueError(f"Run-length tokens cannot be exported, as their number depends on the input: {way_out}")

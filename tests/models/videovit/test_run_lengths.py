@@ -144,6 +144,17 @@ def test_a_patch_is_compared_with_the_one_before_it(tubelet_size):
             assert repeated[clip, time, 2 * row + column] == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
+def test_a_difference_is_taken_in_float32(dtype):
+    """In uint8, 1 - 255 would be 2; in bfloat16, 256 - 0.75 would be 256."""
+    clip = torch.zeros(1, 4, 3, 8, 8)
+    clip[:, 0], clip[:, 3] = (255, 1) if dtype == torch.uint8 else (0.75, 256)
+    clip, difference = clip.to(dtype), 254 if dtype == torch.uint8 else 255.25
+    assert repeated_tokens(clip, (2, 8, 8), difference).flatten().tolist() == [False, True]
+    assert not repeated_tokens(clip, (2, 8, 8), difference - 0.1).any()
+    assert not repeated_tokens(clip, (2, 8, 8), 3).any()
+
+
 def test_a_ragged_batch_equals_its_clips_alone():
     model = make(VideoViTForVideoClassification, use_class_token=True).double()
     clips = clips_with_runs(model.config).double()
@@ -279,10 +290,14 @@ def test_trainer_and_processor(tmp_path):
 
 
 def test_what_cannot_be_done_is_said():
-    model = make(VideoViTModel)
+    model = make(VideoViTModel, attn_implementation="eager")
     clips = random_clips(model.config)
     with pytest.raises(ValueError, match="attention weights of another size in every clip: set `config.run_length"):
         model(clips, output_attentions=True)
+    model.config.output_attentions = True
+    with pytest.raises(ValueError, match="attention weights of another size in every clip: set `config.run_length"):
+        model(clips)
+    model.config.output_attentions = False
     with pytest.raises(ValueError, match="cannot be masked"):
         model(clips, bool_masked_pos=torch.arange(64).expand(2, -1) > 9)
     with pytest.raises(ValueError, match="cannot be exported, as their number depends on the input"):
