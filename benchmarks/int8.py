@@ -8,20 +8,19 @@ weights and multiplies them as floats. VideoMamba's small projections `x_proj` a
 are matrix products, what else quantised layers do (most of all to quantise activations), and the rest of the model.
 
 With `--model` it measures a trained classifier instead: how many videos get the same class as in float32. With
-`--smoke` small models run in seconds and are traced, not compiled, to test the script; their times mean nothing.
+`--smoke` small models are traced, not compiled. On 2 cores it takes about a minute.
 
     python benchmarks/int8.py [--families videovit videomamba] [--layers 4] [--rounds 5] [--threads 2] [--smoke]
     python benchmarks/int8.py --model FOLDER --data DATA [--split test]
 """
 
-import argparse
-import datetime
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from helpers.measurement import make_parser, print_machine
 from torch.profiler import ProfilerActivity, profile, record_function
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForVideoClassification, PreTrainedModel, TorchAoConfig
@@ -152,13 +151,12 @@ def compare_answers(folder: str, data: str, split: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     families = ["videovit", "videomamba"]
     parser.add_argument("--families", nargs="+", choices=families, default=families)
     parser.add_argument("--layers", type=int, default=4, help="layers of a model; all of them are alike")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true", help="small models and one round, to test the script")
     parser.add_argument("--model", type=Path, help="folder of a trained classifier")
     parser.add_argument("--data", type=Path, help="labelled videos, as `hf-video evaluate` takes them")
     parser.add_argument("--split", default="test")
@@ -166,7 +164,7 @@ def main() -> int:
     if (arguments.model is None) != (arguments.data is None):
         parser.error("--model and --data belong together")
     torch.set_num_threads(arguments.threads)
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {arguments.threads} threads")
+    print_machine("torch", "torchao", threads=arguments.threads)
     if arguments.model is not None:
         return 0 if compare_answers(str(arguments.model), str(arguments.data), arguments.split) else 1
     for family in arguments.families:

@@ -1,8 +1,6 @@
 """Weights that torchao quantised to int8: all families save and load them, and what they cannot do is refused."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,6 @@ from tests.models.videomamba import videomamba_testing
 from tests.models.videovit import videovit_testing
 from tests.video_files import encode_video
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "int8.py"
 SCHEMES = {"dynamic": Int8DynamicActivationInt8WeightConfig, "weights": Int8WeightOnlyConfig}
 TOWER = {
     "model_type": "instructblip_vision_model",
@@ -254,14 +251,3 @@ def test_the_digest_of_quantised_weights_tells_them_apart(folder):
 def test_the_card_says_what_it_needs(folder):
     write_card(folder, "user/model", facts={})
     assert "only loads where torchao is installed" in (folder / "README.md").read_text()
-
-
-def test_the_benchmark_measures_every_variant(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--smoke", "--families", "videovit", "--threads", "1"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert ended.value.code == 0
-    output = capsys.readouterr().out
-    for variant in ("float32", "bfloat16", "dynamic", "weights"):
-        assert f"  {variant} " in output and f"  {variant}, compiled " in output
-    assert "parts of dynamic: products" in output

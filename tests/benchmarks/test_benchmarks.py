@@ -22,10 +22,16 @@ IMPORTS = (
     "transformers.models.videomae.modeling_videomae",
 )
 SKIPPED = 77
-RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop")
+RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 # What has to stand on lines of the output.
 FIGURES = {
     "importing.py": [r"hf-video --help +\d+\.\d\d s", r"with hf_video / without: \d+\.\d\dx"],
+    "int8.py": [
+        r"videovit, 1 layers: .*",
+        *(rf"  {name}(, compiled)? +\d+\.\d +\d+\.\d\dx" for name in ("float32", "bfloat16", "dynamic", "weights")),
+        r"parts of dynamic: products \d+\.\d, quantisation \d+\.\d",
+        r"  dynamic all, compiled ",
+    ],
     "memory_bank.py": [
         r"Q-Former, a frame: kept \d+ ms, computed \d+ ms, \d+\.\dx",
         r"that a call can be undone costs [+-]\d+\.\d%",
@@ -34,6 +40,10 @@ FIGURES = {
         r"peak memory \d+ MiB, then \d+ MiB",
     ],
     "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
+    "run_length_tokens.py": [
+        r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
+        r"every patch changes: 100% of the tokens kept, .* ratio \d\.\d{3}",
+    ],
     "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
     "training.py": [r"VideoTrainer \d+\.\d clips/s, bare loop .*%", r"waiting for data, two workers: \d+\.\d%"],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
@@ -62,6 +72,8 @@ calls, linear = itertools.count(), torch.nn.Linear.forward
 torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(calls))
 """
 WRONG_OUTPUTS = {
+    "int8.py": DRIFT,
+    "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "memory_bank.py": DRIFT,
     "reading.py": "import hf_video.processing as p; read = p.read_video; "
@@ -94,6 +106,12 @@ def test_it_prints_its_figures(script):
     for figure in FIGURES[script.name]:
         assert re.search(figure, completed.stdout), f"{figure} is missing in:\n{completed.stdout}"
     assert script.name in WRONG_OUTPUTS or not RATIO.search(completed.stdout)
+
+
+def test_a_training_with_run_length_tokens_prints_its_figures():
+    completed = run_script(FOLDER / "run_length_tokens.py", "--training", "--smoke")
+    assert completed.returncode == 0, completed.stderr
+    assert re.search(r"share of a training: .* ratio \d\.\d{3}.* mean accuracy \d", completed.stdout)
 
 
 @pytest.mark.parametrize("name", WRONG_OUTPUTS)
