@@ -149,8 +149,7 @@ def find_runs(
 class VideoViTRunLengthEmbedding(nn.Module):
     """
     Adds the logarithm of a run's length times a learned vector to its token. A run of one token stays unchanged, so a
-    model whose vector is zero or whose clips repeat nothing is the model without this embedding. The paper has a table
-    of lengths instead, which ends at the longest clip in training.
+    model whose vector is zero or whose clips repeat nothing is the model without this embedding.
     """
 
     def __init__(self, hidden_size: int):
