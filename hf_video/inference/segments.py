@@ -234,7 +234,14 @@ def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFind
     Args:
         windows: (start, end, scores) of each window, see [`SegmentFinder.add`].
         finder: what finds them.
+
+    Raises:
+        Exception: what `windows` raises, after the segments that were still open: they end with the last window.
     """
-    for start, end, scores in windows:
-        yield from finder.add(start, end, scores)
+    try:
+        for start, end, scores in windows:
+            yield from finder.add(start, end, scores)
+    except Exception:
+        yield from finder.finish()
+        raise
     yield from finder.finish()
