@@ -1,4 +1,4 @@
-"""Runs trained models on videos: features."""
+"""Runs trained models on videos: features and class scores."""
 
 from importlib import import_module
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 _PUBLIC_NAMES = {
     "Features": ".features",
     "extract_features": ".features",
+    "predict_scores": ".prediction",
     "watch_features": ".features",
     "weights_digest": ".features",
 }

@@ -176,7 +176,7 @@ def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], k
     if not clips:
         return [None] * len(items)
     with watch_features(model, kind) as found:
-        model(pixel_values=torch.cat(clips).to(model.device, model.dtype))
+        model(**{model.main_input_name: torch.cat(clips).to(model.device, model.dtype)})
     encoded = iter(found[0].cpu().split([len(views) for views in clips]))
     return [None if item is None else next(encoded) for item in items]
 
