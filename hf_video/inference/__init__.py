@@ -8,7 +8,7 @@ _PUBLIC_NAMES = {
     "WindowBatch": ".window_batches",
     "extract_features": ".features",
     "watch_features": ".features",
-    "weights_digest": ".features",
+    "weights_digest": ".feature_key",
     "window_batches": ".window_batches",
 }
 
