@@ -5,10 +5,12 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "WindowBatch": ".window_batches",
     "extract_features": ".features",
     "predict_scores": ".prediction",
     "watch_features": ".features",
-    "weights_digest": ".features",
+    "weights_digest": ".feature_key",
+    "window_batches": ".window_batches",
 }
 
 __all__ = list(_PUBLIC_NAMES)
