@@ -1,11 +1,17 @@
-"""Runs trained models on videos: features."""
+"""Runs trained models on videos: windows and features."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "Sample": ".windows",
+    "SampleGroup": ".windows",
+    "Window": ".windows",
     "extract_features": ".features",
+    "group_samples": ".windows",
+    "sliding_windows": ".windows",
+    "timed_samples": ".windows",
     "watch_features": ".features",
     "weights_digest": ".features",
 }
