@@ -1,15 +1,24 @@
-"""Runs trained models on videos: features and class scores."""
+"""Runs trained models on videos: windows, features and class scores."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "Sample": ".windows",
+    "SampleGroup": ".windows",
+    "Window": ".windows",
     "WindowBatch": ".window_batches",
+    "WindowFeatures": ".window_features",
     "extract_features": ".features",
+    "extract_to_folder": ".feature_folder",
+    "extract_window_features": ".window_features",
+    "group_samples": ".windows",
     "predict_scores": ".prediction",
+    "sliding_windows": ".windows",
+    "timed_samples": ".windows",
     "watch_features": ".features",
-    "weights_digest": ".features",
+    "weights_digest": ".feature_key",
     "window_batches": ".window_batches",
 }
 
