@@ -4,7 +4,6 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import av

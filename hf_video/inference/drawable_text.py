@@ -11,6 +11,8 @@ logger = logging.getLogger(__name__)
 _FIRST_FAMILY = "DejaVu Sans"
 # For each, matplotlib opens one more file.
 _MOST_FAMILIES = 8
+# Control characters, ends of lines, and marks that turn the direction of a text.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class DrawableTexts(NamedTuple):

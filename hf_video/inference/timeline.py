@@ -1,17 +1,18 @@
 """When a long video shows which class: scores of its windows, and the segments in them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 
 from .prediction import predict_scores, problem_type_of
 from .segments import Segment, SegmentFinder, segments_of
-from .window_batches import window_batches
+from .window_batches import WindowBatch, window_batches
 
 
 class ScoredWindow(NamedTuple):
@@ -40,7 +41,7 @@ def find_segments(
     offset: float | None = None,
     min_duration_on: float = 0.0,
     min_duration_off: float = 0.0,
-    background: tuple[str, ...] = (),
+    background: Collection[str] = (),
     **windows: Any,
 ) -> Iterator[Segment]:
     """
@@ -56,8 +57,8 @@ def find_segments(
 
     Raises:
         ValueError: the model is a regression model, an option is out of its bounds, or scores are not finite.
-        VideoReadError: the video cannot be read, or is damaged. The segments before the damage have been given; those
-            that are open at the damage are given too.
+        VideoReadError: the video cannot be read, or is damaged. The segments before the damage have been given; one
+            that is open then ends there.
     """
     options = {"min_duration_on": min_duration_on, "min_duration_off": min_duration_off, "background": background}
     finder = make_finder(model, onset=onset, offset=offset, **options)
@@ -90,7 +91,7 @@ def score_windows(
     model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
 ) -> Iterator[ScoredWindow]:
     """
-    The class scores of the windows of a video, in their order.
+    The class scores of the windows of a video, in their order. The next batch is read while the model computes.
 
     Args:
         model: a video classifier in evaluation mode.
@@ -106,8 +107,8 @@ def score_windows(
     return _scored(model, batches)
 
 
-def _scored(model: PreTrainedModel, batches: Any) -> Iterator[ScoredWindow]:
-    for batch in batches:
+def _scored(model: PreTrainedModel, batches: Iterator[WindowBatch]) -> Iterator[ScoredWindow]:
+    for batch in iterate_ahead(batches):
         scores = predict_scores(model, batch.pixel_values).numpy()
         for row in zip(batch.starts, batch.ends, scores, batch.pixel_values, strict=True):
             yield ScoredWindow(*row)

@@ -1,4 +1,4 @@
-"""A picture of a timeline: pictures of the video on top, below them a row for each class with its scores and segments."""
+"""A picture of a timeline: frames of the video on top, below them a row for each class with scores and segments."""
 
 import os
 from collections import defaultdict
