@@ -248,6 +248,30 @@ class DemoSettings:
 
 
 @dataclass(kw_only=True)
+class WindowSettings:
+    """Windows"""
+
+    window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
+    stride: AtLeast1[int] | None = setting(
+        None, "Samples from the start of a window to the start of the next; by default half a window."
+    )
+    fps: Positive[float] | None = setting(
+        None, "Samples per second, by the times of the video; by default as the model was saved."
+    )
+    frame_sampling_rate: Positive[float] | None = setting(
+        None, "Distance between samples in frames, instead of --fps; by default as the model was saved."
+    )
+    source_fps: Positive[float] | None = setting(
+        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
+    )
+    last_window: Literal["pad", "drop", "shift"] = setting(
+        "pad",
+        "Samples at the end that fill no window: repeat the last one, leave them out, or move the window back so that "
+        "it ends with the video.",
+    )
+
+
+@dataclass(kw_only=True)
 class WatchSettings(TrainedModelSettings):
     """Watching"""
 

@@ -1,13 +1,19 @@
-"""Runs trained models on videos: features and class scores."""
+"""Runs trained models on videos: windows, features, class scores, segments."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "Sample": ".windows",
+    "SampleGroup": ".windows",
+    "Window": ".windows",
     "WindowBatch": ".window_batches",
     "extract_features": ".features",
+    "group_samples": ".windows",
     "predict_scores": ".prediction",
+    "sliding_windows": ".windows",
+    "timed_samples": ".windows",
     "watch_features": ".features",
     "weights_digest": ".feature_key",
     "window_batches": ".window_batches",
