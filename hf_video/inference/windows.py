@@ -88,7 +88,7 @@ def sliding_windows(
         `ValueError`, `TypeError`: as [`timed_samples`] and [`group_samples`].
     """
     samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
-    groups = group_samples(samples, num_frames, stride, last, transform=_ImagesOfOneSize(describe(source)))
+    groups = group_samples(samples, num_frames, stride, last, transform=ImagesOfOneSize(describe(source)))
     return (Window(group.start, group.end, np.stack(group.values), group.num_real) for group in groups)
 
 
@@ -158,7 +158,7 @@ def group_samples(
     return _group(samples, num_frames, stride, last, transform)
 
 
-class _ImagesOfOneSize:
+class ImagesOfOneSize:
     """The images of frames, which must all have the size of the first."""
 
     def __init__(self, name: str):
