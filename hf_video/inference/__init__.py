@@ -1,11 +1,15 @@
-"""Runs trained models on videos: features."""
+"""Runs trained models on videos: features. Measures the segments that models find."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "Segment": ".segment_files",
+    "evaluate_segments": ".segment_evaluation",
     "extract_features": ".features",
+    "read_ground_truth": ".segment_files",
+    "read_predictions": ".segment_files",
     "watch_features": ".features",
     "weights_digest": ".features",
 }
