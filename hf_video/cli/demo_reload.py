@@ -29,7 +29,7 @@ def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str 
     import torch
 
     from hf_video.data import ClipDataset, collate_clips, load_video_dataset
-    from hf_video.inference.features import weights_digest
+    from hf_video.inference.feature_key import weights_digest
     from hf_video.training import evaluate_dataset, top_k_accuracy
     from hf_video.training.loading import class_names_of
 

@@ -1,17 +1,20 @@
-"""Runs trained models on videos: features. Measures the segments that models find."""
+"""Runs trained models on videos: features and class scores. Measures the segments that are found."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
-    "Segment": ".segment_files",
+    "LabelledSegment": ".segment_files",
+    "WindowBatch": ".window_batches",
     "evaluate_segments": ".segment_evaluation",
     "extract_features": ".features",
+    "predict_scores": ".prediction",
     "read_ground_truth": ".segment_files",
     "read_predictions": ".segment_files",
     "watch_features": ".features",
-    "weights_digest": ".features",
+    "weights_digest": ".feature_key",
+    "window_batches": ".window_batches",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -14,31 +14,21 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-import hf_video
 from hf_video.data import ClipDataset, ReadAheadLoader
 from hf_video.data.video_column import BYTES
 from hf_video.files import replace_file, replace_text
+
+from .feature_key import feature_key, video_identity
 
 logger = logging.getLogger(__name__)
 
 FEATURE_KINDS = ("pooled", "tokens")
 # Videos in a file. An interruption loses less than one file.
 SHARD_SIZE = 64
-# Weights and configuration fields that do not change the features: the head, the classes and the origin.
-_HEAD = "classifier."
-_NO_PART_OF_FEATURES = (
-    "id2label",
-    "label2id",
-    "problem_type",
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-)
 
 
 class Features(NamedTuple):
@@ -148,19 +138,6 @@ def extract_features(
     return Features(torch.cat(values), torch.tensor(read_rows))
 
 
-def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """The SHA-256 of named tensors, their shapes and dtypes; of quantised ones, that of what they consist of."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if is_traceable_wrapper_subclass(tensor):
-            parts, _ = tensor.__tensor_flatten__()
-            digest.update(weights_digest({part: getattr(tensor, part) for part in parts}).encode())
-            continue
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def _stream(model: PreTrainedModel, loader: DataLoader, kind: str, bar: tqdm) -> Iterator[torch.Tensor | None]:
     """The features of one item after another; None for a video that cannot be read."""
     for items in loader:
@@ -176,7 +153,7 @@ def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], k
     if not clips:
         return [None] * len(items)
     with watch_features(model, kind) as found:
-        model(pixel_values=torch.cat(clips).to(model.device, model.dtype))
+        model(**{model.main_input_name: torch.cat(clips).to(model.device, model.dtype)})
     encoded = iter(found[0].cpu().split([len(views) for views in clips]))
     return [None if item is None else next(encoded) for item in items]
 
@@ -202,18 +179,8 @@ def _write_shard(path: Path, features: Sequence[torch.Tensor | None]) -> None:
 
 def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind: str) -> Path:
     """The folder for the features of one model and processor. It is made, with a file that describes both."""
-    config = {name: value for name, value in model.config.to_dict().items() if name not in _NO_PART_OF_FEATURES}
-    facts = {
-        "features": kind,
-        "model": type(model).__name__,
-        "weights": weights_digest(
-            {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
-        ),
-        "config": config,
-        "processor": json.loads(dataset.processor.to_json_string()),
-        "hf_video": hf_video.__version__,
-    }
-    text = json.dumps(facts, indent=2, sort_keys=True, default=str)
+    key = feature_key(model, dataset.processor, features=kind)
+    text = json.dumps(key, indent=2, sort_keys=True)
     folder = folder / _short_digest(text)
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(folder / "features.json", text + "\n")
@@ -222,25 +189,15 @@ def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind:
 
 def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
     """The file and the rows of each `SHARD_SIZE` videos. The name of a file follows from its videos."""
-    identities = [_identify(row) for row in dataset.dataset]
+    identities = [
+        [*video_identity(row["video"], row.get(BYTES)), row.get("start"), row.get("end")] for row in dataset.dataset
+    ]
     starts = range(0, len(identities), SHARD_SIZE)
     rows = [range(start, min(start + SHARD_SIZE, len(identities))) for start in starts]
     return [
         (folder / f"{_short_digest(json.dumps(identities[part.start : part.stop]))}.safetensors", part)
         for part in rows
     ]
-
-
-def _identify(row: Mapping[str, Any]) -> list[Any]:
-    """Values that differ between videos, and change when the content of a file does."""
-    content: Any = None  # of a URL only the name is known
-    if row.get(BYTES) is not None:
-        content = hashlib.sha256(row[BYTES]).hexdigest()
-    elif "://" not in row["video"]:
-        path = Path(row["video"])
-        stats = [(file.name, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        content = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    return [row["video"], content, row.get("start"), row.get("end")]
 
 
 def _short_digest(text: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .segment_files import Segment
+from .segment_files import LabelledSegment
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -88,8 +88,8 @@ def find_annotations(predictions: np.ndarray, annotations: np.ndarray, tious: Se
 
 
 def match_segments(
-    predictions: Mapping[str, Sequence[Segment]],
-    ground_truth: Mapping[str, Sequence[Segment]],
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
     tious: Sequence[float] = TIOUS,
 ) -> list[MatchedSegments]:
     """Matches each prediction with an annotation of its video and class; see the top of this file.
@@ -150,8 +150,8 @@ def border_errors(matches: Iterable[MatchedSegments], threshold: int) -> np.ndar
 
 
 def evaluate_segments(
-    predictions: Mapping[str, Sequence[Segment]],
-    ground_truth: Mapping[str, Sequence[Segment]],
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
     tious: Sequence[float] = TIOUS,
 ) -> dict[str, Any]:
     """All figures of `hf-video evaluate-segments`, as JSON can hold them. A list has one value for each threshold.
@@ -212,15 +212,15 @@ def evaluate_segments(
     }
 
 
-def _by_label(segments: Iterable[Segment]) -> dict[str, list[Segment]]:
-    found: dict[str, list[Segment]] = defaultdict(list)
+def _by_label(segments: Iterable[LabelledSegment]) -> dict[str, list[LabelledSegment]]:
+    found: dict[str, list[LabelledSegment]] = defaultdict(list)
     for segment in segments:
         found[segment.label].append(segment)
     return found
 
 
 def _match(
-    label: str, predicted: Sequence[Segment], annotated: Sequence[Segment], tious: Sequence[float]
+    label: str, predicted: Sequence[LabelledSegment], annotated: Sequence[LabelledSegment], tious: Sequence[float]
 ) -> MatchedSegments:
     ranked = sorted(predicted, key=lambda segment: -segment.score)
     predictions, annotations = (
@@ -232,8 +232,8 @@ def _match(
 
 
 def _warnings(
-    predictions: Mapping[str, Sequence[Segment]],
-    ground_truth: Mapping[str, Sequence[Segment]],
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
     counts: Mapping[str, int],
 ) -> list[str]:
     found = []

@@ -11,7 +11,7 @@ from hf_video.settings import closest
 from hf_video.text_files import read_json
 
 
-class Segment(NamedTuple):
+class LabelledSegment(NamedTuple):
     """What happens in a part of a video.
 
     Attributes:
@@ -27,7 +27,7 @@ class Segment(NamedTuple):
     score: float = 1.0
 
 
-def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
+def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]]:
     """The predicted segments of each video, in the order of the file.
 
     Args:
@@ -53,7 +53,7 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[Segment]]:
     return found
 
 
-def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[Segment]]:
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[LabelledSegment]]:
     """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
     since published annotations have such mistakes.
 
@@ -103,7 +103,7 @@ def _list(entries: Any, where: str) -> list[Any]:
     return entries
 
 
-def _read_segment(entry: Any, where: str, has_score: bool) -> Segment:
+def _read_segment(entry: Any, where: str, has_score: bool) -> LabelledSegment:
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: {_shown(entry)} stands in the place of a segment, an object.")
     for name in ("label", "segment", *(["score"] if has_score else [])):
@@ -116,7 +116,7 @@ def _read_segment(entry: Any, where: str, has_score: bool) -> Segment:
         raise ValueError(f"{where}: the segment {_shown(times)} of {label!r} is not [start, end], numbers of seconds.")
     if not _is_finite(score):
         raise ValueError(f"{where}: the score {_shown(score)} of a segment of {label!r} is no finite number.")
-    return Segment(label, float(times[0]), float(times[1]), float(score))
+    return LabelledSegment(label, float(times[0]), float(times[1]), float(score))
 
 
 def _is_finite(value: Any) -> bool:

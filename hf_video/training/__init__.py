@@ -27,7 +27,7 @@ _PUBLIC_NAMES = {
     "parameter_groups": ".optimization",
     "parameter_settings": ".optimization",
     "per_class_accuracy": "hf_video.metrics",
-    "predict_scores": ".evaluation",
+    "predict_scores": "hf_video.inference.prediction",
     "regression_metrics": "hf_video.metrics",
     "soft_target_loss": ".losses",
     "to_plain_model": ".adaptation",

@@ -10,9 +10,9 @@ from torch import nn
 from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 
 from hf_video.inference.features import watch_features
+from hf_video.inference.prediction import problem_type_of
 
 from .loading import class_names_of, load_processor, load_trained_classifier, set_input_size
-from .losses import problem_type_of
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 
@@ -107,7 +107,7 @@ class Distillation:
         """
         teacher = self.teacher.to(pixel_values.device)
         with torch.no_grad(), watch_features(teacher) as seen:
-            known = teacher(pixel_values=pixel_values.to(teacher.dtype)).logits
+            known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}).logits
         if self.target == "logits":
             expected, found = (
                 (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)

@@ -15,29 +15,9 @@ from transformers import PreTrainedModel
 
 from hf_video.data import ReadAheadLoader, collate_clips
 from hf_video.files import replace_file
-
-from .losses import problem_type_of
+from hf_video.inference.prediction import predict_scores
 
 TABLE_SUFFIXES = (".csv", ".parquet")
-
-
-@torch.inference_mode()
-def predict_scores(model: PreTrainedModel, pixel_values: torch.Tensor) -> torch.Tensor:
-    """Class probabilities of a batch of videos. For a regression model they are its values.
-
-    Args:
-        model: a video classifier in evaluation mode.
-        pixel_values: (batch_size, num_frames, num_channels, height, width), or (batch_size, num_views, ...), where the
-            model averages over the views. It is moved to the model's device and dtype.
-
-    Returns:
-        (batch_size, num_classes) float32 on the CPU.
-    """
-    logits = model(pixel_values=pixel_values.to(model.device, model.dtype)).logits.float().cpu()
-    problem_type = problem_type_of(model.config)
-    if problem_type == "regression":
-        return logits
-    return logits.sigmoid() if problem_type == "multi_label_classification" else logits.softmax(-1)
 
 
 def evaluate_dataset(

@@ -2,14 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
-
-
-def problem_type_of(config: PreTrainedConfig) -> str:
-    """The `problem_type` of a configuration. If it is None: regression for a model with a single output, otherwise
-    classification by a single label."""
-    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 def classification_loss(

@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments
 
+from hf_video.inference.prediction import problem_type_of
 from hf_video.metrics import compute_metrics
 
 from .adaptation import NormalizedLinear
-from .losses import classification_loss, problem_type_of
+from .losses import classification_loss
 
 # Features that are compared with all others at a time.
 _QUERIES = 1024

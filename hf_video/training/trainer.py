@@ -14,6 +14,7 @@ from transformers.utils import ModelOutput
 from hf_video.data import collate_clips
 from hf_video.data.collation import SAMPLE_KEY
 from hf_video.inference.features import watch_features
+from hf_video.inference.prediction import problem_type_of
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
 
@@ -23,7 +24,7 @@ from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallba
 from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
-from .losses import classification_loss, problem_type_of
+from .losses import classification_loss
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .push_to_hub import PublishingMixin
 from .reading import ReadAheadMixin

@@ -6,7 +6,8 @@ import torch
 
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
 from hf_video.inference import features as features_module
-from hf_video.inference.features import extract_features, watch_features, weights_digest
+from hf_video.inference.feature_key import weights_digest
+from hf_video.inference.features import extract_features, watch_features
 from hf_video.processing import VideoClipProcessor
 from tests.training.tiny import make_model
 

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from hf_video.inference import Segment, evaluate_segments, read_ground_truth, read_predictions
+from hf_video.inference import LabelledSegment as Segment
+from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
 from hf_video.inference.segment_evaluation import TIOUS, border_errors, match_segments, temporal_iou
 
 from ..odd_files import ODD_FILES, make_odd_file

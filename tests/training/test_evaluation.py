@@ -20,6 +20,8 @@ PROTOCOL = {"num_clips": 2, "num_crops": 3}
 class MeanPixelClassifier(torch.nn.Module):
     """Logits are the mean of the first three frames; stands for a `PreTrainedModel`."""
 
+    main_input_name = "pixel_values"
+
     def __init__(self, problem_type=None, dtype=torch.float32):
         super().__init__()
         self.config = type("Config", (), {"problem_type": problem_type, "num_labels": 3})

@@ -1,0 +1,240 @@
+"""Segments in time from the class scores of windows: hysteresis thresholds, filling of gaps, least durations."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hf_video.settings import closest
+
+# Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
+_ROUNDING = 1e-6
+
+
+class Segment(NamedTuple):
+    """
+    A time in which a video shows a class.
+
+    Attributes:
+        class_id: number of the class.
+        label: its name.
+        start: seconds after the first frame.
+        end: seconds after the first frame.
+        score: mean score of the class over the windows from `start` to `end`, those of filled gaps included. Each
+            window counts once.
+    """
+
+    class_id: int
+    label: str
+    start: float
+    end: float
+    score: float
+
+
+@dataclass(slots=True)
+class _Run:
+    """A segment that may still grow. The gap is what came after its end."""
+
+    start: float
+    end: float
+    total: float = 0.0
+    count: int = 0
+    is_open: bool = True
+    gap_total: float = 0.0
+    gap_count: int = 0
+
+    def add(self, end: float, score: float) -> None:
+        """The next window belongs to the segment, and so does the gap before it."""
+        self.end, self.is_open = end, True
+        self.total += self.gap_total + score
+        self.count += self.gap_count + 1
+        self.gap_total, self.gap_count = 0.0, 0
+
+    def add_gap(self, score: float) -> None:
+        """The next window does not show the class."""
+        self.is_open = False
+        self.gap_total += score
+        self.gap_count += 1
+
+
+class SegmentFinder:
+    """
+    Finds segments in the class scores of the windows of a video, one window after another. Time and memory for a
+    window do not grow with the video, so files and live streams are treated alike.
+
+    Borders. A window speaks for the times that are closer to its middle than to the middle of any other window: from
+    half way to the middle of the window before, to half way to the middle of the window after. The first one also
+    speaks for all of its first half, the last one for all of its second half. A score that passes the threshold when
+    an event covers half of a window gives borders within half a stride of the truth; one that passes it at the first
+    or at the last frame of the event, within half a window and half a stride. Averages of overlapping windows would
+    spread each score over a whole window to both sides, and would be known a whole window later instead of a stride.
+
+    Thresholds. A class is found from the first window with a score of at least `onset`, until a window with a score
+    below `offset`. Then gaps shorter than `min_duration_off` are filled, then segments shorter than `min_duration_on`
+    are dropped; the names and the order are those of `pyannote.audio`'s `Binarize`.
+
+    Args:
+        class_names: name of each class, in the order of the scores.
+        onset: score that begins a segment, above 0 and at most 1.
+        offset: a score below it ends the segment; by default `onset`.
+        min_duration_on: least seconds of a segment.
+        min_duration_off: least seconds between two segments of a class.
+        exclusive: whether a moment has one class at most, as with softmax. A segment then also ends where another
+            class has a higher score, of at least `onset`. A gap that holds a segment of another class is not filled.
+        background: names of classes that get no segment. They still end segments of others if `exclusive`.
+
+    Raises:
+        ValueError: for thresholds or durations out of their bounds, or an unknown class in `background`.
+    """
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        *,
+        onset: float = 0.5,
+        offset: float | None = None,
+        min_duration_on: float = 0.0,
+        min_duration_off: float = 0.0,
+        exclusive: bool = False,
+        background: Collection[str] = (),
+    ):
+        offset = onset if offset is None else offset
+        if not 0 < onset <= 1:
+            raise ValueError(f"onset={onset} is no score that begins a segment: above 0 and at most 1 is expected.")
+        if not 0 <= offset <= onset:
+            raise ValueError(f"offset={offset} must be from 0 to onset={onset}: a score below it ends a segment.")
+        for name, value in (("min_duration_on", min_duration_on), ("min_duration_off", min_duration_off)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name}={value} must be a number of seconds, 0 or more.")
+        for name in background:
+            if name not in class_names:
+                raise ValueError(
+                    f"The model has no class {name!r} as background. {closest(name, class_names)}".strip()
+                )
+        self.class_names = list(class_names)
+        self.onset, self.offset = onset, offset
+        self.min_duration_on, self.min_duration_off = min_duration_on, min_duration_off
+        self.exclusive = exclusive
+        self._is_background = np.array([name in background for name in class_names], dtype=bool)
+        # By number of class, in the order in which they began.
+        self._runs: dict[int, _Run] = {}
+        # Start of what the last window speaks for, that window's start and end, its scores.
+        self._waiting: tuple[float, float, float, np.ndarray] | None = None
+
+    def add(self, start: float, end: float, scores: Any) -> list[Segment]:
+        """
+        The segments that are complete when the next window is known. Each is given once, as soon as nothing can change
+        it.
+
+        Args:
+            start: seconds at which the window begins.
+            end: seconds at which it ends.
+            scores: (num_classes,) from 0 to 1.
+
+        Raises:
+            ValueError: the scores are not one finite number for each class, or the window does not come after the one
+                before. The object is then as before.
+        """
+        scores = np.asarray(scores, dtype=np.float64)
+        if scores.shape != (len(self.class_names),):
+            raise ValueError(f"The scores have the shape {scores.shape}; ({len(self.class_names)},) is expected.")
+        if not np.isfinite(scores).all():
+            raise ValueError(f"The scores of the window at {start:.3f} s are not finite.")
+        if not start < end:
+            raise ValueError(f"A window from {start} s to {end} s has no length.")
+        if self._waiting is None:
+            self._waiting = (start, start, end, scores)
+            return []
+        cell_start, last_start, last_end, last_scores = self._waiting
+        if start + end <= last_start + last_end:
+            raise ValueError(
+                f"The window from {start} to {end} s does not come after the one from {last_start} to {last_end} s."
+            )
+        border = (last_start + last_end + start + end) / 4
+        self._waiting = (border, start, end, scores)
+        return self._advance(cell_start, border, last_scores)
+
+    def finish(self) -> list[Segment]:
+        """The segments that are left. Those still open end with the last window. Another video may then begin."""
+        if self._waiting is None:
+            return []
+        cell_start, _, end, scores = self._waiting
+        found = self._advance(cell_start, end, scores) + self._close(list(self._runs))
+        self._waiting = None
+        return found
+
+    def _advance(self, start: float, end: float, scores: np.ndarray) -> list[Segment]:
+        """Goes on by the time from `start` to `end`, for which one window speaks."""
+        shown = self._shown(scores)
+        found: list[Segment] = []
+        for index in shown:
+            run = self._runs.get(index)
+            if run is not None and not run.is_open and not self._fills_gap(index, start):
+                found += self._close([index])
+                run = None
+            if run is None:
+                run = self._runs[index] = _Run(start, end)
+            run.add(end, float(scores[index]))
+        for index, run in self._runs.items():
+            if index not in shown:
+                run.add_gap(float(scores[index]))
+        # The class can come back at `end` at the earliest.
+        past = [
+            index
+            for index, run in self._runs.items()
+            if not run.is_open and not _is_shorter(run.end, end, self.min_duration_off)
+        ]
+        return found + self._close(past)
+
+    def _shown(self, scores: np.ndarray) -> set[int]:
+        """The classes that a window shows."""
+        going_on = {index for index, run in self._runs.items() if run.is_open and scores[index] >= self.offset}
+        if not self.exclusive:
+            begun = np.flatnonzero((scores >= self.onset) & ~self._is_background).tolist()
+            return going_on | set(begun)
+        best = int(scores.argmax())
+        if scores[best] < self.onset or any(scores[index] == scores[best] for index in going_on):
+            return going_on
+        return set() if self._is_background[best] else {best}
+
+    def _fills_gap(self, index: int, now: float) -> bool:
+        """Whether the gap of a class that comes back is filled. What is too short inside of it is dropped then."""
+        ended = self._runs[index].end
+        if not _is_shorter(ended, now, self.min_duration_off):
+            return False
+        if self.exclusive:
+            inside = [other for other, run in self._runs.items() if run.start > ended - _ROUNDING]
+            if any(self._is_long_enough(self._runs[other]) for other in inside):
+                return False
+            for other in inside:
+                del self._runs[other]
+        return True
+
+    def _close(self, indices: Iterable[int]) -> list[Segment]:
+        runs = [(index, self._runs.pop(index)) for index in indices]
+        return [
+            Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
+            for index, run in runs
+            if self._is_long_enough(run)
+        ]
+
+    def _is_long_enough(self, run: _Run) -> bool:
+        return not _is_shorter(run.start, run.end, self.min_duration_on)
+
+
+def _is_shorter(start: float, end: float, duration: float) -> bool:
+    return end - start < duration - _ROUNDING
+
+
+def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFinder) -> Iterator[Segment]:
+    """
+    The segments in windows, each as soon as it is complete.
+
+    Args:
+        windows: (start, end, scores) of each window, see [`SegmentFinder.add`].
+        finder: what finds them.
+    """
+    for start, end, scores in windows:
+        yield from finder.add(start, end, scores)
+    yield from finder.finish()
