@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
+from .output_file import check_output_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the metrics, and writes the files that the options name."""
-    output, table = (_check_output(name, getattr(args, name)) for name in ("output", "predictions"))
+    output, table = (check_output_file(name, getattr(args, name)) for name in ("output", "predictions"))
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
@@ -80,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
     }
     try:
         if output is not None:
-            _check_output("output", args.output)
+            check_output_file("output", args.output)
             replace_text(output, json.dumps(result, indent=2) + "\n")
         if table is not None:
-            _check_output("predictions", args.predictions)
+            check_output_file("predictions", args.predictions)
             write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
     finally:  # after a full disk the figures are still printed
         if args.json:
@@ -93,20 +92,6 @@ def run(args: argparse.Namespace) -> int:
             if broken:
                 print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
     return 0
-
-
-def _check_output(name: str, file: str | None) -> Path | None:
-    if file is None:
-        return None
-    path = Path(file).expanduser()
-    if os.path.lexists(path):
-        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
-    return path
 
 
 def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) -> None:

@@ -204,6 +204,15 @@ class EvaluateSettings:
 
 
 @dataclass(kw_only=True)
+class EvaluateSegmentsSettings:
+    """Data and output"""
+
+    subset: str | None = setting(None, "Subset of the ground truth to measure on; by default all videos.", "NAME")
+    json: bool = setting(False, "Print one JSON object.")
+    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
+
+
+@dataclass(kw_only=True)
 class ProbeSettings:
     """Probe"""
 
@@ -319,6 +328,7 @@ PROBE = CommandSettings(
     takes_training_arguments=True,
 )
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
+EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
 PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
 INSPECT = CommandSettings(InspectSettings)
 DEMO = CommandSettings(DemoSettings)
@@ -329,6 +339,7 @@ ALL = {
     "train-answers": TRAIN_ANSWERS,
     "probe": PROBE,
     "evaluate": EVALUATE,
+    "evaluate-segments": EVALUATE_SEGMENTS,
     "predict": PREDICT,
     "inspect": INSPECT,
     "watch": WATCH,

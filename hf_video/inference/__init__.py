@@ -1,20 +1,24 @@
-"""Runs trained models on videos: windows, features and class scores."""
+"""Runs trained models on videos: windows, features, class scores, segments."""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
     "Features": ".features",
+    "LabelledSegment": ".segment_files",
     "Sample": ".windows",
     "SampleGroup": ".windows",
     "Window": ".windows",
     "WindowBatch": ".window_batches",
     "WindowFeatures": ".window_features",
+    "evaluate_segments": ".segment_evaluation",
     "extract_features": ".features",
     "extract_to_folder": ".feature_folder",
     "extract_window_features": ".window_features",
     "group_samples": ".windows",
     "predict_scores": ".prediction",
+    "read_ground_truth": ".segment_files",
+    "read_predictions": ".segment_files",
     "sliding_windows": ".windows",
     "timed_samples": ".windows",
     "watch_features": ".features",

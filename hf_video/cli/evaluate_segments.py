@@ -1,0 +1,89 @@
+"""`hf-video evaluate-segments`: measures predicted segments of untrimmed videos against annotated ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from .command_line import add_flags
+from .output_file import check_output_file
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "evaluate-segments",
+        help="measure predicted segments of untrimmed videos: average precision at temporal IoUs",
+        description="Measure predicted segments against annotated ones: average precision at thresholds of temporal "
+        "IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of all predictions.",
+    )
+    parser.add_argument(
+        "predictions", metavar="PREDICTIONS", help="JSON in ActivityNet's layout, as `hf-video timeline` writes it"
+    )
+    parser.add_argument("ground_truth", metavar="GROUND_TRUTH", help="JSON in the layout of ActivityNet's annotations")
+    parser.add_argument(
+        "--tiou",
+        nargs="+",
+        type=float,
+        metavar="X",
+        default=[0.3, 0.4, 0.5, 0.6, 0.7],
+        help="thresholds of temporal IoU (default: 0.3 0.4 0.5 0.6 0.7)",
+    )
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import EVALUATE_SEGMENTS
+
+    add_flags(parser, EVALUATE_SEGMENTS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the figures, and writes the file that the option names. What was left out, or counts as wrong, is said
+    on stderr."""
+    from hf_video.files import replace_text
+    from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
+
+    output = check_output_file("output", args.output)
+    result = evaluate_segments(
+        read_predictions(args.predictions), read_ground_truth(args.ground_truth, args.subset), args.tiou
+    )
+    try:
+        if output is not None:
+            replace_text(output, json.dumps(result, indent=2) + "\n")
+    finally:  # after a full disk the figures are still printed
+        for warning in result["warnings"]:
+            print(f"warning: {warning}", file=sys.stderr)
+        print(json.dumps(result) if args.json else _describe(result))
+    return 0
+
+
+def _describe(result: dict[str, Any]) -> str:
+    width = max(map(len, ["median border error", *result["classes"]]))
+    head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
+    shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
+    borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
+    lines = [
+        f"{result['num_segments']} segments of {len(result['classes'])} classes in {result['num_videos']} videos, "
+        f"{result['num_predictions']} predictions",
+        "",
+        f"{head}     mean",
+    ]
+    lines += [f"{title:{width}}{_percents(result[key])}" for title, key in shares.items()]
+    lines[3] += f"  {result['average_map']:7.1%}"
+    for title, key in borders.items():
+        cells = ("-" if value is None else f"{value:.2f} s" for value in result[key])
+        lines.append(f"{title:{width}}" + "".join(f"  {cell:>7}" for cell in cells))
+    lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
+    lines += [
+        f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
+        for label, each in result["classes"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _percents(values: list[float]) -> str:
+    return "".join(f"  {value:7.1%}" for value in values)

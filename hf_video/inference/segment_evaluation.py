@@ -1,0 +1,270 @@
+"""Measures predicted segments of untrimmed videos against annotated ones.
+
+Average precision is defined as in the evaluation kit of ActivityNet
+(https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
+
+- The predictions of a class in all videos are taken in the order of their scores. One is right if a segment of its
+  class in its video has a temporal IoU of at least the threshold and is not taken yet; among several, it takes the one
+  with the highest IoU. If the best one is taken, the next best is tried. Any other prediction is wrong.
+- So a second prediction of the same segment is wrong, and so is one in a video without annotations of its class, or in
+  a video that the ground truth does not have.
+- Precision at a recall is the highest precision at that recall or any higher one. The average precision is the area
+  under that curve, over all its steps.
+- Classes are those of the annotations. A class that occurs only in predictions has no average precision and is left
+  out. A class or video without predictions stays, and its segments are missed.
+
+Where the kit leaves the result to the order of a sort, the order of the files decides here: among predictions with
+equal scores, and among annotations with equal IoU, the first comes first. Where the kit divides 0 by 0, for two empty
+segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .segment_files import LabelledSegment
+
+# The usual thresholds for THUMOS14.
+TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
+
+
+class MatchedSegments(NamedTuple):
+    """Segments of one class in one video, and which prediction found which annotation.
+
+    Attributes:
+        label: name of the class.
+        scores: (num_predictions,) float64, descending.
+        predictions: (num_predictions, 2) float64, start and end in seconds.
+        annotations: (num_annotations, 2) float64, start and end in seconds.
+        found: (num_tious, num_predictions) int64: the annotation that a prediction found, -1 if it is wrong.
+    """
+
+    label: str
+    scores: np.ndarray
+    predictions: np.ndarray
+    annotations: np.ndarray
+    found: np.ndarray
+
+
+def temporal_iou(segment: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of a segment (2,) with others (N, 2), as (N,) floats. It is 0 where the union is
+    empty."""
+    shared = np.minimum(segment[1], others[:, 1]) - np.maximum(segment[0], others[:, 0])
+    shared = shared.clip(min=0)
+    union = (segment[1] - segment[0]) + (others[:, 1] - others[:, 0]) - shared
+    return np.divide(shared, union, out=np.zeros(len(others)), where=union > 0)
+
+
+def find_annotations(predictions: np.ndarray, annotations: np.ndarray, tious: Sequence[float]) -> np.ndarray:
+    """Which annotation each prediction finds: greedily, in the order of the predictions.
+
+    Args:
+        predictions: (num_predictions, 2) start and end, the most confident first.
+        annotations: (num_annotations, 2) start and end.
+        tious: thresholds; at each of them annotations are taken anew.
+
+    Returns:
+        (num_tious, num_predictions) int64: the index of an annotation, -1 for none.
+    """
+    thresholds = np.asarray(tious, dtype=np.float64)
+    rows = np.arange(len(thresholds))
+    free = np.ones((len(thresholds), len(annotations)), dtype=bool)
+    found = np.full((len(thresholds), len(predictions)), -1)
+    for number, prediction in enumerate(predictions):
+        if not free.any():
+            break
+        iou = temporal_iou(prediction, annotations)
+        if iou.max() < thresholds.min():
+            continue
+        ranked = np.where(free, iou, -1.0)
+        best = ranked.argmax(axis=1)
+        hits = ranked[rows, best] >= thresholds
+        found[hits, number] = best[hits]
+        free[rows[hits], best[hits]] = False
+    return found
+
+
+def match_segments(
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
+    tious: Sequence[float] = TIOUS,
+) -> list[MatchedSegments]:
+    """Matches each prediction with an annotation of its video and class; see the top of this file.
+
+    Args:
+        predictions: predicted segments by video.
+        ground_truth: annotated segments by video.
+        tious: thresholds of temporal IoU.
+
+    Returns:
+        One entry for each class in each video that has predictions or annotations of it.
+    """
+    matches = []
+    for video in dict.fromkeys([*predictions, *ground_truth]):
+        predicted, annotated = (_by_label(segments.get(video, ())) for segments in (predictions, ground_truth))
+        for label in dict.fromkeys([*predicted, *annotated]):
+            matches.append(_match(label, predicted.get(label, ()), annotated.get(label, ()), tious))
+    return matches
+
+
+def interpolated_average_precision(is_right: np.ndarray, num_annotations: int) -> float:
+    """The area under the interpolated curve of precision over recall.
+
+    Args:
+        is_right: (num_predictions,) bool, the most confident prediction first.
+        num_annotations: how many there are to find, at least 1.
+    """
+    num_right = is_right.cumsum()
+    precision = num_right / np.arange(1, len(is_right) + 1)
+    highest_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    # Recall grows by one annotation where a prediction is right.
+    return float(highest_from_here[is_right].sum() / num_annotations)
+
+
+def average_precision_by_class(matches: Iterable[MatchedSegments]) -> dict[str, list[float]]:
+    """The average precision of each annotated class at each threshold, by the name of the class in alphabetical
+    order."""
+    by_label: dict[str, list[MatchedSegments]] = defaultdict(list)
+    for match in matches:
+        by_label[match.label].append(match)
+    found = {}
+    for label in sorted(by_label):
+        if num_annotations := sum(len(match.annotations) for match in by_label[label]):
+            order = np.argsort(-np.concatenate([match.scores for match in by_label[label]]), kind="stable")
+            is_right = np.concatenate([match.found >= 0 for match in by_label[label]], axis=1)[:, order]
+            found[label] = [interpolated_average_precision(row, num_annotations) for row in is_right]
+    return found
+
+
+def border_errors(matches: Iterable[MatchedSegments], threshold: int) -> np.ndarray:
+    """(num_found, 2) float64: by how many seconds the start and the end of each right prediction miss those of the
+    annotation that it found, at the threshold of this index."""
+    errors = [np.zeros((0, 2))]
+    for match in matches:
+        is_right = match.found[threshold] >= 0
+        errors.append(np.abs(match.predictions[is_right] - match.annotations[match.found[threshold][is_right]]))
+    return np.concatenate(errors)
+
+
+def evaluate_segments(
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
+    tious: Sequence[float] = TIOUS,
+) -> dict[str, Any]:
+    """All figures of `hf-video evaluate-segments`, as JSON can hold them. A list has one value for each threshold.
+
+    Precision, recall and F1 count all predictions, whatever their scores. They are for segments that are final, such
+    as those of a timeline; a detector that proposes hundreds of segments is measured by average precision.
+
+    Args:
+        predictions: predicted segments by video, as `read_predictions` gives them.
+        ground_truth: annotated segments by video, as `read_ground_truth` gives them.
+        tious: thresholds of temporal IoU, above 0 and at most 1.
+
+    Returns:
+        `tious`; `num_videos`, `num_segments` and `num_predictions`; `mean_average_precision` over classes, and the
+        mean of it over thresholds, `average_map`; `precision`, `recall` and `f1`; `median_border_error` and
+        `p90_border_error` of the starts and ends of right predictions in seconds, None if there is none; `classes`,
+        which holds `num_segments` and `average_precision` by the name of a class; and `warnings`, sentences that say
+        what was left out or counts as wrong, with its count.
+
+    Raises:
+        ValueError: a threshold is out of its bounds, there is no annotation, or there are predictions, but none for a
+            video of the ground truth.
+    """
+    if wrong := [tiou for tiou in tious if not 0 < tiou <= 1]:
+        raise ValueError(f"The threshold of temporal IoU is {wrong[0]:g}; a number above 0 and up to 1 is expected.")
+    if not tious:
+        raise ValueError("There is no threshold of temporal IoU.")
+    tious = sorted(set(tious))
+    counts: dict[str, int] = defaultdict(int)
+    for segments in ground_truth.values():
+        for segment in segments:
+            counts[segment.label] += 1
+    if not counts:
+        raise ValueError("The ground truth has no annotated segment, so nothing can be measured.")
+    warnings = _warnings(predictions, ground_truth, counts)
+    matches = match_segments(predictions, ground_truth, tious)
+    by_class = average_precision_by_class(matches)
+    mean = np.mean(list(by_class.values()), axis=0)
+    num_right = sum((match.found >= 0).sum(axis=1) for match in matches)
+    num_segments, num_predictions = sum(counts.values()), sum(map(len, predictions.values()))
+    errors = [border_errors(matches, number) for number in range(len(tious))]
+    return {
+        "tious": tious,
+        "num_videos": len(ground_truth),
+        "num_segments": num_segments,
+        "num_predictions": num_predictions,
+        "mean_average_precision": mean.tolist(),
+        "average_map": float(mean.mean()),
+        "precision": (num_right / max(num_predictions, 1)).tolist(),
+        "recall": (num_right / num_segments).tolist(),
+        "f1": (2 * num_right / (num_segments + num_predictions)).tolist(),
+        "median_border_error": [float(np.median(each)) if each.size else None for each in errors],
+        "p90_border_error": [float(np.percentile(each, 90)) if each.size else None for each in errors],
+        "classes": {
+            label: {"num_segments": counts[label], "average_precision": values} for label, values in by_class.items()
+        },
+        "warnings": warnings,
+    }
+
+
+def _by_label(segments: Iterable[LabelledSegment]) -> dict[str, list[LabelledSegment]]:
+    found: dict[str, list[LabelledSegment]] = defaultdict(list)
+    for segment in segments:
+        found[segment.label].append(segment)
+    return found
+
+
+def _match(
+    label: str, predicted: Sequence[LabelledSegment], annotated: Sequence[LabelledSegment], tious: Sequence[float]
+) -> MatchedSegments:
+    ranked = sorted(predicted, key=lambda segment: -segment.score)
+    predictions, annotations = (
+        np.array([(each.start, each.end) for each in segments], dtype=np.float64).reshape(-1, 2)
+        for segments in (ranked, annotated)
+    )
+    scores = np.array([each.score for each in ranked], dtype=np.float64)
+    return MatchedSegments(label, scores, predictions, annotations, find_annotations(predictions, annotations, tious))
+
+
+def _warnings(
+    predictions: Mapping[str, Sequence[LabelledSegment]],
+    ground_truth: Mapping[str, Sequence[LabelledSegment]],
+    counts: Mapping[str, int],
+) -> list[str]:
+    found = []
+    unknown = [video for video, segments in predictions.items() if segments and video not in ground_truth]
+    if unknown:
+        if not any(video in ground_truth for video in predictions):
+            raise ValueError(
+                f"No prediction is for a video of the ground truth: {_some(unknown)} against {_some(ground_truth)}. "
+                "Both files must name videos alike."
+            )
+        number = sum(len(predictions[video]) for video in unknown)
+        found.append(
+            f"{number} predictions count as wrong: the ground truth does not have their video ({_some(unknown)})."
+        )
+    if silent := [video for video in ground_truth if video not in predictions]:
+        found.append(f"{len(silent)} of {len(ground_truth)} videos have no predictions ({_some(silent)}).")
+    labels = [segment.label for segments in predictions.values() for segment in segments]
+    if strange := [label for label in labels if label not in counts]:
+        found.append(
+            f"{len(strange)} predictions have a label that no annotation has ({_some(dict.fromkeys(strange))}): they "
+            "are in no average precision, and count as wrong in precision and F1."
+        )
+    empty = [video for video, segments in ground_truth.items() for each in segments if each.end <= each.start]
+    if empty:
+        found.append(
+            f"{len(empty)} annotations are empty or end before they start, so nothing can find them "
+            f"({_some(dict.fromkeys(empty))})."
+        )
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    first = list(islice(names, 4))
+    return ", ".join(map(repr, first[:3])) + (", ..." if len(first) > 3 else "")

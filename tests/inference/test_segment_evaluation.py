@@ -1,0 +1,308 @@
+"""Figures of segments: cases worked out by hand, and a slow second implementation on random cases."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from hf_video.inference import LabelledSegment as Segment
+from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
+from hf_video.inference.segment_evaluation import TIOUS, border_errors, match_segments, temporal_iou
+
+from ..odd_files import ODD_FILES, make_odd_file
+
+
+def dive(start, end, score=1.0):
+    return Segment("dive", start, end, score)
+
+
+def average_precisions(predictions, ground_truth, tious=(0.5,), label="dive"):
+    return evaluate_segments(predictions, ground_truth, tious)["classes"][label]["average_precision"]
+
+
+def test_temporal_iou():
+    others = np.array([[0, 10], [5, 15], [10, 20], [2, 4], [3, 3], [9, 4]], dtype=float)
+    # Shared 10, 5, 0, 2, 0, 0 of a union of 10, 15, 20, 10, 10; the last ends before it starts.
+    np.testing.assert_allclose(temporal_iou(np.array([0.0, 10.0]), others), [1, 1 / 3, 0, 0.2, 0, 0])
+    assert temporal_iou(np.array([3.0, 3.0]), others).tolist() == [0] * 6  # 0 / 0 at [3, 3]
+
+
+def test_a_ranking_worked_out_by_hand():
+    truth = {"a": [dive(0, 10), dive(20, 30)], "b": [dive(0, 4)]}
+    predictions = {
+        "a": [dive(0, 10, 0.9), dive(40, 50, 0.8), dive(1, 10, 0.7), dive(22, 32, 0.6)],
+        "b": [dive(0, 3, 0.5)],
+    }
+    # At 0.5: right, wrong, wrong (its segment is taken), right (IoU 8/12), right (IoU 3/4).
+    # Precision 1, 1/2, 1/3, 2/4, 3/5; the highest from there on 1, 3/5, 3/5, 3/5, 3/5. Each of three segments is worth
+    # a third of recall: (1 + 3/5 + 3/5) / 3 = 11/15.
+    # At 0.7 the fourth is wrong: precision 1, ..., 2/5 at the last: (1 + 2/5) / 3 = 7/15.
+    # At 0.8 the last is wrong as well: 1 / 3.
+    found = average_precisions(predictions, truth, (0.5, 0.7, 0.8))
+    np.testing.assert_allclose(found, [11 / 15, 7 / 15, 1 / 3], rtol=1e-12)
+
+
+def test_the_mean_is_over_annotated_classes_and_then_over_thresholds():
+    truth = {"a": [dive(0, 10), Segment("jump", 0, 10), Segment("run", 5, 6)]}
+    predictions = {"a": [dive(0, 10, 0.3), Segment("jump", 0, 6, 0.9), Segment("sing", 0, 9, 0.9)]}
+    result = evaluate_segments(predictions, truth, [0.5, 0.7])
+    # dive 1, 1; jump (IoU 0.6) 1, 0; run has no prediction; sing is annotated nowhere.
+    assert list(result["classes"]) == ["dive", "jump", "run"]
+    np.testing.assert_allclose(result["mean_average_precision"], [2 / 3, 1 / 3])
+    assert result["average_map"] == pytest.approx(1 / 2)
+    # Two, then one right of three predictions and three segments.
+    np.testing.assert_allclose(result["precision"], [2 / 3, 1 / 3])
+    np.testing.assert_allclose(result["recall"], [2 / 3, 1 / 3])
+    np.testing.assert_allclose(result["f1"], [2 / 3, 1 / 3])
+    assert "1 predictions have a label that no annotation has ('sing')" in result["warnings"][0]
+
+
+def test_the_next_best_annotation_is_found_if_the_best_is_taken():
+    truth = {"a": [dive(0, 10), dive(2, 12)]}
+    # Both predictions overlap most with the first annotation; the second prediction has IoU 7/11 with the other.
+    predictions = {"a": [dive(0, 10, 0.9), dive(0, 9, 0.8)]}
+    assert average_precisions(predictions, truth, (0.5,)) == [1.0]
+    # IoU of [0, 9] and [2, 12] is 7/12: at 0.6 it finds nothing, and one of two segments is missed.
+    assert average_precisions(predictions, truth, (0.6,)) == [0.5]
+
+
+def test_the_threshold_itself_is_enough():
+    assert average_precisions({"a": [dive(0, 5)]}, {"a": [dive(0, 10)]}, (0.5,)) == [1.0]
+    assert average_precisions({"a": [dive(0, 4.99)]}, {"a": [dive(0, 10)]}, (0.5,)) == [0.0]
+
+
+def test_equal_scores_are_ranked_as_the_file_has_them():
+    truth, right, wrong = {"a": [dive(0, 10)]}, dive(0, 10, 0.5), dive(50, 60, 0.5)
+    assert average_precisions({"a": [right, wrong]}, truth) == [1.0]
+    assert average_precisions({"a": [wrong, right]}, truth) == [0.5]
+    assert average_precisions({"b": [wrong], "a": [right]}, truth) == [0.5]
+
+
+def test_a_second_prediction_of_a_segment_is_wrong():
+    truth = {"a": [dive(0, 10), dive(20, 30)]}
+    # Right, wrong, right: precision 1, 1/2, 2/3; (1 + 2/3) / 2 = 5/6.
+    predictions = {"a": [dive(0, 10, 0.9), dive(0, 10, 0.9), dive(20, 30, 0.8)]}
+    assert average_precisions(predictions, truth) == [pytest.approx(5 / 6)]
+    # The same annotation twice is two segments to find.
+    assert average_precisions({"a": [dive(0, 10)]}, {"a": [dive(0, 10), dive(0, 10)]}) == [0.5]
+    assert average_precisions({"a": [dive(0, 10)] * 2}, {"a": [dive(0, 10), dive(0, 10)]}) == [1.0]
+
+
+def test_videos_and_classes_without_predictions_are_missed():
+    truth = {"a": [dive(0, 10)], "b": [dive(0, 10)], "c": []}
+    result = evaluate_segments({"a": [dive(0, 10)]}, truth, [0.5])
+    assert result["classes"]["dive"]["average_precision"] == [0.5]
+    assert result["warnings"] == ["2 of 3 videos have no predictions ('b', 'c')."]
+    result = evaluate_segments({}, truth)
+    assert result["average_map"] == 0 and result["f1"] == [0] * 5 and result["precision"] == [0] * 5
+    assert result["median_border_error"] == [None] * 5
+
+
+def test_predictions_elsewhere_are_wrong():
+    truth = {"a": [dive(0, 10)], "b": [Segment("run", 0, 10)]}
+    # In a video without annotations of the class, or one that the ground truth does not have: wrong, then right.
+    for video in ("b", "z"):
+        assert average_precisions({video: [dive(0, 10, 0.9)], "a": [dive(0, 10, 0.5)]}, truth) == [0.5]
+    result = evaluate_segments({"z": [dive(0, 10)] * 3, "a": [], "b": []}, truth)
+    assert result["warnings"] == ["3 predictions count as wrong: the ground truth does not have their video ('z')."]
+    with pytest.raises(ValueError, match="No prediction is for a video of the ground truth: 'a.mp4' against 'a', 'b'"):
+        evaluate_segments({"a.mp4": [dive(0, 10)]}, truth)
+
+
+def test_empty_segments_find_nothing_and_are_not_found():
+    truth = {"a": [dive(3, 3), dive(0, 10), dive(9, 8)]}
+    result = evaluate_segments({"a": [dive(3, 3, 0.9), dive(0, 10, 0.8)]}, truth, [0.5])
+    # Wrong, right; one of three is found at precision 1/2.
+    assert result["classes"]["dive"]["average_precision"] == [pytest.approx(1 / 6)]
+    assert "2 annotations are empty or end before they start" in result["warnings"][0]
+
+
+def test_border_errors_are_those_of_right_predictions():
+    truth = {"a": [dive(0, 10), dive(20, 30)], "b": [Segment("run", 0, 10)]}
+    predictions = {"a": [dive(1, 10.5), dive(40, 50)], "b": [Segment("run", 0, 12)]}
+    matches = match_segments(predictions, truth, [0.5, 0.9])
+    assert border_errors(matches, 0).tolist() == [[1, 0.5], [0, 2]]
+    assert border_errors(matches, 1).tolist() == []
+    result = evaluate_segments(predictions, truth, [0.5, 0.9])
+    assert result["median_border_error"] == [0.75, None]  # of 0, 0.5, 1 and 2
+    assert result["p90_border_error"] == [pytest.approx(1.7), None]
+
+
+def slow_average_precision(predictions, ground_truth, label, tiou):
+    """The definition once more, without arrays: predictions (score, video, start, end), highest score first."""
+    ranked = [(each.score, video, each) for video in predictions for each in predictions[video] if each.label == label]
+    ranked.sort(key=lambda entry: -entry[0])
+    waiting = {video: [each for each in ground_truth[video] if each.label == label] for video in ground_truth}
+    total = sum(map(len, waiting.values()))
+    curve, right = [], 0
+    for rank, (_, video, prediction) in enumerate(ranked, start=1):
+        best, best_iou = None, -1.0
+        for candidate in waiting.get(video, []):
+            shared = max(0.0, min(prediction.end, candidate.end) - max(prediction.start, candidate.start))
+            union = prediction.end - prediction.start + candidate.end - candidate.start - shared
+            iou = shared / union if union > 0 else 0.0
+            if iou > best_iou:
+                best, best_iou = candidate, iou
+        if best is not None and best_iou >= tiou:
+            waiting[video].remove(best)
+            right += 1
+        curve.append((right / total, right / rank))
+    area, last = 0.0, 0.0
+    for recall in sorted({recall for recall, _ in curve} - {0.0}):
+        area += (recall - last) * max(precision for other, precision in curve if other >= recall)
+        last = recall
+    return area
+
+
+def random_segments(generator, videos, labels, most, score_steps):
+    return {
+        video: [
+            Segment(
+                str(generator.choice(labels)),
+                start := float(generator.integers(0, 40)) / 2,
+                start + float(generator.integers(0, 16)) / 2,
+                float(generator.integers(0, score_steps)) / score_steps,
+            )
+            for _ in range(generator.integers(0, most))
+        ]
+        for video in videos
+    }
+
+
+def test_a_slow_implementation_agrees_on_random_cases():
+    compared = partly_right = 0
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        truth = random_segments(generator, "abcd", ["x", "y", "z"], 8, 1)
+        # Few steps give equal scores; "v" is a class and "e" a video that only predictions have.
+        predictions = random_segments(generator, "abce", ["x", "y", "z", "v"], 20, int(generator.choice([3, 10**6])))
+        if not any(truth.values()):
+            continue
+        for label, found in evaluate_segments(predictions, truth)["classes"].items():
+            expected = [slow_average_precision(predictions, truth, label, tiou) for tiou in TIOUS]
+            np.testing.assert_allclose(found["average_precision"], expected, rtol=1e-12, atol=1e-15)
+            compared += 1
+            partly_right += 0 < expected[2] < 1
+    assert compared > 700 and partly_right > 300
+
+
+def test_200_000_predictions_take_seconds():
+    generator = np.random.default_rng(0)
+    labels = [f"class {number}" for number in range(20)]
+    truth, predictions = {}, {}
+    for number in range(200):
+        starts = generator.uniform(0, 180, 15)
+        truth[str(number)] = [Segment(str(generator.choice(labels)), start, start + 10) for start in starts]
+        # Proposals of one class around each segment, as detectors make them.
+        predictions[str(number)] = [
+            Segment(each.label, each.start + shift, each.end + shift, score)
+            for each in truth[str(number)]
+            for shift, score in zip(generator.normal(0, 5, 67), generator.uniform(0, 1, 67), strict=True)
+        ]
+    begin = time.process_time()
+    result = evaluate_segments(predictions, truth)
+    assert result["num_predictions"] == 201_000
+    assert time.process_time() - begin < 30  # about 1 s on an idle core
+
+
+SOUND = {"results": {"a": [{"label": "dive", "score": 0.5, "segment": [0, 2.5]}]}}
+TRUTH = {
+    "database": {
+        "a": {"subset": "validation", "annotations": [{"label": "dive", "segment": [0, 2]}]},
+        "b": {"subset": "training", "annotations": []},
+    }
+}
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_files_in_the_layout_of_activitynet(tmp_path):
+    assert read_predictions(write(tmp_path / "p.json", SOUND)) == {"a": [Segment("dive", 0.0, 2.5, 0.5)]}
+    truth = write(tmp_path / "t.json", TRUTH)
+    assert read_ground_truth(truth) == {"a": [Segment("dive", 0.0, 2.0)], "b": []}
+    assert list(read_ground_truth(truth, "training")) == ["b"]
+    with pytest.raises(
+        ValueError, match="no video of the subset 'trainng', only of training, validation. Did you mean"
+    ):
+        read_ground_truth(truth, "trainng")
+
+
+def segment(**changes):
+    entry = {"label": "dive", "score": 0.5, "segment": [0, 2.5]} | changes
+    return {"results": {"a": [{name: value for name, value in entry.items() if value is not ...}]}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"p\.json cannot be read as JSON: .* \(line 1, column 2\)"),
+        ([], 'is not a file of predictions: an object with "results"'),
+        (TRUTH, r"Are the two files in the wrong order\?"),
+        ({"results": []}, 'an object with "results", an object of videos, is expected'),
+        ({"results": {"a": {}}}, "results of 'a': {} stands in the place of a list"),
+        ({"results": {"a": [3]}}, "results of 'a': 3 stands in the place of a segment"),
+        (segment(score=...), 'has no "score"'),
+        (segment(label=...), 'has no "label"'),
+        (segment(segment=...), 'has no "segment"'),
+        (segment(label=3), "the label 3 is no text"),
+        (segment(score="0.5"), "the score '0.5' of a segment of 'dive' is no finite number"),
+        (segment(score=True), "the score True"),
+        (segment(score=float("nan")), "the score nan"),
+        (segment(score=float("inf")), "the score inf"),
+        (segment(score=10**400), "the score 1000.* is no finite number"),
+        (segment(segment=[1]), r"the segment \[1\] of 'dive' is not \[start, end\]"),
+        (segment(segment=[1, 2, 3]), r"the segment \[1, 2, 3\]"),
+        (segment(segment=["1", "2"]), "numbers of seconds"),
+        (segment(segment=[0, float("nan")]), r"the segment \[0, nan\]"),
+        (segment(segment=[3, 2]), "ends at 2 s, before it starts at 3 s"),
+    ],
+)
+def test_predictions_that_cannot_be_used(content, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        read_predictions(write(tmp_path / "p.json", content))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (SOUND, r"is not a file of ground truth: .* Are the two files in the wrong order\?"),
+        ({"database": {"a": []}}, r"video 'a': \[\] stands in the place of an object"),
+        ({"database": {"a": {}}}, "video 'a' has no \"annotations\""),
+        ({"database": {"a": {"annotations": [{"label": "dive"}]}}}, 'has no "segment"'),
+    ],
+)
+def test_ground_truth_that_cannot_be_used(content, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        read_ground_truth(write(tmp_path / "t.json", content))
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_stands_in_the_place_of_a_file(kind, tmp_path):
+    path = make_odd_file(tmp_path / "p.json", kind)
+    for read in (read_predictions, read_ground_truth):
+        with pytest.raises((ValueError, OSError), match=ODD_FILES[kind]):
+            read(path)
+
+
+def test_a_file_of_a_gigabyte_is_refused_unread(tmp_path):
+    with open(tmp_path / "p.json", "wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(ValueError, match=r"p\.json has 1,073,741,824 bytes; at most"):
+        read_predictions(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize("tiou", [0, -0.5, 1.1, float("nan")])
+def test_thresholds_out_of_bounds(tiou):
+    with pytest.raises(ValueError, match="a number above 0 and up to 1 is expected"):
+        evaluate_segments({}, {"a": [dive(0, 1)]}, [0.5, tiou])
+
+
+def test_nothing_to_measure():
+    with pytest.raises(ValueError, match="no annotated segment"):
+        evaluate_segments({}, {"a": []})
+    with pytest.raises(ValueError, match="no threshold"):
+        evaluate_segments({}, {"a": [dive(0, 1)]}, [])
