@@ -42,8 +42,9 @@ def find_fonts(texts: Iterable[str]) -> DrawableTexts:
 
     missing = {character for text in texts for character in one_line(text)}
     families: list[str] = []
-    entries = sorted(font_manager.fontManager.ttflist, key=lambda entry: (entry.name != _FIRST_FAMILY, entry.name))
-    for entry in entries:
+    # The font of last resort has a box for every character.
+    entries = [entry for entry in font_manager.fontManager.ttflist if "Last Resort" not in entry.name]
+    for entry in sorted(entries, key=lambda entry: (entry.name != _FIRST_FAMILY, entry.name)):
         if families and (not missing or entry.name in families or len(families) == _MOST_FAMILIES):
             continue
         try:

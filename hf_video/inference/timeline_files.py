@@ -84,7 +84,7 @@ def write_predictions(
     """
     results = {video: [segment_entry(segment) for segment in segments]}
     content = {"version": "VERSION 1.3", "results": results, "external_data": details or {}}
-    replace_text(path, json.dumps(content, indent=2) + "\n")
+    replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:

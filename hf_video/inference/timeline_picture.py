@@ -168,8 +168,8 @@ def _draw_rows(axes: "Axes", rows: Sequence[_Row], curves: np.ndarray, begin: fl
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: clock(max(seconds, 0), int(step < 1))))
     axes.set(xlim=(begin, end), ylim=(len(rows), 0), xlabel="time (colour: a segment; grey: the score, from 0 to 1)")
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="white", linewidth=0.8)
-    axes.set_axisbelow(False)
+    axes.grid(axis="x", color="#cccccc", linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.spines[["top", "left", "right"]].set_visible(False)
 
 
@@ -184,7 +184,7 @@ def _draw_thumbnails(axes: "Axes", thumbnails: Sequence[tuple[float, np.ndarray]
         left = begin + number * width
         picture = thumbnails[int(np.abs(times - (left + width / 2)).argmin())][1]
         # An inset keeps the shape of a picture, whatever the axis of time is.
-        inset = axes.inset_axes((number / count, 0, 1 / count, 1))
+        inset = axes.inset_axes(((number + 0.02) / count, 0, 0.96 / count, 1))
         inset.imshow(picture)
         inset.axis("off")
 
