@@ -282,6 +282,31 @@ class WindowSettings:
 
 
 @dataclass(kw_only=True)
+class ExtractSettings(TrainedModelSettings):
+    """Features"""
+
+    output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
+    format: Literal["npy", "safetensors", "parquet"] = setting(
+        "npy",
+        "npy: an array for each video, as code for temporal localisation reads them; safetensors: with the times; "
+        "parquet: a row for each window, for the datasets library.",
+    )
+    pooling: Literal["head", "mean", "cls", "none"] | None = setting(
+        None,
+        "What stands for a window: head: what the head sees; mean: the mean over the tokens; cls: the first token; "
+        "none: all tokens. By default head, with --layer mean.",
+    )
+    layer: int | None = setting(
+        None,
+        "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
+    )
+    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
+    video_root: str | None = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
 class TimelineSettings(TrainedModelSettings):
     """Timeline"""
 
@@ -349,6 +374,7 @@ PROBE = CommandSettings(
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
 EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
 PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
+EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
 INSPECT = CommandSettings(InspectSettings)
 DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
@@ -361,8 +387,9 @@ ALL = {
     "evaluate": EVALUATE,
     "evaluate-segments": EVALUATE_SEGMENTS,
     "predict": PREDICT,
-    "inspect": INSPECT,
+    "extract": EXTRACT,
     "timeline": TIMELINE,
+    "inspect": INSPECT,
     "watch": WATCH,
     "demo": DEMO,
 }
