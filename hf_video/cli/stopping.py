@@ -2,7 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class _Stopped(BaseException):
-    """Ends the making of the next item."""
+    """Ends the wait for the next item."""
 
 
 class StopRequest:
@@ -26,6 +27,8 @@ class StopRequest:
         self.number: int | None = None
         self._message = message
         self._is_waiting = False
+        self._items: Iterator[Any] | None = None
+        self._thread: ThreadPoolExecutor | None = None
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -35,18 +38,28 @@ class StopRequest:
         return (Terminated if self.number == signal.SIGTERM else KeyboardInterrupt)(message)
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items until a signal comes. It also ends the making of an item, such as waiting for a stream."""
-        iterator = iter(items)
+        """The items until a signal comes. They are made in a thread, since nothing can interrupt code that waits for a
+        stream: after a signal the loop ends at once, and the end of the block waits for the thread."""
+        self._items, nothing = iter(items), object()
+        self._thread = ThreadPoolExecutor(1, "making")
         while self.number is None:
+            upcoming = self._thread.submit(next, self._items, nothing)
             try:
                 self._is_waiting = True
-                item = next(iterator)
-                self._is_waiting = False
-            except (StopIteration, _Stopped):
+                item: Any = upcoming.result()
+            except _Stopped:
                 return
             finally:
                 self._is_waiting = False
+            if item is nothing:
+                return
             yield item
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            if isinstance(self._items, Generator):
+                self._items.close()
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.number is not None:
@@ -75,6 +88,7 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
     try:
         yield request
     finally:
+        request._end_thread()
         for number, handler in previous.items():
             signal.signal(number, handler)
 

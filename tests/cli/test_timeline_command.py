@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 
@@ -206,6 +207,13 @@ def test_a_signal_ends_open_segments_and_writes_everything(model_folder, tmp_pat
     assert not list(folder.glob(".*")) and len(list(folder.iterdir())) == 5
 
 
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
 def arguments(folder, **values):
     return argparse.Namespace(video="rtsp://user:word@host/live", output=folder, annotate=False, json=True, **values)
 
@@ -222,15 +230,19 @@ def test_a_stream_without_an_end_takes_no_more_memory_and_no_more_time(tmp_path,
                 capsys.readouterr()
                 sizes.append(tracemalloc.get_traced_memory()[0])
             if number == 5_001:
-                signal.raise_signal(signal.SIGINT)
+                # The sender falls silent: everything is written while its next frame is waited for.
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                was_written.append(wait_until(lambda: folder is None or (folder / "segments.json").exists()))
+                return
             score = float(number // 5 % 2)
             yield ScoredWindow(number, number + 2, np.array([1 - score, score], np.float32), clip)
 
-    folder = tmp_path / "out" if with_folder else None
+    folder, was_written = tmp_path / "out" if with_folder else None, list[bool]()
     tracemalloc.start()
     with pytest.raises(KeyboardInterrupt):
         follow(windows(), finder, processor, arguments(folder), {})
     tracemalloc.stop()
+    assert was_written == [True]
     assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 200_000
     # The end of the segment that was open comes after the signal.
     *_, line = json_lines(capsys)
