@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -11,9 +11,8 @@ from .boundary import Terminated
 
 Item = TypeVar("Item")
 
-
-class _Stopped(BaseException):
-    """Ends the wait for the next item."""
+# Seconds between two looks at whether a signal came.
+_PATIENCE = 0.1
 
 
 class StopRequest:
@@ -26,7 +25,6 @@ class StopRequest:
     def __init__(self, message: str):
         self.number: int | None = None
         self._message = message
-        self._is_waiting = False
         self._items: Iterator[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
@@ -44,16 +42,14 @@ class StopRequest:
         self._thread = ThreadPoolExecutor(1, "making")
         while self.number is None:
             upcoming = self._thread.submit(next, self._items, nothing)
-            try:
-                self._is_waiting = True
-                item: Any = upcoming.result()
-            except _Stopped:
-                return
-            finally:
-                self._is_waiting = False
+            while not wait([upcoming], timeout=_PATIENCE).done:
+                if self.number is not None:
+                    return
+            item: Any = upcoming.result()
             if item is nothing:
                 return
             yield item
+            del item
 
     def _end_thread(self) -> None:
         if self._thread is not None:
@@ -68,9 +64,6 @@ class StopRequest:
         # After SIGHUP there may be no terminal.
         with suppress(OSError):
             print(f"\nhf-video: {self._message}; once more gives up what is not saved.", file=sys.stderr)
-        if self._is_waiting:
-            self._is_waiting = False
-            raise _Stopped
 
 
 @contextmanager
@@ -88,9 +81,11 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        request._end_thread()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        try:
+            request._end_thread()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -230,6 +230,7 @@ def test_a_stream_without_an_end_takes_no_more_memory_and_no_more_time(tmp_path,
                 capsys.readouterr()
                 sizes.append(tracemalloc.get_traced_memory()[0])
             if number == 5_001:
+                tracemalloc.stop()
                 # The sender falls silent: everything is written while its next frame is waited for.
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                 was_written.append(wait_until(lambda: folder is None or (folder / "segments.json").exists()))
@@ -241,7 +242,6 @@ def test_a_stream_without_an_end_takes_no_more_memory_and_no_more_time(tmp_path,
     tracemalloc.start()
     with pytest.raises(KeyboardInterrupt):
         follow(windows(), finder, processor, arguments(folder), {})
-    tracemalloc.stop()
     assert was_written == [True]
     assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 200_000
     # The end of the segment that was open comes after the signal.
