@@ -21,7 +21,7 @@ from pyarrow import parquet
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli.main import main
 from hf_video.cli.timeline import _name_of, follow
-from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline, timeline_folder
+from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
 from hf_video.processing import read_video
 
 from ..video_files import damage_frame, encode_video
@@ -307,17 +307,22 @@ def test_names_of_any_kind_stay_whole(video, tmp_path, sees_light, capsys):
     assert head == "WEBVTT" and cue.split("\n")[1] == 'a, "b" --&gt; &lt;i&gt;&amp;amp; $x$ 猫 (91%)'
 
 
-def test_a_full_disk_is_said_and_costs_no_segment_on_the_screen(
-    model_folder, video, tmp_path, sees_light, monkeypatch, capsys
-):
-    def fail(table, segment):
-        raise OSError(28, "No space left on device", str(table.path))
+@pytest.mark.parametrize("name", ["SegmentTable.add", "write_webvtt", "save_figure"])
+def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, sees_light, monkeypatch, capsys, name):
+    def fail(*args):
+        raise OSError(28, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr(timeline_folder.SegmentTable, "add", fail)
+    monkeypatch.setattr(f"hf_video.inference.timeline_folder.{name}", fail)
     assert run(model_folder, video, "--json", "--output", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "No space left on device" in printed.err and "Traceback" not in printed.err
-    assert [line["label"] for line in map(json.loads, printed.out.splitlines())][:1] == ["dark"]
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    if name == "SegmentTable.add":
+        assert lines[0]["label"] == "dark" and not kept["external_data"]["is_complete"]
+    else:
+        assert kept["results"]["flash"] == lines and len(lines) == 3
+        assert len(list((tmp_path / "out").iterdir())) == 4
 
 
 def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):

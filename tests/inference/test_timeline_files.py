@@ -14,6 +14,8 @@ from hf_video.inference.timeline_files import (
     ScoreTable,
     SegmentTable,
     read_scores,
+    read_segment_table,
+    write_segment_table,
     write_segments,
     write_webvtt,
 )
@@ -69,6 +71,8 @@ def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
     assert len((tmp_path / "segments.csv").read_text().splitlines()) == 3
     table.add(early)
     assert table.close() == [early, late]
+    write_segment_table(tmp_path / "segments.csv", [early, late])
+    assert list(read_segment_table(tmp_path / "segments.csv")) == [early, late]
     with pytest.raises(FileExistsError):
         SegmentTable(tmp_path / "segments.csv")
     write_segments(tmp_path / "segments.json", "video", [early, late])
