@@ -19,9 +19,12 @@ from .segments import Segment
 # Ticks per second: MPEG-4 allows no more than 65535.
 _TICKS = 60_000
 _MOST_CLASSES = 4
+# Pixels.
+_LEAST_HEIGHT = 240
 _LONGEST_NAME = 40
-# Share of the video's light behind a text. White letters then have a contrast of more than 8 : 1, whatever it shows.
-_SHINE_THROUGH = 0.3
+# Share of the video's light behind a text. Letters of any of the colours then have a contrast of more than 5 : 1 (that
+# of WCAG 2), whatever the video shows.
+_SHINE_THROUGH = 0.15
 
 
 class _Overlay(NamedTuple):
@@ -40,8 +43,9 @@ def annotate_video(
 ) -> None:
     """
     Writes a video file again, with the time, the classes of the moment and their scores in the upper left corner, and
-    all segments as a bar with a playhead at the lower edge. Frames keep their times, and are upright. There is no
-    sound. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4.
+    all segments as a bar with a playhead at the lower edge. Frames keep their times, and are upright; frames of less
+    than 240 rows are enlarged. There is no sound. The codec is H.264 if this build of FFmpeg can encode it, else
+    MPEG-4.
 
     Args:
         source: the video file.
@@ -64,11 +68,12 @@ def annotate_video(
             for frame in stream_frames(source):
                 if frame.seconds > end:
                     break
+                image = _enlarge(frame.image)
                 if stream is None:
-                    stream = _add_stream(container, *frame.image.shape[:2])
+                    stream = _add_stream(container, *image.shape[:2])
                 # Two frames must not share a tick.
                 ticks = max(round(frame.seconds * _TICKS), ticks + 1)
-                drawn = _make_even(artist.draw(frame.image, frame.seconds))
+                drawn = _make_even(artist.draw(image, frame.seconds))
                 encoded = av.VideoFrame.from_ndarray(drawn, "rgb24")
                 encoded.pts, encoded.time_base = ticks, Fraction(1, _TICKS)
                 container.mux(stream.encode(encoded))
@@ -89,6 +94,12 @@ def _add_stream(container: Any, height: int, width: int) -> Any:
     stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
     stream.options = {"crf": "20", "preset": "veryfast"} if has_h264 else {"qscale": "3"}
     return stream
+
+
+def _enlarge(image: np.ndarray) -> np.ndarray:
+    """The image, each pixel of it repeated if it would be too small for letters."""
+    factor = -(-_LEAST_HEIGHT // image.shape[0])
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def _make_even(image: np.ndarray) -> np.ndarray:
