@@ -220,7 +220,7 @@ def arguments(folder, **values):
 
 
 @pytest.mark.parametrize("with_folder", [False, True])
-def test_a_stream_without_an_end_takes_no_more_memory_and_no_more_time(tmp_path, capsys, with_folder):
+def test_a_stream_without_an_end_takes_no_more_memory(tmp_path, capsys, with_folder):
     finder, clip = SegmentFinder(NAMES, exclusive=True), torch.zeros(1, 3, 8, 8)
     processor = VideoClipProcessor(size={"height": 8, "width": 8}, crop_size={"height": 8, "width": 8})
     sizes: list[int] = []
