@@ -2,7 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -10,9 +11,8 @@ from .boundary import Terminated
 
 Item = TypeVar("Item")
 
-
-class _Stopped(BaseException):
-    """Ends the making of the next item."""
+# Seconds between two looks at whether a signal came.
+_PATIENCE = 0.1
 
 
 class StopRequest:
@@ -25,7 +25,8 @@ class StopRequest:
     def __init__(self, message: str):
         self.number: int | None = None
         self._message = message
-        self._is_waiting = False
+        self._items: Iterator[Any] | None = None
+        self._thread: ThreadPoolExecutor | None = None
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -35,18 +36,26 @@ class StopRequest:
         return (Terminated if self.number == signal.SIGTERM else KeyboardInterrupt)(message)
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items until a signal comes. It also ends the making of an item, such as waiting for a stream."""
-        iterator = iter(items)
+        """The items until a signal comes. They are made in a thread, since nothing can interrupt code that waits for a
+        stream: after a signal the loop ends at once, and the end of the block waits for the thread."""
+        self._items, nothing = iter(items), object()
+        self._thread = ThreadPoolExecutor(1, "making")
         while self.number is None:
-            try:
-                self._is_waiting = True
-                item = next(iterator)
-                self._is_waiting = False
-            except (StopIteration, _Stopped):
+            upcoming = self._thread.submit(next, self._items, nothing)
+            while not wait([upcoming], timeout=_PATIENCE).done:
+                if self.number is not None:
+                    return
+            item: Any = upcoming.result()
+            if item is nothing:
                 return
-            finally:
-                self._is_waiting = False
             yield item
+            del item
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            if isinstance(self._items, Generator):
+                self._items.close()
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.number is not None:
@@ -55,9 +64,6 @@ class StopRequest:
         # After SIGHUP there may be no terminal.
         with suppress(OSError):
             print(f"\nhf-video: {self._message}; once more gives up what is not saved.", file=sys.stderr)
-        if self._is_waiting:
-            self._is_waiting = False
-            raise _Stopped
 
 
 @contextmanager
@@ -75,8 +81,11 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        try:
+            request._end_thread()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

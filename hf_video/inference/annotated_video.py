@@ -10,6 +10,7 @@ import av
 import numpy as np
 
 from hf_video.processing.frame_streaming import stream_frames
+from hf_video.processing.video_opening import VideoReadError
 
 from .clock import clock
 from .drawable_text import find_fonts, shorten
@@ -18,9 +19,12 @@ from .segments import Segment
 # Ticks per second: MPEG-4 allows no more than 65535.
 _TICKS = 60_000
 _MOST_CLASSES = 4
+# Pixels.
+_LEAST_HEIGHT = 240
 _LONGEST_NAME = 40
-# Share of the video's light behind a text. White letters then have a contrast of more than 8 : 1, whatever it shows.
-_SHINE_THROUGH = 0.3
+# Share of the video's light behind a text. Letters of any of the colours then have a contrast of more than 5 : 1 (that
+# of WCAG 2), whatever the video shows.
+_SHINE_THROUGH = 0.15
 
 
 class _Overlay(NamedTuple):
@@ -39,8 +43,9 @@ def annotate_video(
 ) -> None:
     """
     Writes a video file again, with the time, the classes of the moment and their scores in the upper left corner, and
-    all segments as a bar with a playhead at the lower edge. Frames keep their times, and are upright. There is no
-    sound. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4.
+    all segments as a bar with a playhead at the lower edge. Frames keep their times, and are upright; frames of less
+    than 240 rows are enlarged. There is no sound. The codec is H.264 if this build of FFmpeg can encode it, else
+    MPEG-4.
 
     Args:
         source: the video file.
@@ -56,22 +61,28 @@ def annotate_video(
     """
     artist = _Artist(segments, end)
     ticks = -1
+    stream: Any = None
+    damage: VideoReadError | None = None
     with av.open(os.fspath(target), "w", format=container_format) as container:
-        stream: Any = None
         try:
             for frame in stream_frames(source):
                 if frame.seconds > end:
                     break
+                image = _enlarge(frame.image)
                 if stream is None:
-                    stream = _add_stream(container, *frame.image.shape[:2])
+                    stream = _add_stream(container, *image.shape[:2])
                 # Two frames must not share a tick.
                 ticks = max(round(frame.seconds * _TICKS), ticks + 1)
-                encoded = av.VideoFrame.from_ndarray(_make_even(artist.draw(frame.image, frame.seconds)), "rgb24")
+                drawn = _make_even(artist.draw(image, frame.seconds))
+                encoded = av.VideoFrame.from_ndarray(drawn, "rgb24")
                 encoded.pts, encoded.time_base = ticks, Fraction(1, _TICKS)
                 container.mux(stream.encode(encoded))
-        finally:
-            if stream is not None:
-                container.mux(stream.encode(None))
+        except VideoReadError as error:
+            damage = error
+        if stream is not None:
+            container.mux(stream.encode(None))
+    if damage is not None:
+        raise damage
 
 
 def _add_stream(container: Any, height: int, width: int) -> Any:
@@ -85,6 +96,12 @@ def _add_stream(container: Any, height: int, width: int) -> Any:
     return stream
 
 
+def _enlarge(image: np.ndarray) -> np.ndarray:
+    """The image, each pixel of it repeated if it would be too small for letters."""
+    factor = -(-_LEAST_HEIGHT // image.shape[0])
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
 def _make_even(image: np.ndarray) -> np.ndarray:
     """The image with an even height and width, as encoders demand."""
     height, width = image.shape[:2]
@@ -95,13 +112,12 @@ class _Artist:
     """Draws on the frames of a video, in their order."""
 
     def __init__(self, segments: Sequence[Segment], length: float):
-        from matplotlib import colormaps
+        from matplotlib.colors import to_rgb
 
         self._segments, self._length = segments, length
         ids = list(dict.fromkeys(segment.class_id for segment in segments))
-        palette = colormaps["tab10"].colors
         # Mixed with white: dark colours would not stand out from the box.
-        self._colors = {index: 0.6 * np.array(palette[i % len(palette)]) + 0.4 for i, index in enumerate(ids)}
+        self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
         self._fonts = find_fonts({segment.label for segment in segments})
         self._waiting, self._active = deque(segments), list[Segment]()
         self._drawn: tuple[Any, _Overlay] | None = None
@@ -138,7 +154,7 @@ class _Artist:
         canvas = FigureCanvasAgg(figure)
         figure.patch.set_alpha(0)
         size = float(np.clip(height / 18, 12, 60))
-        style = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
+        style: dict[str, Any] = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
         texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
         widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
         size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))

@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,20 @@ class SegmentTable:
         self._write(_row(segment))
 
     def close(self) -> list[Segment]:
-        """Closes the file, puts its rows in the order in which segments begin, and returns the segments."""
+        """Closes the file, and returns its segments in the order in which they begin."""
         with naming_disk_errors(self.path):
             self._file.close()
-        segments = sorted(read_segment_table(self.path), key=lambda segment: (segment.start, segment.end))
-        replace_file(self.path, lambda unfinished: _write_rows(unfinished, segments))
-        return segments
+        return sorted(read_segment_table(self.path), key=lambda segment: (segment.start, segment.end))
 
     def _write(self, row: Sequence[Any]) -> None:
         with naming_disk_errors(self.path):
             self._rows.writerow(row)
             self._file.flush()
+
+
+def write_segment_table(path: str | os.PathLike, segments: Sequence[Segment]) -> None:
+    """Writes all segments of a video as a [`SegmentTable`], which is replaced as a whole."""
+    replace_file(path, partial(_write_rows, segments=segments))
 
 
 def read_segment_table(path: str | os.PathLike) -> Iterator[Segment]:
@@ -69,7 +73,7 @@ def segment_entry(segment: Segment) -> dict[str, Any]:
     return {"label": segment.label, "score": round(segment.score, 6), "segment": times}
 
 
-def write_predictions(
+def write_segments(
     path: str | os.PathLike, video: str, segments: Sequence[Segment], details: dict[str, Any] | None = None
 ) -> None:
     """

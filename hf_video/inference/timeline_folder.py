@@ -16,7 +16,7 @@ from hf_video.processing import VideoClipProcessor
 from .clock import clock
 from .segments import Segment, SegmentFinder
 from .timeline import ScoredWindow
-from .timeline_files import ScoreTable, SegmentTable, write_predictions, write_webvtt
+from .timeline_files import ScoreTable, SegmentTable, write_segment_table, write_segments, write_webvtt
 from .timeline_picture import Thumbnails, draw_timeline, save_figure
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class TimelineFolder:
     """
     Writes a timeline into a folder: `segments.csv` and `scores.parquet` while windows come, and at the end
-    `segments.vtt`, with matplotlib `timeline.png`, and last `segments.json`, which completes the folder. Memory does
-    not grow with the video.
+    `segments.json`, `segments.vtt` and, with matplotlib, `timeline.png`. Until then memory does not grow with the
+    video.
 
     Args:
         folder: a folder that does not exist or is empty; its parents are made.
@@ -72,7 +72,7 @@ class TimelineFolder:
             ending: why the timeline ends before the video does.
 
         Raises:
-            OSError: writing failed. The files that come later are missing then.
+            Exception: the first that writing a file raised. The other files are written all the same.
         """
         details = {"duration": round(self.end, 3), "is_complete": ending is None, **details}
         notes = []
@@ -80,16 +80,32 @@ class TimelineFolder:
             details["ended_by"] = ending
             notes = [f"The timeline ends at {clock(self.end)}, before the video does: {ending}"]
         segments = self._segments.close()
-        self._scores.close(details)
-        write_webvtt(self.folder / "segments.vtt", segments, notes)
-        if self._num_windows and importlib.util.find_spec("matplotlib") is None:
-            logger.warning("There is no timeline.png: matplotlib is missing (pip install hf-video-models[demo]).")
-        elif self._num_windows:
-            scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
-            figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)
-            replace_file(self.folder / "timeline.png", partial(save_figure, figure))
-        write_predictions(self.folder / "segments.json", self.video, segments, details)
+        steps = (
+            partial(write_segments, self.folder / "segments.json", self.video, segments, details),
+            partial(write_segment_table, self.folder / "segments.csv", segments),
+            partial(write_webvtt, self.folder / "segments.vtt", segments, notes),
+            partial(self._scores.close, details),
+            partial(self._draw, segments, ending),
+        )
+        errors: list[Exception] = []
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return segments
+
+    def _draw(self, segments: list[Segment], ending: str | None) -> None:
+        if not self._num_windows:
+            return
+        if importlib.util.find_spec("matplotlib") is None:
+            logger.warning("There is no timeline.png: matplotlib is missing (pip install hf-video-models[demo]).")
+            return
+        scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
+        figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)
+        replace_file(self.folder / "timeline.png", partial(save_figure, figure))
 
 
 def _to_picture(frame: torch.Tensor, processor: VideoClipProcessor) -> np.ndarray:

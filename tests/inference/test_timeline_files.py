@@ -1,0 +1,136 @@
+"""The files of a timeline, at sizes and with names that a command's test does not reach."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from pyarrow import parquet
+
+from hf_video.inference import Segment, draw_timeline
+from hf_video.inference.clock import clock
+from hf_video.inference.drawable_text import find_fonts
+from hf_video.inference.timeline_files import (
+    ScoreTable,
+    SegmentTable,
+    read_scores,
+    read_segment_table,
+    write_segment_table,
+    write_segments,
+    write_webvtt,
+)
+from hf_video.inference.timeline_picture import Thumbnails, save_figure
+
+
+def texts_of(figure):
+    return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """Writes a table of the scores (num_windows, num_classes) of windows of 2 s every second; returns its path."""
+
+    def write(values):
+        path = tmp_path / "scores.parquet"
+        table = ScoreTable(path, [f"class {index}" for index in range(values.shape[1])])
+        for number, row in enumerate(values):
+            table.add(number, number + 2.0, row)
+        table.close({})
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("seconds", "digits", "text"),
+    [(0, 0, "0:00:00"), (59.99, 0, "0:00:59"), (59.999, 2, "0:01:00.00"), (3725.25, 2, "1:02:05.25")],
+)
+def test_a_clock_carries_over(seconds, digits, text):
+    assert clock(seconds, digits) == text
+
+
+def test_subtitles_have_hours_and_hide_no_markup(tmp_path):
+    path = tmp_path / "a.vtt"
+    segments = [
+        Segment(0, "first", 59.9996, 59.9999, 0.5),
+        Segment(1, "a <b>\n\n--> c & d", 3599.9999, 7200.5, 0.994),
+        Segment(2, "late", 360_000, 360_001, 1.0),
+    ]
+    write_webvtt(path, segments, ["why --> it\nended"])
+    assert path.read_text() == (
+        "WEBVTT\n\nNOTE why -> it ended\n\n00:01:00.000 --> 00:01:00.001\nfirst (50%)\n\n"
+        "01:00:00.000 --> 02:00:00.500\na &lt;b&gt; --&gt; c &amp; d (99%)\n\n"
+        "100:00:00.000 --> 100:00:01.000\nlate (100%)\n"
+    )
+
+
+def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
+    table = SegmentTable(tmp_path / "segments.csv")
+    late, early = Segment(0, 'a, "b"\nc', 5.0, 6.0, 0.75), Segment(1, "x", 1.0, 9.0, 0.5)
+    table.add(late)
+    assert len((tmp_path / "segments.csv").read_text().splitlines()) == 3
+    table.add(early)
+    assert table.close() == [early, late]
+    write_segment_table(tmp_path / "segments.csv", [early, late])
+    assert list(read_segment_table(tmp_path / "segments.csv")) == [early, late]
+    with pytest.raises(FileExistsError):
+        SegmentTable(tmp_path / "segments.csv")
+    write_segments(tmp_path / "segments.json", "video", [early, late])
+    entries = json.loads((tmp_path / "segments.json").read_text())["results"]["video"]
+    assert entries[1] == {"label": 'a, "b"\nc', "score": 0.75, "segment": [5.0, 6.0]}
+
+
+def test_scores_come_back_in_parts_and_classes_of_one_name_stay_apart(tmp_path):
+    values = np.random.default_rng(0).random((2500, 3), dtype=np.float32)
+    table = ScoreTable(tmp_path / "scores.parquet", ["run", "jump", "run"])
+    for number, row in enumerate(values):
+        table.add(number, number + 2.0, row)
+    table.close({"model": "a"})
+    names = ["start", "end", "score: run (class 0)", "score: jump", "score: run (class 2)"]
+    assert parquet.read_schema(tmp_path / "scores.parquet").names == names
+    parts = [part for _, _, part in read_scores(tmp_path / "scores.parquet", [2, 0])]
+    assert max(map(len, parts)) <= 1000
+    np.testing.assert_array_equal(np.concatenate(parts), values[:, [2, 0]])
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
+
+
+def test_a_picture_shows_only_classes_that_occur_in_their_order(scores, tmp_path):
+    values = np.full((60, 400), 0.01, np.float32)
+    values[10:20, 300], values[30:40, 7] = 0.9, 0.8
+    segments = [Segment(300, "c300", 10.5, 20.5, 0.9), Segment(7, "c7", 30.5, 40.5, 0.8)]
+    names = [f"c{index}" for index in range(400)]
+    figure = draw_timeline("match", segments, names, scores(values))
+    assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["c300", "c7"]
+    assert "match\n2 segments of 2 classes in 0:01:01" in texts_of(figure)
+    # Of many classes, those with the most time.
+    many = [Segment(index, names[index], index, index + 1 + index / 100, 0.9) for index in range(50)]
+    figure = draw_timeline("match", many, names, scores(values), ending="the file is damaged")
+    labels = [label.get_text() for label in figure.axes[-1].get_yticklabels()]
+    assert labels == names[26:50]
+    (title,) = (text for text in texts_of(figure) if text.startswith("match"))
+    assert "of which 26 with the least time are left out" in title and "ends at 0:01:01: the file is damaged" in title
+    # Without segments, those that come closest.
+    figure = draw_timeline("match", [], names, scores(values))
+    assert [label.get_text() for label in figure.axes[-1].get_yticklabels()][:2] == ["c300", "c7"]
+    save_figure(figure, tmp_path / "a.png")
+
+
+def test_thumbnails_stay_few_and_even():
+    thumbnails = Thumbnails()
+    for number in range(10_000):
+        if thumbnails.wants_next():
+            thumbnails.add(number, np.zeros((1, 1, 3), np.uint8))
+        assert len(thumbnails.pictures) < 48
+    times = [seconds for seconds, _ in thumbnails.pictures]
+    assert len(times) > 12 and len(set(np.diff(times))) == 1 and times[0] == 0
+
+
+def test_a_name_without_a_font_is_a_number(monkeypatch, caplog):
+    fonts = find_fonts(["Tür ü αβ дом"])
+    assert fonts.families == ["DejaVu Sans"] and not fonts.missing
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [
+        entry for entry in font_manager.fontManager.ttflist if entry.name == "DejaVu Sans"
+    ])  # fmt: skip
+    fonts = find_fonts(["开门", "door\n2"])
+    assert fonts.shown("开门", "class 3") == "class 3" and fonts.shown("door\n2", "class 4") == "door 2"
+    assert "No font on this machine has the characters '开门'" in caplog.text
