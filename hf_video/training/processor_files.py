@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 _TYPES = ("video_processor_type", "image_processor_type", "feature_extractor_type")
 # What a frame goes through. Flags that are None are off.
-_FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
+_FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _VALUES = ("size", "crop_size", "resample", "rescale_factor", "image_mean", "image_std", "num_frames", "fps")
 # It subtracts one after rescaling, which its file does not say. That of an image processor says `offset`.
 _OFFSET_CLASS = "VivitVideoProcessor"
@@ -65,7 +65,7 @@ def _translate(own: dict[str, Any], file: str) -> dict[str, Any]:
     if own.get("offset", own.get("video_processor_type") == _OFFSET_CLASS) and options["do_rescale"]:
         options |= _without_offset(options)
     unknown = [name for name, value in own.items() if name.startswith("do_") and value and name not in options]
-    if lost := sorted(set(unknown) - {"do_sample_frames"}):
+    if lost := sorted(set(unknown) - {"do_sample_frames", "do_convert_rgb"}):
         logger.warning(f"{file}: {', '.join(lost)} is left out, because VideoClipProcessor has no such option.")
     return options | {"antialias": True}
 

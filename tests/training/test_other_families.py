@@ -8,7 +8,8 @@ from transformers import AutoImageProcessor, AutoModelForVideoClassification, Au
 
 from hf_video.inference import predict_scores
 from hf_video.training import VideoTrainer
-from hf_video.training.loading import clip_size, load_classifier, load_processor, load_trained_classifier
+from hf_video.training.clip_size import clip_size
+from hf_video.training.loading import load_classifier, load_processor, load_trained_classifier
 
 from .tiny import make_arguments
 from .transformers_families import FAMILIES, IMAGE_SIZE, NUM_FRAMES, save_family
