@@ -165,6 +165,9 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
     if image_size is not None:
         settings |= input_size(image_size)
     settings |= read_options(model)
+    network = MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING.get(type(config), None)
+    if network is not None and network.main_input_name not in VideoClipProcessor.model_input_names:
+        settings["model_input_names"] = [network.main_input_name]
     given = {name: value for name, value in options.items() if value is not None}
     return VideoClipProcessor.from_dict(settings, **given)
 
@@ -239,9 +242,8 @@ def class_names_of(config: PreTrainedConfig) -> list[str]:
 def drop_query_axis(model: Any) -> None:
     """Gives a VideoPrism classifier features (batch_size, hidden_size) and logits (batch_size, num_classes), like all
     others. Transformers leaves the axis of its single pooling query in between. Other models stay as they are."""
-    norm = getattr(model, "head_layernorm", None)
-    if model.config.model_type == "videoprism_vision_model" and not norm._forward_hooks:
-        norm.register_forward_hook(_without_query_axis)
+    if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
+        model.head_layernorm.register_forward_hook(_without_query_axis)
 
 
 def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
