@@ -138,8 +138,8 @@ class VideoClipProcessor(BaseVideoProcessor):
             `BatchFeature`: with `pixel_values` (batch, num_frames, channels, height, width), or (batch, num_clips *
             num_crops, num_frames, channels, height, width) with several views; float32, or the dtype of the input if
             it is neither rescaled nor normalised. The key is the first of `model_input_names`, as the model of the
-            processor calls its input. With `return_metadata=True` also `video_metadata`, one entry for each video. With
-            `do_sample_frames=False` a video is one clip, and `num_clips` is ignored.
+            processor calls its input. With `return_metadata=True` also `video_metadata`, one entry for each video.
+            With `do_sample_frames=False` a video is one clip, and `num_clips` is ignored.
         """
         options = self.valid_kwargs.__annotations__
         # Other names stay, also with None: the base class refuses them.
