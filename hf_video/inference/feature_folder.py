@@ -20,6 +20,7 @@ from hf_video.processing import VideoClipProcessor
 from .clip_features import Pooling, choose_features
 from .feature_files import WRITERS, FileFormat
 from .feature_key import feature_key, video_identity
+from .window_batches import window_batches
 from .window_features import WindowFeatures, feature_shape, stream_window_features
 
 SUMMARY_FILE = "features.json"
@@ -84,14 +85,15 @@ def extract_to_folder(
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
     settings = choose_features(model, pooling, layer)
-    windows = {
+    windows: dict[str, Any] = {
         "num_frames": num_frames,
         "stride": stride,
         "fps": fps,
         "frame_sampling_rate": frame_sampling_rate,
         "last": last,
     }
-    # An iterable of no frames: what is wrong about the options shows before a video is read.
+    # A wrong option shows before a video is read.
+    window_batches(processor, (), batch_size=batch_size, source_fps=source_fps or 1, **windows)
     shape = feature_shape(model, processor, settings, num_frames)
     key = feature_key(
         model, processor, format=file_format, **settings._asdict(), **windows, source_fps=source_fps, shape=shape
@@ -197,6 +199,26 @@ def _identify(video: ListedVideo) -> list[Any]:
         return [video.source, None]
 
 
+def require_feature_folder(folder: Path) -> None:
+    """Refuses a folder for features that has other files.
+
+    Raises:
+        ValueError: it is a file, or has files and no summary of features.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a folder is expected.")
+    found = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
+    if found and _read_summary(folder) is None:
+        listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise ValueError(f"{folder} has other files ({listed}): choose another folder for the features.")
+
+
+def _read_summary(folder: Path) -> Record | None:
+    summary = read_own_json(folder / SUMMARY_FILE)
+    is_ours = isinstance(summary, dict) and all(isinstance(summary.get(name), dict) for name in ("key", "videos"))
+    return summary if is_ours else None
+
+
 class _Records:
     """What is known about the finished videos of a folder: the summary, and after it the journal.
 
@@ -207,15 +229,10 @@ class _Records:
     def __init__(self, folder: Path, key: Record):
         self.folder, self.key = folder, key
         self.videos: dict[str, Record] = {}
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; a folder is expected.")
-        summary = read_own_json(folder / SUMMARY_FILE)
-        if isinstance(summary, dict) and isinstance(summary.get("videos"), dict):
-            self._require_same(summary.get("key"))
+        require_feature_folder(folder)
+        if summary := _read_summary(folder):
+            self._require_same(summary["key"])
             self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
-        elif found := sorted(path.name for path in folder.glob("*") if not path.name.startswith(".")):
-            listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-            raise ValueError(f"{folder} has other files ({listed}): choose another folder for the features.")
         self.videos |= self._read_journal()
         folder.mkdir(parents=True, exist_ok=True)
         self.save({})
@@ -250,23 +267,25 @@ class _Records:
         """Writes the summary."""
         videos = {name: record for name, record in self.videos.items() if name not in failed} | dict(failed)
         key = self.key
-        rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
         by_frames = key["fps"] is None
+        rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
         factor = key["frame_sampling_rate"] if by_frames else 1
-        summary = {
+        head = {
             "feat_stride": key["stride"] * factor,
             "num_frames": key["num_frames"] * factor,
             "default_fps": (rates.pop() if len(rates) == 1 else None) if by_frames else key["fps"],
             "input_dim": key["shape"][-1],
             "file_ext": f".{key['format']}",
-            "videos": dict(sorted(videos.items())),
-            "key": key,
         }
-        replace_text(self.folder / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+        # A line for each video: with `indent`, each of its times would have one.
+        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(videos.items()))
+        texts = {name: json.dumps(value) for name, value in head.items()}
+        texts |= {"videos": f"{{\n{body}\n }}", "key": json.dumps(key)}
+        text = "{\n" + ",\n".join(f" {json.dumps(name)}: {value}" for name, value in texts.items()) + "\n}\n"
+        replace_text(self.folder / SUMMARY_FILE, text)
         (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
 
-    def _require_same(self, known: Any) -> None:
-        known = known if isinstance(known, dict) else {}
+    def _require_same(self, known: Record) -> None:
         differing = [name for name in self.key if known.get(name) != self.key[name]]
         if differing:
             told = "; ".join(

@@ -77,16 +77,16 @@ def window_batches(
     return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
 
 
-def _join(windows: Iterator[SampleGroup[torch.Tensor]], batch_size: int) -> Iterator[WindowBatch]:
-    waiting: list[SampleGroup[torch.Tensor]] = []
+def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:
+    waiting: list[SampleGroup] = []
     try:
         for window in windows:
             waiting.append(window)
             if len(waiting) == batch_size:
                 yield _batch(waiting)
                 waiting = []
-    except OSError:
-        # The damage of a video lies behind the windows that wait.
+    except Exception:
+        # The damage lies behind the windows that wait.
         if waiting:
             yield _batch(waiting)
         raise
@@ -94,7 +94,7 @@ def _join(windows: Iterator[SampleGroup[torch.Tensor]], batch_size: int) -> Iter
         yield _batch(waiting)
 
 
-def _batch(windows: list[SampleGroup[torch.Tensor]]) -> WindowBatch:
+def _batch(windows: list[SampleGroup]) -> WindowBatch:
     starts, ends, values, num_real = map(list, zip(*windows, strict=True))
     pixel_values = torch.stack([frame for of_window in values for frame in of_window])
     return WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(windows), -1)))

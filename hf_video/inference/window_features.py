@@ -59,8 +59,12 @@ def extract_window_features(
         stream_window_features(model, processor, video, settings=settings, batch_size=batch_size, **windows)
     )
     features = np.concatenate([np.empty((0, *shape), np.float32), *(batch.features for batch in batches)])
-    times = ([value for batch in batches for value in batch[column]] for column in (1, 2, 3))
-    return WindowFeatures(features, *times)
+    starts, ends, num_real = [], [], []
+    for batch in batches:
+        starts += batch.starts
+        ends += batch.ends
+        num_real += batch.num_real
+    return WindowFeatures(features, starts, ends, num_real)
 
 
 def stream_window_features(

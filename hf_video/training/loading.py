@@ -89,11 +89,13 @@ def load_classifier(
     return network
 
 
-def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+def load_trained_classifier(model: str | os.PathLike, *, needs_head: bool = True, **kwargs: Any) -> PreTrainedModel:
     """A video classifier as it was trained, with all of its weights.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
+        needs_head: without it, a pre-trained model is a classifier as well, whose head is random. So is the layer norm
+            before the head, which begins as if it were not there.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
@@ -110,7 +112,12 @@ def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrain
         model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
     )
     _check_shapes(model, report["mismatched_keys"])
-    if missing := sorted(report["missing_keys"]):
+    missing = sorted(report["missing_keys"])
+    if not needs_head:
+        norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
+        begun = [name for name in missing if name.startswith("classifier.") or name.rpartition(".")[0] in norms]
+        missing = [name for name in missing if name not in begun]
+    if missing:
         raise ValueError(
             f"{model} lacks weights of {type(network).__name__} ({_few(missing)}), which would be random numbers: "
             "train a classifier from it first, with `hf-video train --model`."
