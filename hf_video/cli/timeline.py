@@ -189,6 +189,8 @@ def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
 
 def _why_none(highest: np.ndarray, finder: Any) -> str:
     """A sentence about a video without segments."""
+    if not highest.any():
+        return "The video has no window, and so no segment: it is shorter than one, and --last-window drops it."
     index = int(np.where(finder.is_background, 0, highest).argmax())
     return (
         f"No segment was found. The highest score was {highest[index]:.1%}, of {finder.class_names[index]}; a segment "

@@ -10,6 +10,7 @@ import av
 import numpy as np
 
 from hf_video.processing.frame_streaming import stream_frames
+from hf_video.processing.video_opening import VideoReadError
 
 from .clock import clock
 from .drawable_text import find_fonts, shorten
@@ -56,8 +57,9 @@ def annotate_video(
     """
     artist = _Artist(segments, end)
     ticks = -1
+    stream: Any = None
+    damage: VideoReadError | None = None
     with av.open(os.fspath(target), "w", format=container_format) as container:
-        stream: Any = None
         try:
             for frame in stream_frames(source):
                 if frame.seconds > end:
@@ -66,12 +68,16 @@ def annotate_video(
                     stream = _add_stream(container, *frame.image.shape[:2])
                 # Two frames must not share a tick.
                 ticks = max(round(frame.seconds * _TICKS), ticks + 1)
-                encoded = av.VideoFrame.from_ndarray(_make_even(artist.draw(frame.image, frame.seconds)), "rgb24")
+                drawn = _make_even(artist.draw(frame.image, frame.seconds))
+                encoded = av.VideoFrame.from_ndarray(drawn, "rgb24")
                 encoded.pts, encoded.time_base = ticks, Fraction(1, _TICKS)
                 container.mux(stream.encode(encoded))
-        finally:
-            if stream is not None:
-                container.mux(stream.encode(None))
+        except VideoReadError as error:
+            damage = error
+        if stream is not None:
+            container.mux(stream.encode(None))
+    if damage is not None:
+        raise damage
 
 
 def _add_stream(container: Any, height: int, width: int) -> Any:
@@ -95,13 +101,12 @@ class _Artist:
     """Draws on the frames of a video, in their order."""
 
     def __init__(self, segments: Sequence[Segment], length: float):
-        from matplotlib import colormaps
+        from matplotlib.colors import to_rgb
 
         self._segments, self._length = segments, length
         ids = list(dict.fromkeys(segment.class_id for segment in segments))
-        palette = colormaps["tab10"].colors
         # Mixed with white: dark colours would not stand out from the box.
-        self._colors = {index: 0.6 * np.array(palette[i % len(palette)]) + 0.4 for i, index in enumerate(ids)}
+        self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
         self._fonts = find_fonts({segment.label for segment in segments})
         self._waiting, self._active = deque(segments), list[Segment]()
         self._drawn: tuple[Any, _Overlay] | None = None
@@ -138,7 +143,7 @@ class _Artist:
         canvas = FigureCanvasAgg(figure)
         figure.patch.set_alpha(0)
         size = float(np.clip(height / 18, 12, 60))
-        style = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
+        style: dict[str, Any] = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
         texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
         widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
         size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))

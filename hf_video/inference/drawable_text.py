@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
@@ -56,12 +57,7 @@ def find_fonts(texts: Iterable[str]) -> DrawableTexts:
             families.append(entry.name)
             missing -= found
     if missing:
-        listed = "".join(sorted(missing)[:10])
-        logger.warning(
-            "No font on this machine has the characters %r: classes with them are shown by their numbers. A font for "
-            "them helps, such as fonts-noto-cjk for Chinese, Japanese and Korean.",
-            listed,
-        )
+        _warn("".join(sorted(missing)[:10]))
     return DrawableTexts(families, missing)
 
 
@@ -75,3 +71,12 @@ def one_line(text: str) -> str:
 def shorten(text: str, length: int) -> str:
     """The text, cut to `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+@cache
+def _warn(characters: str) -> None:
+    logger.warning(
+        "No font on this machine has the characters %r: pictures show the numbers of such classes. A font for "
+        "them helps, such as fonts-noto-cjk for Chinese, Japanese and Korean.",
+        characters,
+    )

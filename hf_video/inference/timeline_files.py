@@ -69,7 +69,7 @@ def segment_entry(segment: Segment) -> dict[str, Any]:
     return {"label": segment.label, "score": round(segment.score, 6), "segment": times}
 
 
-def write_predictions(
+def write_segments(
     path: str | os.PathLike, video: str, segments: Sequence[Segment], details: dict[str, Any] | None = None
 ) -> None:
     """

@@ -16,7 +16,7 @@ from hf_video.processing import VideoClipProcessor
 from .clock import clock
 from .segments import Segment, SegmentFinder
 from .timeline import ScoredWindow
-from .timeline_files import ScoreTable, SegmentTable, write_predictions, write_webvtt
+from .timeline_files import ScoreTable, SegmentTable, write_segments, write_webvtt
 from .timeline_picture import Thumbnails, draw_timeline, save_figure
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class TimelineFolder:
             scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
             figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)
             replace_file(self.folder / "timeline.png", partial(save_figure, figure))
-        write_predictions(self.folder / "segments.json", self.video, segments, details)
+        write_segments(self.folder / "segments.json", self.video, segments, details)
         return segments
 
 

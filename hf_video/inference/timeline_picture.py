@@ -84,6 +84,7 @@ def draw_timeline(
         ImportError: matplotlib is not installed.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
     fonts = find_fonts([title, *(class_names[index] for index in ranked)])
@@ -95,10 +96,9 @@ def draw_timeline(
     begin, end, curves = _curves(scores, ranked)
     height_of_pictures = 1.1 if thumbnails else 0.0
     height = 1.5 + height_of_pictures + 0.42 * len(rows)
-    figure = Figure(figsize=(14, height), layout="constrained")
+    figure = Figure(figsize=(14, height), layout=ConstrainedLayoutEngine(h_pad=0.03, hspace=0.0))
     ratios = [height_of_pictures, 0.42 * len(rows) + 0.4] if thumbnails else [1]
     *above, axes = np.ravel(figure.subplots(len(ratios), 1, height_ratios=ratios, squeeze=False)).tolist()
-    figure.get_layout_engine().set(h_pad=0.03, hspace=0.0)
     for strip in above:
         _draw_thumbnails(strip, thumbnails, begin, end)
     _draw_rows(axes, rows, curves, begin, end)
@@ -150,14 +150,13 @@ def _curves(scores: str | os.PathLike, class_ids: Sequence[int]) -> tuple[float,
 
 
 def _draw_rows(axes: "Axes", rows: Sequence[_Row], curves: np.ndarray, begin: float, end: float) -> None:
-    from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     times = np.repeat(np.linspace(begin, end, _NUM_POINTS + 1), 2)[1:-1]
-    palette = colormaps["tab10"].colors
     least = (end - begin) / 1000  # about a pixel
     for number, row in enumerate(rows):
-        color, floor = palette[number % len(palette)], number + 0.94
+        color, floor = to_rgb(f"C{number}"), number + 0.94
         axes.axhspan(number + 0.06, floor, color="#f4f4f4", zorder=0)
         axes.fill_between(times, floor, floor - 0.88 * np.repeat(curves[:, number], 2), color="#b8b8b8", linewidth=0)
         bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row.segments]

@@ -1,0 +1,326 @@
+"""`hf-video timeline`: segments on time, files that say how far they go, and nothing overwritten."""
+
+import argparse
+import csv
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import tracemalloc
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+from hf_video.cli.main import main
+from hf_video.cli.timeline import _name_of, follow
+from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline, timeline_folder
+from hf_video.processing import read_video
+
+from ..video_files import damage_frame, encode_video
+
+NAMES = ["dark", "bright"]
+
+
+def save_model(folder, names, **config):
+    """A tiny model of clips of 8 frames, and its processor."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    model = VideoViTForVideoClassification(
+        VideoViTConfig(num_frames=8, image_size=32, patch_size=16, **sizes, **labels, **config)
+    )
+    processor = VideoClipProcessor(
+        num_frames=8, frame_sampling_rate=1, size={"height": 32, "width": 32}, crop_size={"height": 32, "width": 32}
+    )
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"), NAMES)
+
+
+def flashing_frames(num_frames=90, on=(30, 60)):
+    frames = np.full((num_frames, 64, 96, 3), 20, np.uint8)
+    frames[slice(*on)] = 235
+    return frames
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    """Three seconds of 30 frames, of which the middle one is bright."""
+    return encode_video(tmp_path_factory.mktemp("videos") / "flash.mp4", flashing_frames())
+
+
+@pytest.fixture
+def sees_light(monkeypatch):
+    """The model's score of its last class is the share of bright frames; the rest is that of the others."""
+
+    def predict(model, pixel_values):
+        share = (pixel_values.mean(dim=(2, 3, 4)) > 0).float().mean(dim=1, keepdim=True)
+        num_others = model.config.num_labels - 1
+        return torch.cat([(1 - share) / num_others] * num_others + [share], dim=1)
+
+    monkeypatch.setattr(timeline, "predict_scores", predict)
+
+
+def run(model_folder, video, *words):
+    return main(["timeline", str(video), "--model", model_folder, "--device", "cpu", *map(str, words)])
+
+
+def json_lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_segments_are_printed_with_their_times(model_folder, video, sees_light, capsys):
+    assert run(model_folder, video, "--json") == 0
+    lines = json_lines(capsys)
+    assert [line["label"] for line in lines] == ["dark", "bright", "dark"]
+    borders = [line["segment"] for line in lines]
+    # Windows of 8 frames every 4 frames: borders are right to half a stride, 2 frames of 30 in a second.
+    np.testing.assert_allclose(borders, [[0, 1], [1, 2], [2, 3]], atol=2 / 30 + 1e-3)
+    assert lines[1].keys() == {"label", "score", "segment"} and 0.9 < lines[1]["score"] <= 1
+    assert run(model_folder, video, "--background", "dark") == 0
+    assert capsys.readouterr().out.split() == ["0:00:01.00", "0:00:02.07", "90.6%", "bright"]
+
+
+def test_python_gives_what_the_command_prints(model_folder, video, sees_light, capsys):
+    model = VideoViTForVideoClassification.from_pretrained(model_folder).eval()
+    processor = VideoClipProcessor.from_pretrained(model_folder)
+    found = find_segments(model, processor, video, num_frames=8, stride=4)
+    assert run(model_folder, video, "--json") == 0
+    assert [[round(time, 3) for time in segment[2:4]] for segment in found] == [
+        line["segment"] for line in json_lines(capsys)
+    ]
+
+
+def test_the_files_agree(model_folder, video, sees_light, tmp_path, capsys):
+    folder = tmp_path / "new" / "timeline"
+    assert run(model_folder, video, "--json", "--output", folder) == 0
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    names = ["scores.parquet", "segments.csv", "segments.json", "segments.vtt", "timeline.png"]
+    assert sorted(path.name for path in folder.iterdir()) == names and ", ".join(names) in printed.err
+    kept = json.loads((folder / "segments.json").read_text())
+    assert kept["results"] == {"flash": lines}
+    details = kept["external_data"]
+    assert details["is_complete"] and details["duration"] == pytest.approx(3, abs=1e-3) and "ended_by" not in details
+    assert (details["onset"], details["num_frames"], details["stride"]) == (0.5, 8, 4)
+    rows = list(csv.DictReader((folder / "segments.csv").open(newline="")))
+    assert [[float(row["start"]), float(row["end"])] for row in rows] == [line["segment"] for line in lines]
+    cues = (folder / "segments.vtt").read_text().split("\n\n")
+    assert cues[:2] == ["WEBVTT", f"00:00:00.000 --> 00:00:01.000\ndark ({lines[0]['score']:.0%})"] and len(cues) == 4
+    table = parquet.read_table(folder / "scores.parquet")
+    assert table.column_names == ["start", "end", "score: dark", "score: bright"]
+    assert table["start"].to_pylist() == pytest.approx([i * 4 / 30 for i in range(len(table))], abs=1e-4)
+    assert json.loads(parquet.read_metadata(folder / "scores.parquet").metadata[b"hf_video"])["is_complete"]
+    assert Image.open(folder / "timeline.png").width > 1000
+    # The measure of segments takes the file.
+    truth = {"label": "bright", "segment": [1.0, 2.0]}
+    database = {"flash": {"subset": "test", "duration": 3.0, "annotations": [truth]}}
+    (tmp_path / "truth.json").write_text(json.dumps({"database": database}))
+    words = [str(folder / "segments.json"), str(tmp_path / "truth.json"), "--json"]
+    assert main(["evaluate-segments", *words]) == 0
+    assert '"mAP": 1.0' in capsys.readouterr().out.replace("average_mAP", "mAP")
+
+
+def test_the_annotated_video_keeps_times_and_is_upright_and_legible(model_folder, sees_light, tmp_path):
+    frames = np.full((40, 90, 161, 3), 20, np.uint8)
+    frames[20:] = 235
+    frames[:, -30:, -40:] = (250, 0, 0)
+    # Variable rate: every fifth time is left out. The video is stored on its side, and has an odd height when shown.
+    times = [time for time in range(50) if time % 5]
+    stored = np.rot90(frames[:, :, :160], axes=(1, 2))
+    video = encode_video(tmp_path / "turned.mp4", stored, times=times, rotation=-90)
+    with av.open(video) as container:
+        expected = [frame.time for frame in container.decode(video=0)]
+    folder = tmp_path / "out"
+    assert run(model_folder, video, "--output", folder, "--annotate") == 0
+    with av.open(str(folder / "annotated.mp4")) as container:
+        decoded = list(container.decode(video=0))
+    assert [frame.time for frame in decoded] == pytest.approx([time - expected[0] for time in expected], abs=1e-4)
+    pictures = [frame.to_ndarray(format="rgb24") for frame in decoded]
+    assert pictures[0].shape == read_video(video, lambda metadata: [0])[0][0].shape
+    for picture in (pictures[10], pictures[30]):
+        red = picture[60:80, -35:-5].mean(axis=(0, 1))
+        assert red[0] > 200 and red[1] < 60
+        # The box behind the letters is dark and the letters are bright, on a dark video and on a bright one.
+        box = picture[:14, :40].mean(axis=2)
+        assert box.max() > 200 and np.median(box) < 90
+    assert pictures[30][40:60, 60:100].mean() > 200
+
+
+def test_a_damaged_video_gives_the_segments_before_the_damage(model_folder, video, sees_light, tmp_path, capsys):
+    broken = damage_frame(video, 75)
+    folder = tmp_path / "out"
+    assert run(model_folder, broken, "--json", "--output", folder, "--annotate") == 2
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["label"] for line in lines] == ["dark", "bright", "dark"] and 2 < lines[-1]["segment"][1] < 2.6
+    assert f"error: {broken}" in printed.err and "Traceback" not in printed.err
+    kept = json.loads((folder / "segments.json").read_text())
+    details = kept["external_data"]
+    assert kept["results"] == {"damaged_flash": lines} and not details["is_complete"]
+    assert details["duration"] == lines[-1]["segment"][1] and broken in details["ended_by"]
+    assert "NOTE The timeline ends at 0:00:02, before the video does: " in (folder / "segments.vtt").read_text()
+    with av.open(str(folder / "annotated.mp4")) as container:
+        assert 60 < len(list(container.decode(video=0))) <= 76
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_ends_open_segments_and_writes_everything(model_folder, tmp_path, number):
+    video = encode_video(tmp_path / "long.mp4", np.tile(flashing_frames(), (40, 1, 1, 1)), codec_options={"qp": "40"})
+    folder = tmp_path / "out"
+    # Every window shows the more likely class; single windows at a time are slow enough to be interrupted.
+    words = [video, "--model", model_folder, "--onset", "0.01", "--offset", "0", "--stride", "1", "--batch-size", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hf_video.cli", "timeline", *words, "--output", str(folder), "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (folder / "segments.csv").exists():
+        assert process.poll() is None, process.stderr.read()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], err
+    assert "Traceback" not in err and "are kept." in err and out.count("\n") >= 1
+    kept = json.loads((folder / "segments.json").read_text())
+    (segments,) = kept["results"].values()
+    assert len(segments) == out.count("\n") and not kept["external_data"]["is_complete"]
+    end = kept["external_data"]["duration"]
+    assert max(segment["segment"][1] for segment in segments) == end < 119
+    assert parquet.read_table(folder / "scores.parquet")["end"].to_pylist()[-1] == pytest.approx(end, abs=1e-3)
+    assert not list(folder.glob(".*")) and len(list(folder.iterdir())) == 5
+
+
+def arguments(folder, **values):
+    return argparse.Namespace(video="rtsp://user:word@host/live", output=folder, annotate=False, json=True, **values)
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_a_stream_without_an_end_takes_no_more_memory_and_no_more_time(tmp_path, capsys, with_folder):
+    finder, clip = SegmentFinder(NAMES, exclusive=True), torch.zeros(1, 3, 8, 8)
+    processor = VideoClipProcessor(size={"height": 8, "width": 8}, crop_size={"height": 8, "width": 8})
+    sizes: list[int] = []
+
+    def windows():
+        for number in itertools.count():
+            if number and number % 1000 == 0:
+                capsys.readouterr()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+            if number == 5_001:
+                signal.raise_signal(signal.SIGINT)
+            score = float(number // 5 % 2)
+            yield ScoredWindow(number, number + 2, np.array([1 - score, score], np.float32), clip)
+
+    folder = tmp_path / "out" if with_folder else None
+    tracemalloc.start()
+    with pytest.raises(KeyboardInterrupt):
+        follow(windows(), finder, processor, arguments(folder), {})
+    tracemalloc.stop()
+    assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 200_000
+    # The end of the segment that was open comes after the signal.
+    *_, line = json_lines(capsys)
+    assert line["segment"] == [5_000.5, 5_002.0]
+    if with_folder:
+        assert len(list(csv.DictReader((folder / "segments.csv").open()))) == 1001
+
+
+def test_nothing_is_overwritten(model_folder, video, tmp_path, fails):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    words = ("timeline", video, "--model", model_folder, "--output")
+    assert f"--output {mine} is not empty (notes.txt): choose another folder." in fails(*words, mine)
+    assert f"--output {mine / 'notes.txt'} is a file" in fails(*words, mine / "notes.txt")
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+
+
+def test_a_video_without_segments_or_shorter_than_a_window(model_folder, tmp_path, sees_light, capsys):
+    short = encode_video(tmp_path / "short.mp4", flashing_frames(5, (0, 1)))
+    assert run(model_folder, short, "--onset", 0.9, "--output", tmp_path / "none") == 0
+    printed = capsys.readouterr()
+    assert (
+        printed.out == "" and "The highest score was 87.5%, of dark; a segment begins with --onset 0.9" in printed.err
+    )
+    assert json.loads((tmp_path / "none" / "segments.json").read_text())["results"] == {"short": []}
+    assert (tmp_path / "none" / "timeline.png").exists()
+    assert run(model_folder, short) == 0
+    assert capsys.readouterr().out.split()[:2] == ["0:00:00.00", "0:00:00.17"]
+    # No window at all.
+    assert run(model_folder, short, "--last-window", "drop", "--annotate", "--output", tmp_path / "empty") == 0
+    printed = capsys.readouterr()
+    assert printed.out == "" and "The video has no window" in printed.err
+    names = ["scores.parquet", "segments.csv", "segments.json", "segments.vtt"]
+    assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == names
+
+
+def test_scores_that_are_not_finite_end_the_timeline(model_folder, video, tmp_path, monkeypatch, capsys):
+    counts = itertools.count()
+
+    def predict(model, pixel_values):
+        return torch.full((len(pixel_values), 2), float("nan") if next(counts) else 0.7)
+
+    monkeypatch.setattr(timeline, "predict_scores", predict)
+    assert run(model_folder, video, "--json", "--batch-size", 4, "--output", tmp_path / "out") == 2
+    printed = capsys.readouterr()
+    assert "The scores of the window at 0.533 s are not finite." in printed.err
+    assert [json.loads(line)["segment"] for line in printed.out.splitlines()] == [[0, 0.667]]
+    details = json.loads((tmp_path / "out" / "segments.json").read_text())["external_data"]
+    assert details["duration"] == pytest.approx(0.667) and "not finite" in details["ended_by"]
+
+
+def test_names_of_any_kind_stay_whole(video, tmp_path, sees_light, capsys):
+    odd = 'a, "b"\n\n--> <i>&amp; $x$ 猫\u202e'
+    model_folder, folder = save_model(tmp_path / "model", ["dark", odd]), tmp_path / "out"
+    assert run(model_folder, video, "--background", "dark", "--output", folder, "--annotate") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    (entry,) = json.loads((folder / "segments.json").read_text())["results"]["flash"]
+    (row,) = csv.DictReader((folder / "segments.csv").open(encoding="utf-8", newline=""))
+    assert entry["label"] == row["label"] == odd
+    head, cue = (folder / "segments.vtt").read_text().split("\n\n")
+    assert head == "WEBVTT" and cue.split("\n")[1] == 'a, "b" --&gt; &lt;i&gt;&amp;amp; $x$ 猫 (91%)'
+
+
+def test_a_full_disk_is_said_and_costs_no_segment_on_the_screen(
+    model_folder, video, tmp_path, sees_light, monkeypatch, capsys
+):
+    def fail(table, segment):
+        raise OSError(28, "No space left on device", str(table.path))
+
+    monkeypatch.setattr(timeline_folder.SegmentTable, "add", fail)
+    assert run(model_folder, video, "--json", "--output", tmp_path / "out") == 2
+    printed = capsys.readouterr()
+    assert "No space left on device" in printed.err and "Traceback" not in printed.err
+    assert [line["label"] for line in map(json.loads, printed.out.splitlines())][:1] == ["dark"]
+
+
+def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):
+    words = ("timeline", video, "--model", model_folder)
+    assert "offset=0.6 must be from 0 to onset=0.5" in fails(*words, "--offset", 0.6)
+    assert "no class 'darc' as background. Did you mean dark?" in fails(*words, "--background", "darc")
+    assert "--annotate writes a video into the folder of --output" in fails(*words, "--annotate")
+    live = ("timeline", "rtsp://host/live", "--model", model_folder, "--annotate", "--output", tmp_path / "out")
+    assert "--annotate reads the video a second time: rtsp://host/live is no file" in fails(*live)
+    regression = save_model(tmp_path / "regression", ["height", "weight"], problem_type="regression")
+    assert "is a regression model" in fails("timeline", video, "--model", regression)
+    missing = tmp_path / "missing.mp4"
+    out = tmp_path / "unread"
+    assert str(missing) in fails("timeline", missing, "--model", model_folder, "--output", out)
+
+
+def test_the_name_in_the_files_has_no_password():
+    assert _name_of("/a/b/match.2.mp4") == "match.2"
+    assert _name_of("rtsp://user:word@host:554/live?token=1") == "live"
+    assert _name_of("rtsp://user:word@host") == "host"
