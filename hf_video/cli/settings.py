@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Lt
+from annotated_types import Le, Lt
 
 import hf_video
 from hf_video.data.settings import (
@@ -22,6 +22,7 @@ from hf_video.settings import (
     FromScratch,
     NotNegative,
     Positive,
+    Share,
     one_of,
     setting,
     with_defaults,
@@ -306,6 +307,24 @@ class ExtractSettings(TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
+class TimelineSettings(TrainedModelSettings):
+    """Timeline"""
+
+    video: str = setting(help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO")
+    onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
+    offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
+    min_duration_on: NotNegative[float] = setting(0.0, "Least seconds of a segment; shorter ones are dropped.")
+    min_duration_off: NotNegative[float] = setting(
+        0.0, "Least seconds between two segments of a class; shorter gaps are filled."
+    )
+    batch_size: AtLeast1[int] | None = setting(
+        None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."
+    )
+    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
+
+
+@dataclass(kw_only=True)
 class WatchSettings(TrainedModelSettings):
     """Watching"""
 
@@ -359,6 +378,7 @@ EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
 INSPECT = CommandSettings(InspectSettings)
 DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
+TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
 # By the name of the command, for the reference page.
 ALL = {
     "train": TRAIN,
@@ -368,6 +388,7 @@ ALL = {
     "evaluate-segments": EVALUATE_SEGMENTS,
     "predict": PREDICT,
     "extract": EXTRACT,
+    "timeline": TIMELINE,
     "inspect": INSPECT,
     "watch": WATCH,
     "demo": DEMO,

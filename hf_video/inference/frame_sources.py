@@ -1,4 +1,4 @@
-"""Everything that gives frames one after another: files, URLs, folders of pictures, and iterables of frames."""
+"""Everything that gives frames one after another: files, addresses, cameras, folders of pictures, and iterables."""
 
 import io
 import os
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from hf_video.processing.frame_streaming import StreamedFrame, check_rate, stream_frames
-from hf_video.processing.video_downloading import download_video, public_url
+from hf_video.processing.video_downloading import open_response, public_url, read_max_size, receive_video
 from hf_video.processing.video_reading import FrameFolder
+
+from .live_streams import is_live, is_stream_response, stream_live, stream_response
 
 
 def open_frames(source: Any, source_fps: float | None = None) -> Iterator[StreamedFrame]:
@@ -19,8 +21,10 @@ def open_frames(source: Any, source_fps: float | None = None) -> Iterator[Stream
 
     Args:
         source:
-            Path of a video file, `http(s)` URL of one, bytes of one, open binary file, path of a folder of JPEG / PNG
-            frames, or an iterable of frames: (height, width, 3) uint8 RGB arrays, or `StreamedFrame`s.
+            Path of a video file, bytes of one, open binary file, `http(s)` URL (a file is downloaded within the limits
+            of [`download_video`], a stream is not), a live stream or camera as for [`stream_live`], path of a folder
+            of JPEG / PNG frames, or an iterable of frames: (height, width, 3) uint8 RGB arrays, which are not changed
+            afterwards, or `StreamedFrame`s whose times rise.
         source_fps (`float`, *optional*):
             Rate in frames per second at which the pictures of a folder, or the arrays of an iterable, were taken. They
             have no times of their own, and must have it. Other sources have times of their own, and must not.
@@ -44,9 +48,11 @@ def open_frames(source: Any, source_fps: float | None = None) -> Iterator[Stream
                 "of its own. fps=... sets how many frames are taken in a second."
             )
         if isinstance(source, bytes):
-            return stream_frames(io.BytesIO(source))
+            return stream_frames(io.BytesIO(source), name=f"The video of {len(source)} bytes")
+        if is_live(source):
+            return stream_live(source)
         if isinstance(source, str) and source.startswith(("http://", "https://")):
-            return _stream_download(source)
+            return _stream_url(source)
         return stream_frames(source)
     if not isinstance(source, Iterable):
         raise TypeError(
@@ -69,8 +75,14 @@ def _required(source_fps: float | None, subject: str) -> float:
     return source_fps
 
 
-def _stream_download(url: str) -> Iterator[StreamedFrame]:
-    yield from stream_frames(download_video(url))
+def _stream_url(url: str) -> Iterator[StreamedFrame]:
+    name, max_size = public_url(url), read_max_size()
+    with open_response(url) as response:
+        if is_stream_response(response, name):
+            yield from stream_response(response, name)
+            return
+        video = receive_video(response, name, max_size)
+    yield from stream_frames(video, name=name)
 
 
 def _stream_folder(folder: Any, source_fps: float) -> Iterator[StreamedFrame]:

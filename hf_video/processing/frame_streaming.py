@@ -55,9 +55,10 @@ class StreamClock:
     """
     Seconds after the first frame, by the timestamps of a stream, always rising.
 
-    A frame that has no timestamp, or whose timestamp lies before that of the frame before or more than `longest_gap`
-    after it, as when a camera connects anew, comes one mean distance after the frame before. The timestamps that
-    follow count from there.
+    A frame without a timestamp comes one mean distance after the frame before. A single frame whose timestamp lies
+    before that of the frame before, or more than `longest_gap` after it, has come late or damaged: it is put half a
+    mean distance after the frame before. A second one in succession means that the sender has started anew: it comes
+    one mean distance after the frame before, and the timestamps that follow count from there.
 
     Args:
         rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
@@ -67,26 +68,38 @@ class StreamClock:
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
         self._interval = float(1 / (rate or _DEFAULT_RATE))
         self._longest_gap = longest_gap
-        self._num_frames, self._seconds = 0, 0.0
-        self._previous: float | None = None
+        self._seconds: float | None = None
+        # The timestamp at zero seconds.
+        self._origin: float | None = None
+        self._is_in_doubt = False
+        self._num_steps, self._sum_of_steps = 0, 0.0
 
     def read(self, timestamp: float | None) -> float:
         """The seconds of the next frame, whose timestamp in seconds is given."""
-        step = None if timestamp is None or self._previous is None else timestamp - self._previous
-        self._previous = timestamp
-        if self._num_frames:
-            is_plausible = step is not None and 0 < step <= self._longest_gap
-            self._seconds += step if step is not None and is_plausible else self.mean_interval
-        self._num_frames += 1
+        if self._seconds is None:
+            self._seconds, self._origin = 0.0, timestamp
+            return self._seconds
+        mean = self._sum_of_steps / self._num_steps if self._num_steps else self._interval
+        if timestamp is None:
+            self._seconds += mean
+        elif self._origin is not None and 0 < (timestamp - self._origin) - self._seconds <= self._longest_gap:
+            self._sum_of_steps += (timestamp - self._origin) - self._seconds
+            self._num_steps += 1
+            self._seconds = timestamp - self._origin
+            self._is_in_doubt = False
+        elif self._origin is not None and not self._is_in_doubt:
+            self._seconds += mean / 2
+            self._is_in_doubt = True
+        else:
+            self._seconds += mean
+            self._origin = timestamp - self._seconds
+            self._is_in_doubt = False
         return self._seconds
 
-    @property
-    def mean_interval(self) -> float:
-        """Mean distance of the frames so far in seconds."""
-        return self._seconds / (self._num_frames - 1) if self._num_frames > 1 else self._interval
 
-
-def stream_frames(source: str | os.PathLike | BinaryIO, fps: float | None = None) -> Iterator[StreamedFrame]:
+def stream_frames(
+    source: str | os.PathLike | BinaryIO, fps: float | None = None, name: str | None = None
+) -> Iterator[StreamedFrame]:
     """
     Decode a video file from its start to its end. Memory does not grow with its length.
 
@@ -96,6 +109,8 @@ def stream_frames(source: str | os.PathLike | BinaryIO, fps: float | None = None
         fps (`float`, *optional*):
             Frames to take per second: the first frame at or after each multiple of 1 / `fps` seconds. By default all
             frames.
+        name (`str`, *optional*):
+            Name of an open file in messages.
 
     Raises:
         `ValueError`: if `fps` is not positive.
@@ -104,7 +119,7 @@ def stream_frames(source: str | os.PathLike | BinaryIO, fps: float | None = None
     """
     check_rate("fps", fps)
     if not isinstance(source, (str, os.PathLike)):
-        return first_at_rate(_stream(source, str(getattr(source, "name", "The video"))), fps)
+        return first_at_rate(_stream(source, name or str(getattr(source, "name", source))), fps)
     path = os.fspath(source)
     if not os.path.isfile(path):
         raise VideoReadError(f"{path} does not exist.")
