@@ -26,7 +26,9 @@ def read_options(model: str | os.PathLike) -> dict[str, Any]:
 
     Options that a file of Transformers leaves out are those of the class that it names. The processors of Transformers
     smooth frames while shrinking them, so `antialias` is on. `do_sample_frames` is not taken: with other processors,
-    users sample the frames themselves.
+    users sample the frames themselves. Two roundings differ: a centre crop may begin one pixel further, since half a
+    pixel is rounded to the even one here and down there; and the image processor of ViViT shrinks with Pillow, whose
+    values are up to one of 255 levels off.
 
     Args:
         model: a folder or a Hub repository.
