@@ -15,38 +15,19 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 from helpers.measurement import make_parser, print_machine
+from helpers.scene_video import FPS, encode_scene
 from transformers.utils import is_torchcodec_usable
 from transformers.video_utils import VideoMetadata, load_video
 
 from hf_video.processing import read_video
 
-HEIGHT, WIDTH, FPS, SECONDS, KEY_FRAME_EVERY = 360, 640, 30, 300, 60
+SECONDS, KEY_FRAME_EVERY = 300, 60
 NUM_FRAMES = 16
-
-
-def encode(path: Path, seconds: int) -> None:
-    """A textured scene under a moving camera, so that frames depend on each other as in real footage."""
-    generator = np.random.default_rng(0)
-    scene = generator.integers(0, 256, (HEIGHT // 8 + 50, WIDTH // 8 + 50, 3)).repeat(8, axis=0).repeat(8, axis=1)
-    scene = np.clip(scene / 2 + generator.normal(64, 8, scene.shape), 0, 255).astype(np.uint8)
-    options = {"preset": "veryfast", "g": str(KEY_FRAME_EVERY), "sc_threshold": "0"}
-    with av.open(os.fspath(path), "w") as container:
-        stream: Any = container.add_stream("libx264", rate=FPS, options=options)
-        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
-        for i in range(FPS * seconds):
-            top, left = int(200 + 200 * np.sin(i / 90)), int(200 + 200 * np.cos(i / 70))
-            view = np.ascontiguousarray(scene[top : top + HEIGHT, left : left + WIDTH])
-            frame = av.VideoFrame.from_ndarray(view, format="rgb24")
-            frame.pts, frame.time_base = i, Fraction(1, FPS)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
 
 
 def spread(metadata: Any, **kwargs: Any) -> np.ndarray:
@@ -80,7 +61,7 @@ def main() -> None:
     rounds, num_seconds = (1, 2) if arguments.smoke else (arguments.rounds, SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "video.mp4")
-        encode(Path(path), num_seconds)
+        encode_scene(Path(path), num_seconds, KEY_FRAME_EVERY)
         readers = make_readers(path)
         frames = {name: read() for name, read in readers.items()}
         for name, read in frames.items():

@@ -97,7 +97,7 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
 
     from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
     from hf_video.data import load_video_dataset
-    from hf_video.training.loading import input_size
+    from hf_video.training.clip_size import input_size
 
     set_seed(0)
     names = load_video_dataset(digits)["train"].features["label"].names

@@ -69,11 +69,12 @@ def load_trained_model(
     """
     target, model = choose_device(device), locate_model(model)
 
-    from hf_video.training.loading import check_views, load_processor, load_trained_classifier
+    from hf_video.training.clip_size import check_clips
+    from hf_video.training.loading import load_processor, load_trained_classifier
 
     network = load_trained_classifier(model, dtype=dtype, needs_head=needs_head)
     processor = load_processor(model, network.config, **processor_options)
-    check_views(network, processor.num_clips, processor.num_crops)
+    check_clips(network, processor)
     return network.to(target).eval(), processor
 
 
@@ -85,15 +86,11 @@ def load_model(
     Raises:
         ValueError, OSError: there is no such model, or it does not take an option.
     """
+    from huggingface_hub.errors import StrictDataclassError
+
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import (
-        check_views,
-        input_size,
-        load_classifier,
-        load_config,
-        load_processor,
-        set_input_size,
-    )
+    from hf_video.training.clip_size import check_clips, check_views, input_size, set_input_size
+    from hf_video.training.loading import load_classifier, load_config, load_processor
 
     from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
@@ -109,16 +106,28 @@ def load_model(
     if values["model"] is not None:
         if unknown := [name for name in changes if not hasattr(load_config(values["model"]), name)]:
             raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
-        model = load_classifier(values["model"], class_names, problem_type, dtype="float32", **changes)
+        try:
+            model = load_classifier(
+                values["model"],
+                class_names,
+                problem_type,
+                is_frozen=values["linear_probe"],
+                dtype="float32",
+                **changes,
+            )
+        except StrictDataclassError as error:
+            if not changes:
+                raise
+            listed = ", ".join(f"{name}={value}" for name, value in changes.items())
+            raise ValueError(f"{values['model']} does not take {listed}: {error.__cause__ or error}") from error
         set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
         size = {} if values["image_size"] is None else input_size(values["image_size"])
         processor = load_processor(values["model"], model.config, **sampling, **size)
+        check_clips(model, processor)
         check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
 
     sizes = [field.name for field in dataclasses.fields(ScratchSettings)]
-
-    from huggingface_hub.errors import StrictDataclassError
 
     from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 

@@ -81,7 +81,8 @@ class _Clips:
 
     def __getitem__(self, index: int) -> torch.Tensor | Exception:
         try:
-            return self.processor(self.videos[index], return_tensors="pt")["pixel_values"]
+            inputs = self.processor(self.videos[index], return_tensors="pt")
+            return inputs[self.processor.model_input_names[0]]
         # There is no complete list of the errors that a decoder raises for strange files.
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # They may hold the frames of a video that is too large.

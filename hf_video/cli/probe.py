@@ -146,13 +146,16 @@ def _load(
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
     from hf_video.inference.features import extract_features
-    from hf_video.training.loading import check_views, load_classifier, load_processor
+    from hf_video.training.clip_size import check_clips
+    from hf_video.training.loading import load_classifier, load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
-    model = load_classifier(model_name, class_names, problem, dtype=args.dtype).to(device)
+    # Tokens come from the encoder; features of the other probes from all weights before the head.
+    is_frozen = args.kind != "attentive"
+    model = load_classifier(model_name, class_names, problem, is_frozen=is_frozen, dtype=args.dtype).to(device)
     processor = load_processor(model_name, model.config, num_clips=args.num_clips, num_crops=args.num_crops)
-    check_views(model, processor.num_clips, processor.num_crops)
+    check_clips(model, processor)
     data, broken = readable_videos(data, args.on_error)
     data["train"], data["validation"] = training_splits(data, vars(args))
     splits = {}

@@ -223,4 +223,5 @@ class ClipDataset(Dataset):
         return augmentation.erase(frames, generator)[None]
 
     def _process(self, videos: Any, **options: Any) -> torch.Tensor:
-        return self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)["pixel_values"]
+        inputs = self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)
+        return inputs[self.processor.model_input_names[0]]

@@ -90,9 +90,11 @@ def _tokens(model: PreTrainedModel, inputs: dict[str, Any], layer: int | None) -
                 f"layer={layer} is out of range: {type(base).__name__} has the hidden states 0 to {len(states) - 1}."
             )
         tokens = states[layer]
-    if tokens.ndim != 3:
+    # The first layers of VideoPrism see each frame alone, and have a row for every frame.
+    (clips,) = inputs.values()
+    if tokens.ndim != 3 or len(tokens) != len(clips):
         raise ValueError(
-            f"{type(base).__name__} gives {tuple(tokens.shape)}, not (batch_size, num_tokens, hidden_size): choose "
-            "the pooling head, without a layer."
+            f"{type(base).__name__} gives {tuple(tokens.shape)} for {len(clips)} clips, not (batch_size, num_tokens, "
+            "hidden_size): choose the pooling head, without a layer."
         )
     return tokens

@@ -69,7 +69,8 @@ def window_batches(
         if not frames:
             return []
         images = np.stack(images_of(frames))
-        clip = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")["pixel_values"][0]
+        inputs = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")
+        clip = inputs[processor.model_input_names[0]][0]
         return clip.to(device, dtype).unbind()
 
     samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)

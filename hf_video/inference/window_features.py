@@ -97,7 +97,7 @@ def feature_shape(
     """
     model.eval()
     black = np.zeros((num_frames, 256, 256, 3), np.uint8)
-    clip = processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")["pixel_values"]
+    clip = processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")[processor.model_input_names[0]]
     try:
         return tuple(encode_clips(model, clip, settings).shape[1:])
     except (RuntimeError, IndexError, TypeError, ValueError) as error:

@@ -137,8 +137,9 @@ class VideoClipProcessor(BaseVideoProcessor):
         Returns:
             `BatchFeature`: with `pixel_values` (batch, num_frames, channels, height, width), or (batch, num_clips *
             num_crops, num_frames, channels, height, width) with several views; float32, or the dtype of the input if
-            it is neither rescaled nor normalised. With `return_metadata=True` also `video_metadata`, one entry for
-            each video. With `do_sample_frames=False` a video is one clip, and `num_clips` is ignored.
+            it is neither rescaled nor normalised. The key is the first of `model_input_names`, as the model of the
+            processor calls its input. With `return_metadata=True` also `video_metadata`, one entry for each video.
+            With `do_sample_frames=False` a video is one clip, and `num_clips` is ignored.
         """
         options = self.valid_kwargs.__annotations__
         # Other names stay, also with None: the base class refuses them.
@@ -317,7 +318,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         # The base class would copy a single video to stack it.
         is_single = return_tensors is not None and len(prepared) == 1
         pixel_values = prepared[0][None] if is_single else prepared
-        return BatchFeature(data={"pixel_values": pixel_values}, tensor_type=return_tensors)
+        return BatchFeature(data={self.model_input_names[0]: pixel_values}, tensor_type=return_tensors)
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """

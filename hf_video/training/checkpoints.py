@@ -218,7 +218,7 @@ def _keeping_names(model: Any) -> Iterator[None]:
         yield
         return
     original = model.save_pretrained
-    model.save_pretrained = partial(original, save_original_format=False)  # type: ignore[method-assign]
+    model.save_pretrained = partial(original, save_original_format=False)
     try:
         yield
     finally:

@@ -12,7 +12,8 @@ from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 
-from .loading import class_names_of, clip_size, load_processor, load_trained_classifier, set_input_size
+from .clip_size import clip_size, set_input_size
+from .loading import class_names_of, load_processor, load_trained_classifier
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 

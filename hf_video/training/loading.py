@@ -4,11 +4,17 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForVideoClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import (
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -19,20 +25,22 @@ from transformers.utils import (
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_json
 
+from .clip_size import clip_size, input_size
 from .processor_files import read_options
 
 logger = logging.getLogger(__name__)
 
 # Fields of `config.json` that Transformers reads before a configuration class checks them.
 _KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
-# V-JEPA 2 has its own names for the size of a clip.
-_OTHER_NAMES = {"num_frames": "frames_per_clip", "image_size": "crop_size"}
+_HEAD = "classifier."
 
 
 def load_classifier(
     model: str | os.PathLike,
     class_names: Sequence[str],
     problem_type: str = "single_label_classification",
+    *,
+    is_frozen: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """A video classifier for the classes `class_names`, in this order, to be fine-tuned from any checkpoint.
@@ -44,14 +52,16 @@ def load_classifier(
         model: a folder written by `save_pretrained`, or a Hub repository.
         class_names: names by class id.
         problem_type: "multi_label_classification" if a video may have several of the classes.
+        is_frozen: whether only the head will be trained. Then all weights before it must be in the checkpoint.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
         OSError: there is no such model.
         ValueError: the checkpoint does not suit a video classifier, is quantised, or a tensor outside the head does
-            not fit its configuration.
+            not fit its configuration; or weights that will be frozen are missing.
     """
     config = load_config(model)
+    _check_kind(model, config)
     check_trainable(model, config)
     known = class_names_of(config)
     names = list(class_names)
@@ -64,7 +74,9 @@ def load_classifier(
         output_loading_info=True,
         **kwargs,
     )
-    _check_shapes(model, [row for row in report["mismatched_keys"] if not row[0].startswith("classifier.")])
+    _check_shapes(model, [row for row in report["mismatched_keys"] if not row[0].startswith(_HEAD)])
+    if is_frozen:
+        _check_random(model, network, report["missing_keys"])
     if known != names:
         logger.warning(
             f"{model} knows {len(known)} other classes ({_few(known)}), the data have {len(names)} ({_few(names)}): "
@@ -93,6 +105,7 @@ def load_trained_classifier(model: str | os.PathLike, *, needs_head: bool = True
         ImportError: it is quantised, and torchao is not installed.
     """
     config = load_config(model)
+    _check_kind(model, config)
     class_names_of(config)
     check_quantization(model, config, kwargs.get("dtype"))
     network, report = AutoModelForVideoClassification.from_pretrained(
@@ -159,6 +172,9 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
     if image_size is not None:
         settings |= input_size(image_size)
     settings |= read_options(model)
+    network = MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING.get(type(config), None)
+    if network is not None and network.main_input_name not in VideoClipProcessor.model_input_names:
+        settings["model_input_names"] = [network.main_input_name]
     given = {name: value for name, value in options.items() if value is not None}
     return VideoClipProcessor.from_dict(settings, **given)
 
@@ -215,67 +231,6 @@ def _check_index(file: Path) -> None:
         raise ValueError(f"{file} names {_few(absent)}, which is not there.")
 
 
-def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
-    """Refuses several views of a video for a model that does not average them, as models of other packages.
-
-    Raises:
-        ValueError: there are several views, and the model takes one.
-    """
-    if num_clips * num_crops > 1 and not getattr(model, "_supports_views", False):
-        raise ValueError(
-            f"{type(model).__name__} takes one view of a video, not num_clips={num_clips} x num_crops={num_crops}. "
-            "Set both to 1, or make it a model of this package: `hf-video convert hf_videomae` reads VideoMAE."
-        )
-
-
-class ClipSize(NamedTuple):
-    """The input size of a model; None for what its configuration does not say.
-
-    Attributes:
-        num_frames: frames of a clip.
-        image_size: height and width in pixels, or (height, width).
-    """
-
-    num_frames: int | None
-    image_size: int | Sequence[int] | None
-
-
-def clip_size(config: PreTrainedConfig) -> ClipSize:
-    """The input size that a configuration of any video classifier says."""
-    return ClipSize(*(getattr(config, _field(config, name), None) for name in ClipSize._fields))
-
-
-def _field(config: PreTrainedConfig, name: str) -> str:
-    """The field of a configuration that holds the `num_frames` or the `image_size` of its model."""
-    return name if hasattr(config, name) else _OTHER_NAMES[name]
-
-
-def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_frames: int | None = None) -> None:
-    """Changes the input size of a model for good. None keeps what the model has.
-
-    Raises:
-        ValueError: the model cannot take the size.
-    """
-    kept = clip_size(model.config)._asdict()
-    wanted = {"image_size": image_size, "num_frames": num_frames}
-    changes = {name: value for name, value in wanted.items() if value not in (None, kept[name])}
-    if not changes:
-        return
-    if not hasattr(model.base_model, "set_input_size"):
-        made_for = ", ".join(f"{name}={kept[name]}" for name in changes)
-        raise ValueError(
-            f"{type(model).__name__} only takes the input size it was made for: {made_for}, not {changes}."
-        )
-    model.base_model.set_input_size(**changes)
-
-
-def input_size(image_size: int | Sequence[int]) -> dict[str, dict[str, int]]:
-    """The options of a processor that resizes the shorter edge and then crops `image_size` pixels: one number for a
-    square, or (height, width)."""
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    return {"size": {"shortest_edge": max(height, width)}, "crop_size": {"height": height, "width": width}}
-
-
 def class_names_of(config: PreTrainedConfig) -> list[str]:
     """The class names of a model by class id.
 
@@ -294,13 +249,34 @@ def class_names_of(config: PreTrainedConfig) -> list[str]:
 def drop_query_axis(model: Any) -> None:
     """Gives a VideoPrism classifier features (batch_size, hidden_size) and logits (batch_size, num_classes), like all
     others. Transformers leaves the axis of its single pooling query in between. Other models stay as they are."""
-    norm = getattr(model, "head_layernorm", None)
-    if model.config.model_type == "videoprism_vision_model" and not norm._forward_hooks:
-        norm.register_forward_hook(_without_query_axis)
+    if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
+        model.head_layernorm.register_forward_hook(_without_query_axis)
 
 
 def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
     return pooled.flatten(1)
+
+
+def _check_kind(model: str | os.PathLike, config: PreTrainedConfig) -> None:
+    """Refuses models of other kinds, which Transformers would list as classes of Python."""
+    if type(config) in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
+        return
+    known = sorted({kind.model_type for kind in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING})
+    raise ValueError(
+        f"{model} holds a model of the type {config.model_type!r}, which classifies no videos: a video classifier, or "
+        f"its pre-trained encoder, is of the type {', '.join(known[:-1])} or {known[-1]}."
+    )
+
+
+def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: Iterable[str]) -> None:
+    """Refuses matrices outside the head that the checkpoint lacks. Norms and biases begin as constants."""
+    parameters = dict(network.named_parameters())
+    lacks = [name for name in missing if not name.startswith(_HEAD) and parameters[name].ndim > 1]
+    if lacks:
+        raise ValueError(
+            f"{model} lacks weights before the head of {type(network).__name__} ({_few(sorted(lacks))}), which would "
+            "stay random numbers: train the whole model, or use the attentive probe, which needs only the encoder."
+        )
 
 
 def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 _TYPES = ("video_processor_type", "image_processor_type", "feature_extractor_type")
 # What a frame goes through. Flags that are None are off.
-_FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
+_FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _VALUES = ("size", "crop_size", "resample", "rescale_factor", "image_mean", "image_std", "num_frames", "fps")
 # It subtracts one after rescaling, which its file does not say. That of an image processor says `offset`.
 _OFFSET_CLASS = "VivitVideoProcessor"
@@ -26,7 +26,9 @@ def read_options(model: str | os.PathLike) -> dict[str, Any]:
 
     Options that a file of Transformers leaves out are those of the class that it names. The processors of Transformers
     smooth frames while shrinking them, so `antialias` is on. `do_sample_frames` is not taken: with other processors,
-    users sample the frames themselves.
+    users sample the frames themselves. Two roundings differ: a centre crop may begin one pixel further, since half a
+    pixel is rounded to the even one here and down there; and the image processor of ViViT shrinks with Pillow, whose
+    values are up to one of 255 levels off.
 
     Args:
         model: a folder or a Hub repository.
@@ -65,7 +67,7 @@ def _translate(own: dict[str, Any], file: str) -> dict[str, Any]:
     if own.get("offset", own.get("video_processor_type") == _OFFSET_CLASS) and options["do_rescale"]:
         options |= _without_offset(options)
     unknown = [name for name, value in own.items() if name.startswith("do_") and value and name not in options]
-    if lost := sorted(set(unknown) - {"do_sample_frames"}):
+    if lost := sorted(set(unknown) - {"do_sample_frames", "do_convert_rgb"}):
         logger.warning(f"{file}: {', '.join(lost)} is left out, because VideoClipProcessor has no such option.")
     return options | {"antialias": True}
 

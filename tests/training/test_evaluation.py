@@ -10,7 +10,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
 from hf_video.processing import read_video
 from hf_video.training import VideoTrainer, compute_metrics, evaluate_dataset, predict_scores, write_predictions
-from hf_video.training.loading import check_views
+from hf_video.training.clip_size import check_views
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
 from tests.training.tiny import make_arguments
 

@@ -5,7 +5,8 @@ import torch
 
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training.loading import class_names_of, load_classifier, load_processor, set_input_size
+from hf_video.training.clip_size import set_input_size
+from hf_video.training.loading import class_names_of, load_classifier, load_processor
 
 NAMES = ["clap", "jump", "wave"]
 
