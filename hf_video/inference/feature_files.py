@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.lib.format import magic, write_array_header_1_0
+from numpy.lib.format import write_array_header_1_0
 from safetensors.torch import save_file
 
 from .window_features import WindowFeatures
@@ -27,7 +27,6 @@ def write_npy(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
     def write_header() -> None:
         # NumPy leaves room in a header for any number of rows.
         file.seek(0)
-        file.write(magic(1, 0))
         write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (num_windows, *shape)})
 
     def append(batch: WindowFeatures) -> None:
