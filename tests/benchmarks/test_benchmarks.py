@@ -27,8 +27,8 @@ RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 FIGURES = {
     "extract.py": [
         r"200 windows: the last 20 took \d\.\d+ of the processor time .* MiB, then \d+ MiB",
-        r"key frame every 250 frames: .* windows/s, one by one .* windows/s, \d+\.\d\dx",
-        r"key frame every second: .*x",
+        r"key frame every 250 frames, milliseconds a window:",
+        r"key frame every second, [\s\S]*faster +\d+\.\d\dx +\d+\.\d\dx",
     ],
     "importing.py": [r"hf-video --help +\d+\.\d\d s", r"with hf_video / without: \d+\.\d\dx"],
     "int8.py": [
