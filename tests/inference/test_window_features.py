@@ -3,10 +3,16 @@ import pytest
 import torch
 from transformers import VideoMAEConfig, VideoMAEForVideoClassification, VideoMAEModel
 
-from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video import (
+    MemoryBankQFormerForVideoClassification,
+    VideoClipProcessor,
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+)
 from hf_video.inference import extract_window_features
 from hf_video.inference.window_batches import window_batches
 from hf_video.processing import VideoReadError, read_video
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from tests.training.tiny import make_model
 from tests.video_files import damage_frame, encode_video, make_frames
 
@@ -109,6 +115,21 @@ def test_features_are_those_of_windows_one_by_one(processor, video, name):
             options = {"num_frames": 4, "stride": 2, "layer": layer, "pooling": pooling}
             features = extract_window_features(model, processor, video, **options).features
             np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_a_memory_begins_anew_with_every_window(video):
+    sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 14, "width": 14}}
+    processor = VideoClipProcessor(num_frames=4, **sizes)
+    vision = {"hidden_size": 40, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"model_type": "instructblip_vision_model", "image_size": 14, "patch_size": 7}
+    model = tiny_model(
+        MemoryBankQFormerForVideoClassification, use_qformer_text_input=False, vision_config=vision
+    ).eval()
+    found = extract_window_features(model, processor, video, num_frames=4, stride=2, batch_size=3).features
+    with torch.no_grad():
+        clips = torch.cat([process(processor, frames) for frames in windows_of(video, range(0, 21, 2))])
+        expected = torch.cat([model.memory_bank_qformer(clip[None]).last_hidden_state.mean(1) for clip in clips])
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
 
 
 def test_a_model_without_a_head_gives_the_mean_of_its_tokens(processor, video):
