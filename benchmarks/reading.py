@@ -61,7 +61,7 @@ def main() -> None:
     rounds, num_seconds = (1, 2) if arguments.smoke else (arguments.rounds, SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "video.mp4")
-        encode_scene(Path(path), num_seconds, KEY_FRAME_EVERY)
+        encode_scene(Path(path), FPS * num_seconds, KEY_FRAME_EVERY)
         readers = make_readers(path)
         frames = {name: read() for name, read in readers.items()}
         for name, read in frames.items():

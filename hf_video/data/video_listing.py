@@ -70,7 +70,9 @@ def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
     if "://" in word:
         yield _of_url(word)
         return
-    path = Path(word).expanduser().absolute()
+    if not word:
+        raise ValueError("The name of a video is empty.")
+    path = Path(os.path.abspath(Path(word).expanduser()))
     if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
         videos = list(_videos_below(path))
         if not videos:

@@ -32,7 +32,6 @@ _PUBLIC_NAMES = {
     "timed_samples": ".windows",
     "watch_features": ".features",
     "weights_digest": ".feature_key",
-    "window_batches": ".window_batches",
 }
 
 __all__ = list(_PUBLIC_NAMES)

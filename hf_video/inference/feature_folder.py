@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.files import read_own_json, replace_file, replace_text
+from hf_video.files import naming_disk_errors, read_own_json, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 
 from .clip_features import Pooling, choose_features
@@ -259,7 +259,8 @@ class _Records:
         file = self.path_of(video).relative_to(self.folder).as_posix()
         record = {"source": video.source, "file": file, **facts, "identity": identity}
         self.videos[video.id] = record
-        with open(self.folder / JOURNAL_FILE, "a", encoding="utf-8") as journal:
+        path = self.folder / JOURNAL_FILE
+        with naming_disk_errors(path), open(path, "a", encoding="utf-8") as journal:
             print(json.dumps([video.id, record]), file=journal, flush=True)
             os.fsync(journal.fileno())
 

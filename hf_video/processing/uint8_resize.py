@@ -25,6 +25,12 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
     """
     if tuple(video.shape[-2:]) == (height, width):
         return video
+    low, fraction = _positions(video.shape[-2], height)
+    above, below, above_weight, below_weight = _neighbours(low, fraction, video.shape[-2], video.device)
+    if 2 * height < video.shape[-2]:
+        # The other rows would be made narrower for nothing.
+        needed, places = torch.cat([above, below]).unique(return_inverse=True)
+        video, (above, below) = video.index_select(-2, needed), places.chunk(2)
     low, fraction = _positions(video.shape[-1], width)
     # Beyond the outermost column, OpenCV gives it the full weight. Beyond the outermost row, it splits the weight into
     # two parts, and rounds each.
@@ -35,8 +41,6 @@ def resize_bilinear(video: torch.Tensor, height: int, width: int) -> torch.Tenso
     rows = video.gather(-1, left.expand(shape)) * left_weight
     rows += video.gather(-1, right.expand(shape)) * right_weight
     rows >>= 4
-    low, fraction = _positions(video.shape[-2], height)
-    above, below, above_weight, below_weight = _neighbours(low, fraction, video.shape[-2], video.device)
     resized = (rows.index_select(-2, above) * above_weight[:, None]) >> 16
     resized += (rows.index_select(-2, below) * below_weight[:, None]) >> 16
     return ((resized + 2) >> 2).to(torch.uint8)

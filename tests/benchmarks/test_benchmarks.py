@@ -25,6 +25,11 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 # What has to stand on lines of the output.
 FIGURES = {
+    "extract.py": [
+        r"200 windows: the last 20 took \d\.\d+ of the processor time .* MiB, then \d+ MiB",
+        r"key frame every 250 frames, milliseconds a window:",
+        r"key frame every second, [\s\S]*faster +\d+\.\d\dx +\d+\.\d\dx",
+    ],
     "importing.py": [r"hf-video --help +\d+\.\d\d s", r"with hf_video / without: \d+\.\d\dx"],
     "int8.py": [
         r"videovit, 1 layers: .*",
@@ -72,6 +77,7 @@ calls, linear = itertools.count(), torch.nn.Linear.forward
 torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(calls))
 """
 WRONG_OUTPUTS = {
+    "extract.py": DRIFT,
     "int8.py": DRIFT,
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",

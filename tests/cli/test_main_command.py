@@ -18,7 +18,18 @@ def test_help_imports_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for command in ("train", "probe", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"):
+    for command in (
+        "train",
+        "probe",
+        "evaluate",
+        "predict",
+        "extract",
+        "inspect",
+        "publish",
+        "demo",
+        "convert",
+        "env",
+    ):
         assert f"\n    {command}" in result.stdout
 
 
@@ -28,7 +39,7 @@ def test_the_module_runs_as_the_command_does():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "probe", "evaluate", "predict", "inspect", "publish", "demo", "convert", "env"]
+    "command", ["train", "probe", "evaluate", "predict", "extract", "inspect", "publish", "demo", "convert", "env"]
 )
 def test_every_command_explains_itself(command, capsys):
     assert main([command, "--help"]) == 0

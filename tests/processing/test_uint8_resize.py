@@ -8,7 +8,15 @@ from torchvision.transforms.v2 import functional as F
 from hf_video.processing.uint8_resize import resize_bilinear
 
 # Height and width before and after: smaller, larger, larger and smaller, of a pixel.
-SIZES = [(30, 43, 17, 25), (13, 18, 31, 44), (9, 30, 25, 11), (1, 9, 16, 20), (7, 1, 20, 16)]
+SIZES = [
+    (30, 43, 17, 25),
+    (45, 16, 9, 20),
+    (33, 7, 16, 9),
+    (13, 18, 31, 44),
+    (9, 30, 25, 11),
+    (1, 9, 16, 20),
+    (7, 1, 20, 16),
+]
 
 
 def test_halving_averages_four_pixels():

@@ -1,0 +1,105 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from transformers import VideoMAEConfig, VideoMAEForPreTraining
+
+from hf_video import VideoClipProcessor
+from hf_video.cli.main import main
+from hf_video.cli.output_folder import LOCK_FILE
+from hf_video.processing.video_reading import read_video
+
+
+@pytest.fixture
+def video(digits):
+    return digits / "test" / "left-up" / "0000.mp4"
+
+
+def words(trained, output, *videos):
+    return ["extract", *map(str, videos), "--model", str(trained), "--device", "cpu", "--output", str(output)]
+
+
+def summary(folder):
+    return json.loads((folder / "features.json").read_text())
+
+
+def test_folders_keep_their_paths_and_defaults_are_those_of_the_model(digits, trained, tmp_path, capsys):
+    assert main(words(trained, tmp_path / "out", digits / "test")) == 0
+    found = summary(tmp_path / "out")
+    # The model takes 4 frames and its clips are "uniform", which have no rate.
+    assert (found["num_frames"], found["feat_stride"], found["input_dim"], len(found["videos"])) == (4, 2, 24, 8)
+    assert np.load(tmp_path / "out" / "left-up" / "0000.npy").shape == (3, 24)
+    assert f"features {tmp_path / 'out'}\n24 windows of 8 videos" in capsys.readouterr().out
+    assert not (tmp_path / "out" / LOCK_FILE).exists()
+
+
+def test_broken_videos_are_listed_and_the_others_done(trained, video, tmp_path, capsys):
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"not a video")
+    shutil.copy(video, tmp_path / "ünï 1.mp4")
+    assert main(words(trained, tmp_path / "out", broken, tmp_path / "ünï 1.mp4", tmp_path / "missing.mp4")) == 1
+    assert np.load(tmp_path / "out" / "ünï 1.npy").shape == (3, 24)
+    error = capsys.readouterr().err
+    assert f"2 of 3 videos failed:\n  {broken}\n    {broken} cannot be opened" in error
+    assert f"  {tmp_path / 'missing.mp4'}\n" in error
+    assert "error" in summary(tmp_path / "out")["videos"]["missing"]
+
+
+def test_a_folder_of_frames_needs_its_rate(trained, video, tmp_path, capsys):
+    from PIL import Image
+
+    (tmp_path / "frames").mkdir()
+    for number, frame in enumerate(read_video(video)[0]):
+        Image.fromarray(frame).save(tmp_path / "frames" / f"{number}.png")
+    assert main(words(trained, tmp_path / "out", tmp_path / "frames", video)) == 1
+    assert "source_fps" in capsys.readouterr().err
+    assert main([*words(trained, tmp_path / "rated", tmp_path / "frames", video), "--source-fps", "30"]) == 0
+    frames, file = (np.load(tmp_path / "rated" / f"{name}.npy") for name in ("frames", "0000"))
+    assert frames.shape == file.shape
+
+
+def test_a_pre_trained_model_needs_no_head(video, tmp_path):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    decoder = {f"decoder_{name}": value for name, value in sizes.items()}
+    config = VideoMAEConfig(image_size=16, patch_size=8, num_frames=4, **sizes, **decoder)
+    VideoMAEForPreTraining(config).save_pretrained(tmp_path / "model")
+    VideoClipProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(
+        tmp_path / "model"
+    )
+    assert main(words(tmp_path / "model", tmp_path / "out", video)) == 0
+    first = (tmp_path / "out" / "0000.npy").read_bytes()
+    assert main(words(tmp_path / "model", tmp_path / "again", video)) == 0
+    assert (tmp_path / "again" / "0000.npy").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--stride", "0"], "--stride"),
+        (["--layer", "9"], "layer=9 is out of range: VideoViTModel has the hidden states 0 to 1"),
+        (["--layer", "0", "--pooling", "head"], "The head sees no layer 0"),
+        (["--fps", "5", "--frame-sampling-rate", "2"], "--fps 5 and --frame-sampling-rate 2 both set the rate"),
+    ],
+)
+def test_wrong_options(trained, video, tmp_path, fails, options, message):
+    assert message in fails(*words(trained, tmp_path / "out", video), *options)
+
+
+def test_folders_that_are_refused(trained, video, tmp_path, fails):
+    assert "has other files (0000.mp4)" in fails(*words(trained, video.parent, video))
+    assert "is a file; a folder is expected" in fails(*words(trained, video, video))
+    assert "would both be called '0000'" in fails(
+        *words(trained, tmp_path / "out", video, video.parents[1] / "up-left" / "0000.mp4")
+    )
+    assert main(words(trained, tmp_path / "out", video)) == 0
+    assert "has features of other settings (stride 2, not 1)" in fails(
+        *words(trained, tmp_path / "out", video), "--stride", "1"
+    )
+    with FileLock(tmp_path / "out" / LOCK_FILE):
+        assert "is being written by" in fails(*words(trained, tmp_path / "out", video))
+    shutil.copytree(trained, tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"cut off")
+    assert "broken" in fails(*words(tmp_path / "broken", tmp_path / "new", video))
+    assert not (tmp_path / "new").exists()
