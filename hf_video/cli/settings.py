@@ -258,7 +258,16 @@ class DemoSettings:
 
 
 @dataclass(kw_only=True)
-class WindowSettings:
+class FrameSourceSettings:
+    """Source"""
+
+    source_fps: Positive[float] | None = setting(
+        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
+    )
+
+
+@dataclass(kw_only=True)
+class WindowSettings(FrameSourceSettings):
     """Windows"""
 
     window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
@@ -270,9 +279,6 @@ class WindowSettings:
     )
     frame_sampling_rate: Positive[float] | None = setting(
         None, "Distance between samples in frames, instead of --fps; by default as the model was saved."
-    )
-    source_fps: Positive[float] | None = setting(
-        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
     )
     last_window: Literal["pad", "drop", "shift"] = setting(
         "pad",
@@ -325,10 +331,13 @@ class TimelineSettings(TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
-class WatchSettings(TrainedModelSettings):
+class WatchSettings(FrameSourceSettings, TrainedModelSettings):
     """Watching"""
 
-    video: str = setting(help="Video file.", metavar="FILE")
+    video: str = setting(
+        help="Video file or its URL, RTSP, RTMP, UDP or TCP stream, camera (/dev/video0), or folder of frames.",
+        metavar="VIDEO",
+    )
     prompt: str = setting("{}", 'Text around a question, with {} in its place, such as "Question: {} Short answer:".')
     every: str | None = setting(
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"

@@ -16,12 +16,13 @@ from .model_loading import choose_device, locate_model
 from .stopping import collected, stop_requests
 
 DESCRIPTION = """\
-Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
-constant size: time per frame and memory do not grow with the video.
+Watch a video or a live stream and answer questions about all of it so far. The model reads frame by frame and keeps
+a memory of constant size: time per frame and memory do not grow with the video.
 
 The first question decides what the model keeps of each frame. Other questions are answered from what the memory kept.
 A resumed memory keeps the question that it was begun with.
 Ctrl-C, SIGTERM and SIGHUP stop after the current frame, answer once more, and save.
+Only a video file can be gone on with by --resume and shown by --picture: a stream does not come again.
 """
 EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
@@ -72,9 +73,8 @@ def run(args: argparse.Namespace) -> int:
     args.every = None if args.every is None else seconds(args.every)
     args.memory, args.picture = (None if name is None else Path(name) for name in (args.memory, args.picture))
     _check_files(args)
+    frames = _open_video(args)
     watcher = _make_watcher(args)
-
-    from hf_video.processing.frame_streaming import stream_frames
 
     # Number in the file and time of every frame that was looked at.
     numbers, times = array("q"), array("d")
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     with stop_requests("stopping after this frame") as stopped:
 
         def images() -> Iterator[Any]:
-            for frame in stream_frames(args.video, args.fps):
+            for frame in frames:
                 if stopped:
                     return
                 numbers.append(frame.number)
@@ -149,8 +149,33 @@ def _check_files(args: argparse.Namespace) -> None:
             raise ValueError(f"{path.absolute().parent} is no folder to write {path.name} to.")
     if "{}" not in args.prompt:
         raise ValueError(f"--prompt {args.prompt!r} has no {{}} for the question.")
-    if not Path(args.video).is_file():
-        raise ValueError(f"{args.video} does not exist, or is no file.")
+    if args.resume and not _is_file(args):
+        raise ValueError(f"--resume goes on with a video file; the frames of {_name(args)} do not come again.")
+    if args.picture is not None and not _is_file(args):
+        raise ValueError(f"--picture reads frames of a video file once more; {_name(args)} is none.")
+
+
+def _is_file(args: argparse.Namespace) -> bool:
+    return Path(args.video).is_file()
+
+
+def _name(args: argparse.Namespace) -> str:
+    """The video in messages and in the memory, without passwords."""
+    from hf_video.processing.video_downloading import public_url
+
+    return public_url(args.video)
+
+
+def _open_video(args: argparse.Namespace) -> Iterator[Any]:
+    """The frames of the video at the rate of --fps."""
+    from hf_video.processing import frame_streaming
+
+    if _is_file(args) and args.source_fps is None:
+        return frame_streaming.stream_frames(args.video, args.fps)
+
+    from hf_video.inference.frame_sources import open_frames
+
+    return frame_streaming.first_at_rate(open_frames(args.video, args.source_fps), args.fps)
 
 
 def _make_watcher(args: argparse.Namespace) -> Any:
@@ -184,6 +209,8 @@ def _make_watcher(args: argparse.Namespace) -> Any:
 
 
 def _origin(args: argparse.Namespace) -> dict[str, Any]:
+    if not _is_file(args):
+        return {"video": _name(args), "fps": args.fps}
     video = Path(args.video)
     return {"video": video.name, "bytes": video.stat().st_size, "fps": args.fps}
 
@@ -195,6 +222,8 @@ def _check_origin(kept: dict[str, Any], given: dict[str, Any], args: argparse.Na
             raise ValueError(f"{args.memory} is damaged: its origin has {name}={kept[name]!r}.")
     if kept.get("fps", args.fps) != args.fps:
         raise ValueError(f"{args.memory} was begun with --fps {kept['fps']:g}: go on with it, not {args.fps:g}.")
+    if "video" in kept and "bytes" not in kept:
+        raise ValueError(f"{args.memory} was begun with {kept['video']}, which is no file and does not come again.")
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
     if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:
         raise ValueError(
@@ -239,4 +268,5 @@ def _draw_picture(watcher: Any, args: argparse.Namespace, numbers: array, times:
 def _what_was_kept(args: argparse.Namespace, frames_seen: int) -> str:
     if args.memory is None or not frames_seen:
         return "Without --memory nothing is kept."
-    return f"{args.memory} holds the {frames_seen} frames so far; run the same command with --resume to go on."
+    kept = f"{args.memory} holds the {frames_seen} frames so far"
+    return f"{kept}; run the same command with --resume to go on." if _is_file(args) else f"{kept}."

@@ -8,9 +8,10 @@ import torch
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.frame_streaming import StreamedFrame
+from hf_video.processing.video_opening import VideoReadError
 
 from .frame_sources import describe
-from .windows import ImagesOfOneSize, LastWindow, SampleGroup, group_samples, timed_samples
+from .windows import LastWindow, SampleGroup, group_samples, timed_samples
 
 
 class WindowBatch(NamedTuple):
@@ -63,7 +64,7 @@ def window_batches(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
 
-    images_of = ImagesOfOneSize(describe(source))
+    images_of = _ImagesOfOneSize(describe(source))
 
     def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
         if not frames:
@@ -75,6 +76,25 @@ def window_batches(
 
     samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
     return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
+
+
+class _ImagesOfOneSize:
+    """The images of frames, which must all have the size of the first."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._shape: tuple[int, ...] | None = None
+
+    def __call__(self, frames: list[StreamedFrame]) -> list[np.ndarray]:
+        images = [frame.image for frame in frames]
+        for frame, image in zip(frames, images, strict=True):
+            self._shape = self._shape or image.shape
+            if image.shape != self._shape:
+                size, expected = image.shape[:2], self._shape[:2]
+                raise VideoReadError(
+                    f"{self._name}: frame {frame.number} is {size} (height, width), the first is {expected}."
+                )
+        return images
 
 
 def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:

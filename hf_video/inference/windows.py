@@ -10,6 +10,7 @@ from hf_video.processing.frame_streaming import StreamedFrame, check_rate
 from hf_video.processing.video_opening import VideoReadError
 
 from .frame_sources import describe, open_frames
+from .window_stacking import WindowStacker
 
 LastWindow = Literal["pad", "drop", "shift"]
 # Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
@@ -25,7 +26,8 @@ class Window(NamedTuple):
     Attributes:
         start: time of its first sample, in seconds after the first frame of the source.
         end: time at which its last real sample ends: that of the next sample, or the end of the source.
-        frames: (num_frames, height, width, 3) uint8 RGB, upright.
+        frames: (num_frames, height, width, 3) uint8 RGB, upright. Read-only, for windows that overlap share memory:
+            change a copy.
         num_real: number of samples that are not padding.
     """
 
@@ -88,8 +90,9 @@ def sliding_windows(
         `ValueError`, `TypeError`: as [`timed_samples`] and [`group_samples`].
     """
     samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
-    groups = group_samples(samples, num_frames, stride, last, transform=ImagesOfOneSize(describe(source)))
-    return (Window(group.start, group.end, np.stack(group.values), group.num_real) for group in groups)
+    groups = group_samples(samples, num_frames, stride, last)
+    stack = WindowStacker(describe(source))
+    return (Window(group.start, group.end, stack(group.values), group.num_real) for group in groups)
 
 
 def timed_samples(
@@ -156,24 +159,6 @@ def group_samples(
     if last not in get_args(LastWindow):
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
     return _group(samples, num_frames, stride, last, transform)
-
-
-class ImagesOfOneSize:
-    """The images of frames, which must all have the size of the first."""
-
-    def __init__(self, name: str):
-        self._name = name
-        self._shape: tuple[int, ...] | None = None
-
-    def __call__(self, frames: list[StreamedFrame]) -> list[np.ndarray]:
-        for frame in frames:
-            self._shape = self._shape or frame.image.shape
-            if frame.image.shape != self._shape:
-                size, expected = frame.image.shape[:2], self._shape[:2]
-                raise VideoReadError(
-                    f"{self._name}: frame {frame.number} is {size} (height, width), the first is {expected}."
-                )
-        return [frame.image for frame in frames]
 
 
 class _Held(Generic[Value]):

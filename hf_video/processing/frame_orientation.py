@@ -18,9 +18,19 @@ class RgbConverter:
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: Any) -> np.ndarray:
-        # One thread: for small frames, starting the default number of threads takes longer than the work.
-        picture = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+        picture = self._reformat(frame).to_ndarray()
         return turn_upright(picture, find_orientation(frame))
+
+    def view(self, frame: Any) -> np.ndarray:
+        """The picture in FFmpeg's memory, read-only: for who copies it at once."""
+        plane = self._reformat(frame).planes[0]
+        rows = np.frombuffer(plane, dtype=np.uint8).reshape(plane.height, plane.line_size)
+        rows.flags.writeable = False
+        return turn_upright(rows[:, : plane.width * 3].reshape(plane.height, plane.width, 3), find_orientation(frame))
+
+    def _reformat(self, frame: Any) -> Any:
+        # One thread: for small frames, starting the default number of threads takes longer than the work.
+        return self._reformatter.reformat(frame, format="rgb24", threads=1)
 
 
 def find_orientation(frame: Any) -> tuple[bool, bool, bool]:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -17,28 +17,19 @@ _DEFAULT_RATE = Fraction(25)
 
 class StreamedFrame:
     """
-    A frame of a video.
+    A frame of a video. A decoded frame is converted to RGB whenever its image is asked for, so that a frame that waits
+    takes less memory.
 
     Args:
         number: number of the frame in the video, from 0, as [`read_video`] counts.
         seconds: time of the frame in seconds after the first one.
-        image: (height, width, 3) uint8 RGB, upright; or a function that makes it, called at most once.
+        image: (height, width, 3) uint8 RGB, upright.
         duration: seconds for which the frame is shown, as far as the video says it.
-
-    Attributes:
-        number, seconds, duration: as given.
-        image: (height, width, 3) uint8 RGB, upright. A decoded frame is converted when its image is first asked for.
     """
 
     __slots__ = ("_image", "duration", "number", "seconds")
 
-    def __init__(
-        self,
-        number: int,
-        seconds: float,
-        image: np.ndarray | Callable[[], np.ndarray],
-        duration: float | None = None,
-    ):
+    def __init__(self, number: int, seconds: float, image: np.ndarray, duration: float | None = None):
         self.number = number
         self.seconds = seconds
         self.duration = duration
@@ -46,9 +37,33 @@ class StreamedFrame:
 
     @property
     def image(self) -> np.ndarray:
-        if callable(self._image):
-            self._image = self._image()
+        """(height, width, 3) uint8 RGB, upright."""
         return self._image
+
+    def view_image(self) -> np.ndarray:
+        """The image for who copies it at once: it may be in memory of the decoder. Not to be written to."""
+        return self._image
+
+
+class _DecodedFrame(StreamedFrame):
+    """A frame of PyAV, with the converter that makes its image."""
+
+    __slots__ = ("_decoded", "_to_rgb")
+
+    def __init__(self, number: int, seconds: float, decoded: Any, to_rgb: RgbConverter):
+        self.number = number
+        self.seconds = seconds
+        has_duration = decoded.duration and decoded.time_base
+        self.duration = float(decoded.duration * decoded.time_base) if has_duration else None
+        self._decoded = decoded
+        self._to_rgb = to_rgb
+
+    @property
+    def image(self) -> np.ndarray:
+        return self._to_rgb(self._decoded)
+
+    def view_image(self) -> np.ndarray:
+        return self._to_rgb.view(self._decoded)
 
 
 class StreamClock:
@@ -151,10 +166,5 @@ def _stream(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
 def time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
     """Decoded frames of PyAV with their numbers and times."""
     to_rgb = RgbConverter()
-
-    def converting(frame: Any) -> Callable[[], np.ndarray]:
-        return lambda: to_rgb(frame)
-
     for number, frame in enumerate(decoded):
-        duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
-        yield StreamedFrame(number, clock.read(frame.time), converting(frame), duration)
+        yield _DecodedFrame(number, clock.read(frame.time), frame, to_rgb)

@@ -69,6 +69,10 @@ FIGURES = {
     "videovit.py": [rf"{dtype} +forward(\+backward)? .*x .* vs \d+\.\d\d" for dtype in ("float32", "bfloat16")],
     "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
     "watch.py": [r"frames a second: \d+", r"speed: [+-]\d+\.\d%", r"memory: [+-]\d+\.\d%"],
+    "windows.py": [
+        r"64 x 48, 40 frames .*: decode \d+ ms, windows \d+ ms, \d+\.\d\dx",
+        r"after 10 windows \d+ MiB, after 100 windows \d+ MiB",
+    ],
 }
 # What makes the outputs wrong that a script compares before it prints how the times compare.
 DRIFT = """
@@ -88,6 +92,8 @@ WRONG_OUTPUTS = {
     "videomamba_cpu.py": DRIFT,
     "videovit.py": DRIFT,
     "waiting.py": DRIFT,
+    "windows.py": "import hf_video.inference as i; slide = i.sliding_windows; i.sliding_windows = lambda *a, **b: "
+    "(window._replace(frames=window.frames + 1) for window in slide(*a, **b))",
 }
 
 

@@ -18,6 +18,7 @@ from hf_video.cli.stopping import stop_requests
 from hf_video.cli.watch import seconds
 from hf_video.processing import VideoReadError, frame_streaming
 
+from ..inference.test_live_streams import encode_stream, tcp_server
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import cut_file, damage_frame, encode_video, make_frames
 
@@ -300,3 +301,25 @@ def test_the_command_explains_itself(command, capsys):
 @pytest.mark.parametrize(("word", "expected"), [("30s", 30), ("5m", 300), ("1.5h", 5400), ("7", 7)])
 def test_times_have_units(word, expected):
     assert seconds(word) == expected
+
+
+def test_a_folder_of_frames_and_a_stream_are_watched_and_do_not_come_again(model_folder, tmp_path, capsys, fails):
+    (tmp_path / "frames").mkdir()
+    for number, frame in enumerate(make_frames(20)):
+        Image.fromarray(frame).save(tmp_path / "frames" / f"{number}.png")
+    memory, model = tmp_path / "memory", ("--model", model_folder)
+    words = (tmp_path / "frames", *model, "--memory", memory)
+    assert "give source_fps" in fails("watch", *words, *QUESTION)
+    assert watch(*words, "--source-fps", 10, "--fps", 5, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["frames"] == 10
+    assert "do not come again" in fails("watch", *words, "--source-fps", 10, "--resume", *QUESTION)
+    file = encode_video(tmp_path / "video.mp4")
+    message = fails("watch", file, *model, "--fps", 5, "--memory", memory, "--resume", *QUESTION)
+    assert "was begun with" in message and "does not come again" in message
+    with tcp_server(encode_stream(50)) as (address, _):
+        assert watch(f"{address}?key=secret", *model, "--fps", 5, "--memory", tmp_path / "live", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["frames"] == 10
+    assert MemoryBank.load(tmp_path / "live").origin["video"] == f"{address}?..."
+    assert "--picture reads frames" in fails(
+        "watch", address, *model, "--picture", tmp_path / "picture.png", *QUESTION
+    )

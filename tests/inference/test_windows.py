@@ -1,14 +1,18 @@
 """Sliding windows are those cut out of the whole decoded video."""
 
-from itertools import pairwise
+import tracemalloc
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hf_video.inference import Sample, group_samples, sliding_windows, timed_samples
 from hf_video.processing import VideoReadError, read_video
+from hf_video.processing.frame_orientation import RgbConverter
+from hf_video.processing.frame_streaming import StreamedFrame
 
-from ..video_files import encode_video, make_frames
+from ..video_files import cut_file, encode_video, make_frames
 
 
 def cut_windows(num_samples, num_frames, stride, last):
@@ -120,3 +124,168 @@ def test_what_is_no_source_is_named(tmp_path):
         sliding_windows(tmp_path / "none.mp4")
     with pytest.raises(TypeError, match="not int"):
         sliding_windows(3)
+
+
+def cut_samples(times, end, fps, rate):
+    """The frame of each sample by the definition: the last frame at or before it, or every `rate`-th."""
+    if fps is None:
+        return list(range(0, len(times), rate))
+    count = int(np.ceil(end * fps - 1e-2))
+    return [int(np.flatnonzero(times <= j / fps + 6e-4)[-1]) for j in range(count)]
+
+
+def make_video(kind, folder):
+    """A source, its frames all at once, their times, and its options."""
+    if kind == "gif":
+        path = folder / "video.gif"
+        images = [Image.fromarray(frame) for frame in make_frames(21)]
+        images[0].save(path, save_all=True, append_images=images[1:], duration=[100, 40, 250] * 7)
+        return path, read_video(path)[0], np.cumsum([0, *([0.1, 0.04, 0.25] * 7)]), {}
+    if kind == "folder":
+        for number, frame in enumerate(make_frames(21)):
+            Image.fromarray(frame).save(folder / f"frame{number}.png")
+        return folder, make_frames(21), np.arange(22) / 10, {"source_fps": 10}
+    ticks = np.cumsum([0, *([1, 1, 4, 1, 1, 1, 9, 1, 1, 2] * 2)]) if kind == "uneven" else np.arange(37)
+    options = {"rotation": 90} if kind == "rotated" else {}
+    name = {"matroska": "video.mkv", "mpegts": "video.ts"}.get(kind, "video.mp4")
+    path = encode_video(folder / name, make_frames(len(ticks)), times=ticks.tolist(), **options)
+    frames, metadata = read_video(path)
+    return path, frames, np.append(ticks / 30, metadata.duration), {}
+
+
+@pytest.mark.parametrize("kind", ["b-frames", "uneven", "rotated", "matroska", "mpegts", "gif", "folder"])
+def test_windows_are_those_cut_out_of_the_whole_video(kind, tmp_path):
+    source, frames, times, options = make_video(kind, tmp_path)
+    *times, end = times
+    assert len(times) == len(frames)
+    for rates, sizes, last in product(
+        [{}, {"frame_sampling_rate": 3}, {"fps": 7}, {"fps": 45}],
+        [(8, 4), (5, 3), (2, 7), (200, 50)],
+        ["pad", "drop", "shift"],
+    ):
+        numbers = cut_samples(np.array(times), end, rates.get("fps"), rates.get("frame_sampling_rate", 1))
+        expected = cut_windows(len(numbers), *sizes, last)
+        num_frames, stride = sizes
+        windows = sliding_windows(source, num_frames=num_frames, stride=stride, last=last, **rates, **options)
+        for window, (places, num_real) in zip(windows, expected, strict=True):
+            assert np.array_equal(window.frames, frames[np.array(numbers)[places]])
+            assert window.num_real == num_real
+            starts = np.arange(len(numbers)) / rates["fps"] if "fps" in rates else np.array(times)[numbers]
+            after = np.append(starts, end)[places[-1] + 1]
+            assert (window.start, window.end) == pytest.approx((starts[places[0]], after), abs=2e-3)
+
+
+def test_windows_that_are_kept_do_not_change():
+    frames = make_frames(200)
+    windows = list(sliding_windows(frames, num_frames=5, stride=2, source_fps=1))
+    for i, window in enumerate(windows):
+        assert np.array_equal(window.frames[: window.num_real], frames[2 * i : 2 * i + 5])
+    # Parts of windows hold their memory as well.
+    parts = [window.frames[2:4] for window in sliding_windows(frames, num_frames=5, stride=2, source_fps=1)]
+    for i, part in enumerate(parts[:-1]):
+        assert np.array_equal(part, frames[2 * i + 2 : 2 * i + 4])
+    with pytest.raises(ValueError, match="read-only"):
+        windows[0].frames[0] = 0
+
+
+def test_memory_does_not_grow_with_the_video():
+    def frames():
+        for i in range(12_000):
+            yield np.full((64, 64, 3), i % 256, dtype=np.uint8)
+
+    tracemalloc.start()
+    try:
+        peaks = []
+        for i, _ in enumerate(sliding_windows(frames(), num_frames=8, stride=2, source_fps=30)):
+            if i in (100, 5900):
+                peaks.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.reset_peak()
+    finally:
+        tracemalloc.stop()
+    assert len(peaks) == 2 and max(peaks) < peaks[0] * 1.02 + 2e4
+    # Two arrays of two windows, and the images in the ring and before it.
+    assert max(peaks) < 48 * 64 * 64 * 3
+
+
+def test_each_frame_is_converted_once_and_only_if_a_window_holds_it(video, monkeypatch):
+    converted = []
+    view = RgbConverter.view
+    monkeypatch.setattr(RgbConverter, "view", lambda self, frame: converted.append(frame.pts) or view(self, frame))
+    list(sliding_windows(video, num_frames=16, stride=3))
+    assert len(converted) == len(set(converted)) == 60
+    converted.clear()
+    list(sliding_windows(video, num_frames=2, stride=20))
+    assert len(converted) == 6
+    converted.clear()
+    list(sliding_windows(video, num_frames=8, stride=4, fps=300))
+    assert len(converted) == 60
+
+
+def test_windows_before_damage_are_given_and_then_it_is_named(tmp_path):
+    whole = encode_video(tmp_path / "front.mp4", container_options={"movflags": "faststart"})
+    num_whole = len(list(sliding_windows(whole, num_frames=8, stride=8)))
+    windows = sliding_windows(cut_file(whole, 0.6), num_frames=8, stride=8)
+    found = []
+    with pytest.raises(VideoReadError, match="cut_front.mp4 is (cut off|damaged)"):
+        for window in windows:
+            found.append(window)
+    assert 0 < len(found) < num_whole and all(window.num_real == 8 for window in found)
+
+
+def test_an_error_of_the_iterable_comes_after_its_windows():
+    def frames():
+        yield from make_frames(8)
+        raise RuntimeError("the camera fell down")
+
+    found = []
+    with pytest.raises(RuntimeError, match="the camera fell down"):
+        for window in sliding_windows(frames(), num_frames=4, stride=4, source_fps=1):
+            found.append(window.end)
+    assert found == [4, 8]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_comes_at_once(error):
+    def frames():
+        yield from make_frames(4)
+        raise error
+
+    with pytest.raises(error):
+        for _ in sliding_windows(frames(), num_frames=4, stride=4, source_fps=1):
+            raise AssertionError("The window waits for the sample after it.")
+
+
+@pytest.mark.parametrize(
+    ("frames", "options", "error", "message"),
+    [
+        ([], {"source_fps": 1}, VideoReadError, "The list gave no frame"),
+        (make_frames(2), {}, ValueError, "has no times: give source_fps"),
+        (make_frames(2)[..., 0], {"source_fps": 1}, ValueError, r"Frame 0 of the iterable is uint8 \(48, 64\)"),
+        (make_frames(2) / 255, {"source_fps": 1}, ValueError, "Frame 0 of the iterable is float64"),
+        (["picture"], {"source_fps": 1}, ValueError, "Frame 0 of the iterable is str"),
+        ([*make_frames(2), *make_frames(1, 32)], {"source_fps": 1}, VideoReadError, r"frame 2 is \(32, 64\)"),
+        ([StreamedFrame(0, 1, make_frames(1)[0])] * 2, {}, ValueError, "Frame 0 at 1 s comes after one at 1 s"),
+    ],
+)
+def test_frames_that_are_none_are_named(frames, options, error, message):
+    with pytest.raises(error, match=message):
+        list(sliding_windows(frames, num_frames=2, stride=1, **options))
+
+
+def test_files_that_are_no_videos_are_named(tmp_path):
+    (tmp_path / "text.mp4").write_text("no video\n" * 1000)
+    with pytest.raises(VideoReadError, match="text.mp4 cannot be opened as a video"):
+        list(sliding_windows(tmp_path / "text.mp4"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VideoReadError, match="holds no frames"):
+        sliding_windows(tmp_path / "empty", source_fps=5)
+    Image.fromarray(make_frames(1)[0]).save(tmp_path / "empty" / "frame.png")
+    with pytest.raises(ValueError, match="is a folder of frames, which has no times: give source_fps"):
+        sliding_windows(tmp_path / "empty")
+
+
+def test_frames_with_their_own_times_may_begin_at_any():
+    frames = [StreamedFrame(i, 100 + i / 4, image) for i, image in enumerate(make_frames(8))]
+    windows = list(sliding_windows(frames, num_frames=2, stride=2, fps=2))
+    assert [(window.start, window.end) for window in windows] == [(100, 101), (101, 102)]
+    assert np.array_equal(windows[1].frames, make_frames(8)[[4, 6]])
