@@ -51,7 +51,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_trained_model(
-    model: str, *, device: str = "auto", dtype: str = "float32", **processor_options: Any
+    model: str, *, device: str = "auto", dtype: str = "float32", needs_head: bool = True, **processor_options: Any
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A video classifier in evaluation mode and its processor.
 
@@ -59,6 +59,7 @@ def load_trained_model(
         model: a folder written by `save_pretrained`, or a Hub repository.
         device: see `choose_device`.
         dtype: "float32", "bfloat16" or "float16".
+        needs_head: whether the head must be trained; see `load_trained_classifier`.
         processor_options: values that replace options of the saved processor; None keeps the saved value.
 
     Raises:
@@ -70,7 +71,7 @@ def load_trained_model(
 
     from hf_video.training.loading import check_views, load_processor, load_trained_classifier
 
-    network = load_trained_classifier(model, dtype=dtype)
+    network = load_trained_classifier(model, dtype=dtype, needs_head=needs_head)
     processor = load_processor(model, network.config, **processor_options)
     check_views(network, processor.num_clips, processor.num_crops)
     return network.to(target).eval(), processor

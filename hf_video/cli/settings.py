@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Lt
+from annotated_types import Le, Lt
 
 import hf_video
 from hf_video.data.settings import (
@@ -22,6 +22,7 @@ from hf_video.settings import (
     FromScratch,
     NotNegative,
     Positive,
+    Share,
     one_of,
     setting,
     with_defaults,
@@ -257,6 +258,73 @@ class DemoSettings:
 
 
 @dataclass(kw_only=True)
+class WindowSettings:
+    """Windows"""
+
+    window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
+    stride: AtLeast1[int] | None = setting(
+        None, "Samples from the start of a window to the start of the next; by default half a window."
+    )
+    fps: Positive[float] | None = setting(
+        None, "Samples per second, by the times of the video; by default as the model was saved."
+    )
+    frame_sampling_rate: Positive[float] | None = setting(
+        None, "Distance between samples in frames, instead of --fps; by default as the model was saved."
+    )
+    source_fps: Positive[float] | None = setting(
+        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
+    )
+    last_window: Literal["pad", "drop", "shift"] = setting(
+        "pad",
+        "Samples at the end that fill no window: repeat the last one, leave them out, or move the window back so that "
+        "it ends with the video.",
+    )
+
+
+@dataclass(kw_only=True)
+class ExtractSettings(TrainedModelSettings):
+    """Features"""
+
+    output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
+    format: Literal["npy", "safetensors", "parquet"] = setting(
+        "npy",
+        "npy: an array for each video, as code for temporal localisation reads them; safetensors: with the times; "
+        "parquet: a row for each window, for the datasets library.",
+    )
+    pooling: Literal["head", "mean", "cls", "none"] | None = setting(
+        None,
+        "What stands for a window: head: what the head sees; mean: the mean over the tokens; cls: the first token; "
+        "none: all tokens. By default head, with --layer mean.",
+    )
+    layer: int | None = setting(
+        None,
+        "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
+    )
+    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
+    video_root: str | None = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
+class TimelineSettings(TrainedModelSettings):
+    """Timeline"""
+
+    video: str = setting(help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO")
+    onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
+    offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
+    min_duration_on: NotNegative[float] = setting(0.0, "Least seconds of a segment; shorter ones are dropped.")
+    min_duration_off: NotNegative[float] = setting(
+        0.0, "Least seconds between two segments of a class; shorter gaps are filled."
+    )
+    batch_size: AtLeast1[int] | None = setting(
+        None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."
+    )
+    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
+
+
+@dataclass(kw_only=True)
 class WatchSettings(TrainedModelSettings):
     """Watching"""
 
@@ -306,9 +374,11 @@ PROBE = CommandSettings(
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
 EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
 PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
+EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
 INSPECT = CommandSettings(InspectSettings)
 DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
+TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
 # By the name of the command, for the reference page.
 ALL = {
     "train": TRAIN,
@@ -317,6 +387,8 @@ ALL = {
     "evaluate": EVALUATE,
     "evaluate-segments": EVALUATE_SEGMENTS,
     "predict": PREDICT,
+    "extract": EXTRACT,
+    "timeline": TIMELINE,
     "inspect": INSPECT,
     "watch": WATCH,
     "demo": DEMO,

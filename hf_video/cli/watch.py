@@ -4,17 +4,16 @@ import argparse
 import json
 import math
 import re
-import signal
-import sys
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .boundary import Terminated
+from hf_video.inference.clock import clock
+
 from .command_line import add_flags
 from .model_loading import choose_device, locate_model
+from .stopping import collected, stop_requests
 
 DESCRIPTION = """\
 Watch a video file and answer questions about all of it so far. The model reads frame by frame and keeps a memory of
@@ -81,29 +80,29 @@ def run(args: argparse.Namespace) -> int:
     numbers, times = array("q"), array("d")
     already_seen, answered_at = watcher.frames_seen, 0
     errors: list[Exception] = []
-    with _stop_at_next_frame() as stopped:
+    with stop_requests("stopping after this frame") as stopped:
 
         def images() -> Iterator[Any]:
             for frame in stream_frames(args.video, args.fps):
-                if stopped():
+                if stopped:
                     return
                 numbers.append(frame.number)
                 times.append(frame.seconds)
                 if len(times) > already_seen:
                     yield frame.image
 
-        with _collected(errors):
+        with collected(errors):
             for seen in watcher.watch(images()):
                 now, before = times[seen - 1], times[max(seen - 2, 0)]
                 if args.every is not None and _periods(now, args.every) > _periods(before, args.every):
-                    with _collected(errors):
+                    with collected(errors):
                         _save_memory(watcher, args)
                     _print_answers(watcher, now, args)
                     answered_at = seen
-                if stopped():
+                if stopped:
                     break
         is_covered = len(times) >= watcher.frames_seen
-        if not is_covered and not stopped() and not errors:
+        if not is_covered and not stopped and not errors:
             raise ValueError(
                 f"{args.memory} has seen {watcher.frames_seen} frames, but {args.video} has {len(times)} of them at "
                 f"--fps {args.fps:g}: go on with the video and the rate that it was begun with."
@@ -111,29 +110,19 @@ def run(args: argparse.Namespace) -> int:
         if is_covered and watcher.frames_seen:
             # The decoder is ahead of the memory by the rest of a chunk.
             del numbers[watcher.frames_seen :], times[watcher.frames_seen :]
-            with _collected(errors):
+            with collected(errors):
                 if watcher.frames_seen > already_seen:
                     _save_memory(watcher, args)
-            with _collected(errors):
+            with collected(errors):
                 if answered_at != watcher.frames_seen:
                     _print_answers(watcher, times[-1], args)
-            with _collected(errors):
+            with collected(errors):
                 _draw_picture(watcher, args, numbers, times)
     if errors:
         raise errors[0]
-    if stopped():
-        interrupt = Terminated if stopped() == signal.SIGTERM else KeyboardInterrupt
-        raise interrupt(_what_was_kept(args, watcher.frames_seen))
+    if stopped:
+        raise stopped.interrupt(_what_was_kept(args, watcher.frames_seen))
     return 0
-
-
-@contextmanager
-def _collected(errors: list[Exception]) -> Iterator[None]:
-    """Collects an error of the block, so that the next step runs all the same."""
-    try:
-        yield
-    except Exception as error:
-        errors.append(error)
 
 
 def _periods(now: float, every: float) -> int:
@@ -218,32 +207,6 @@ def _ask(question: str, args: argparse.Namespace) -> str:
     return args.prompt.replace("{}", question)
 
 
-@contextmanager
-def _stop_at_next_frame() -> Iterator[Any]:
-    """Gives a function that returns the first signal among Ctrl-C, SIGTERM and SIGHUP that came in the block, or None.
-    A second signal interrupts the block."""
-    requests: list[int] = []
-
-    def request(number: int, frame: Any) -> None:
-        requests.append(number)
-        if len(requests) == 1:
-            # After SIGHUP there may be no terminal.
-            with suppress(OSError):
-                print("\nhf-video: stopping after this frame; once more gives up what is not saved.", file=sys.stderr)
-        else:
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-
-    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # Under `nohup` SIGHUP is ignored, and stays so.
-    heard = [number for number in signals if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, request) for number in heard}
-    try:
-        yield lambda: requests[0] if requests else None
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def _print_answers(watcher: Any, now: float, args: argparse.Namespace) -> None:
     given = {name: getattr(args, name) for name in ("max_new_tokens", "num_beams")}
     options = {name: value for name, value in given.items() if value is not None} | {"do_sample": False}
@@ -254,12 +217,7 @@ def _print_answers(watcher: Any, now: float, args: argparse.Namespace) -> None:
             print(json.dumps(line | {"answer": answer}), flush=True)
         else:
             about = f"{question} " if len(args.question) > 1 else ""
-            print(f"{_clock(now)}  {about}{answer}", flush=True)
-
-
-def _clock(now: float) -> str:
-    minutes, rest = divmod(int(now), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+            print(f"{clock(now)}  {about}{answer}", flush=True)
 
 
 def _save_memory(watcher: Any, args: argparse.Namespace) -> None:

@@ -1,18 +1,20 @@
-"""A `DataLoader` that reads the next clips in threads while a model works on the last ones."""
+"""Reads the next clips in threads while a model works on the last ones: as a `DataLoader`, or from an iterator."""
 
 import ctypes
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
 from .collation import collate_clips
+
+Item = TypeVar("Item")
 
 # As many as each worker process of PyTorch reads ahead.
 _BATCHES_AHEAD = 2
@@ -98,6 +100,26 @@ class ReadAheadLoader(DataLoader):
     def _draws_nothing(self) -> bool:
         # `Trainer` puts the collator into one that removes columns.
         return getattr(self.collate_fn, "data_collator", self.collate_fn) is collate_clips
+
+
+def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The items of an iterator, of which the next is made in a thread while the last is used.
+
+    If making an item fails, the loop raises the error in its turn. After the loop, however it ends, the thread has
+    ended, and the iterator is closed if it is a generator.
+    """
+    nothing: Any = object()
+    with ThreadPoolExecutor(1, "reading", _keep_to_one_core) as thread:
+        upcoming = thread.submit(next, items, nothing)
+        try:
+            while (item := upcoming.result()) is not nothing:
+                upcoming = thread.submit(next, items, nothing)
+                yield item
+                del item
+        finally:
+            thread.shutdown(cancel_futures=True)
+            if isinstance(items, Generator):
+                items.close()
 
 
 def available_cores() -> int:

@@ -171,7 +171,7 @@ def _find_splits(path: Path) -> dict[str, Path]:
         if path.suffix.lower() not in ANNOTATION_SUFFIXES:
             raise ValueError(f"{path} is a file, but not a CSV file, a list or a JSON file. {_LAYOUTS}")
         return {"train": path}
-    entries = _visible(path)
+    entries = visible_entries(path)
     # A FIFO or broken link with such a name is kept: reading it raises the error that explains it.
     files = (entry for entry in entries if entry.suffix.lower() in ANNOTATION_SUFFIXES and not entry.is_dir())
     if file_splits := sources_by_split((file.stem, file) for file in files):
@@ -183,7 +183,7 @@ def _find_splits(path: Path) -> dict[str, Path]:
     if not folder_splits:
         return {"train": path}
     for folder in folders:
-        if folder not in folder_splits.values() and (split_of(folder.name) or _videos_in(folder)):
+        if folder not in folder_splits.values() and (split_of(folder.name) or videos_in(folder)):
             raise ValueError(
                 f"{path} holds splits ({', '.join(folder_splits)}), but {folder.name}/ is not a split of class "
                 f"folders. Move it elsewhere, or into the split it belongs to. {_LAYOUTS}"
@@ -192,24 +192,26 @@ def _find_splits(path: Path) -> dict[str, Path]:
 
 
 def _holds_class_folders(folder: Path) -> bool:
-    return any(entry.is_dir() and _videos_in(entry) for entry in _visible(folder))
+    return any(entry.is_dir() and videos_in(entry) for entry in visible_entries(folder))
 
 
 def _read_class_folders(folder: Path) -> list[Clip]:
     class_folders = _folders_in(folder)
     if not class_folders:
-        loose = [entry.name for entry in _visible(folder)]
+        loose = [entry.name for entry in visible_entries(folder)]
         holds = f"It holds {listed(loose)}." if loose else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
-    if loose_videos := [entry.name for entry in _visible(folder) if not entry.is_dir() and _is_named_video(entry)]:
+    if loose_videos := [
+        entry.name for entry in visible_entries(folder) if not entry.is_dir() and _is_named_video(entry)
+    ]:
         logger.warning(
             f"{len(loose_videos)} videos are left out: they lie in {folder} beside the folders of the classes, and "
             f"have none: {listed(loose_videos)}."
         )
     clips: list[Clip] = []
     for class_folder in class_folders:
-        videos = _videos_in(class_folder)
-        others = sorted(set(_visible(class_folder)).difference(videos))
+        videos = videos_in(class_folder)
+        others = sorted(set(visible_entries(class_folder)).difference(videos))
         if not videos:
             holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
             raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
@@ -223,12 +225,13 @@ def _read_class_folders(folder: Path) -> list[Clip]:
     return clips
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible_entries(folder: Path) -> list[Path]:
+    """The files and folders that are not hidden, sorted."""
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    entries = _visible(folder)
+    entries = visible_entries(folder)
     for entry in entries:
         if _leads_nowhere(entry) and mimetypes.guess_type(entry.name)[0] is None:
             raise FileNotFoundError(
@@ -238,14 +241,15 @@ def _folders_in(folder: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir()]
 
 
-def _videos_in(folder: Path) -> list[Path]:
-    return [entry for entry in _visible(folder) if _is_video(entry) or _stands_for_video(entry)]
+def videos_in(folder: Path) -> list[Path]:
+    """The videos directly inside, also those that are broken."""
+    return [entry for entry in visible_entries(folder) if _is_video(entry) or _stands_for_video(entry)]
 
 
 def _holds_videos(folder: Path) -> bool:
     """Whether there are videos at any depth."""
-    folders = (entry for entry in _visible(folder) if entry.is_dir() and not entry.is_symlink())
-    return bool(_videos_in(folder)) or any(map(_holds_videos, folders))
+    folders = (entry for entry in visible_entries(folder) if entry.is_dir() and not entry.is_symlink())
+    return bool(videos_in(folder)) or any(map(_holds_videos, folders))
 
 
 def _is_video(path: Path) -> bool:
@@ -261,7 +265,7 @@ def _stands_for_video(path: Path) -> bool:
     """Whether a path has the name of a video but is none, or is a broken link that may have led to a video."""
     if _leads_nowhere(path):
         return _is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
-    return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, _visible(path))))
+    return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, visible_entries(path))))
 
 
 def _leads_nowhere(path: Path) -> bool:

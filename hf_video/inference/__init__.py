@@ -1,4 +1,4 @@
-"""Runs trained models on videos: features and class scores. Measures the segments that are found."""
+"""Runs trained models on videos: windows, features, class scores, segments."""
 
 from importlib import import_module
 from typing import Any
@@ -6,12 +6,30 @@ from typing import Any
 _PUBLIC_NAMES = {
     "Features": ".features",
     "LabelledSegment": ".segment_files",
+    "Sample": ".windows",
+    "SampleGroup": ".windows",
+    "ScoredWindow": ".timeline",
+    "Segment": ".segments",
+    "SegmentFinder": ".segments",
+    "TimelineFolder": ".timeline_folder",
+    "Window": ".windows",
     "WindowBatch": ".window_batches",
+    "WindowFeatures": ".window_features",
+    "annotate_video": ".annotated_video",
+    "draw_timeline": ".timeline_picture",
     "evaluate_segments": ".segment_evaluation",
     "extract_features": ".features",
+    "extract_to_folder": ".feature_folder",
+    "extract_window_features": ".window_features",
+    "find_segments": ".timeline",
+    "group_samples": ".windows",
     "predict_scores": ".prediction",
     "read_ground_truth": ".segment_files",
     "read_predictions": ".segment_files",
+    "score_windows": ".timeline",
+    "segments_of": ".segments",
+    "sliding_windows": ".windows",
+    "timed_samples": ".windows",
     "watch_features": ".features",
     "weights_digest": ".feature_key",
     "window_batches": ".window_batches",

@@ -116,7 +116,7 @@ class SegmentFinder:
         self.onset, self.offset = onset, offset
         self.min_duration_on, self.min_duration_off = min_duration_on, min_duration_off
         self.exclusive = exclusive
-        self._is_background = np.array([name in background for name in class_names], dtype=bool)
+        self.is_background = np.array([name in background for name in class_names], dtype=bool)
         # By number of class, in the order in which they began.
         self._runs: dict[int, _Run] = {}
         # Start of what the last window speaks for, that window's start and end, its scores.
@@ -191,12 +191,12 @@ class SegmentFinder:
         """The classes that a window shows."""
         going_on = {index for index, run in self._runs.items() if run.is_open and scores[index] >= self.offset}
         if not self.exclusive:
-            begun = np.flatnonzero((scores >= self.onset) & ~self._is_background).tolist()
+            begun = np.flatnonzero((scores >= self.onset) & ~self.is_background).tolist()
             return going_on | set(begun)
         best = int(scores.argmax())
         if scores[best] < self.onset or any(scores[index] == scores[best] for index in going_on):
             return going_on
-        return set() if self._is_background[best] else {best}
+        return set() if self.is_background[best] else {best}
 
     def _fills_gap(self, index: int, now: float) -> bool:
         """Whether the gap of a class that comes back is filled. What is too short inside of it is dropped then."""
@@ -234,7 +234,14 @@ def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFind
     Args:
         windows: (start, end, scores) of each window, see [`SegmentFinder.add`].
         finder: what finds them.
+
+    Raises:
+        Exception: what `windows` raises, after the segments that were still open: they end with the last window.
     """
-    for start, end, scores in windows:
-        yield from finder.add(start, end, scores)
+    try:
+        for start, end, scores in windows:
+            yield from finder.add(start, end, scores)
+    except Exception:
+        yield from finder.finish()
+        raise
     yield from finder.finish()

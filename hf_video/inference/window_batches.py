@@ -1,15 +1,16 @@
 """Windows of a video as batches of a model's input; each frame is decoded and processed once."""
 
-import os
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.processing.frame_streaming import stream_frames
-from hf_video.processing.video_opening import VideoReadError
+from hf_video.processing.frame_streaming import StreamedFrame
+
+from .frame_sources import describe
+from .windows import ImagesOfOneSize, LastWindow, SampleGroup, group_samples, timed_samples
 
 
 class WindowBatch(NamedTuple):
@@ -28,26 +29,17 @@ class WindowBatch(NamedTuple):
     pixel_values: torch.Tensor
 
 
-class _Frame:
-    """A frame, and what the processor makes of it as soon as a window needs it."""
-
-    __slots__ = ("image", "values")
-
-    def __init__(self, image: np.ndarray):
-        self.image: np.ndarray | None = image
-        self.values: torch.Tensor | None = None
-
-
 def window_batches(
     processor: VideoClipProcessor,
-    source: str | os.PathLike,
+    source: Any,
     *,
     batch_size: int = 1,
     num_frames: int = 16,
     stride: int = 8,
     fps: float | None = None,
-    frame_sampling_rate: int = 1,
-    last: Literal["pad", "drop", "shift"] = "pad",
+    frame_sampling_rate: float = 1,
+    last: LastWindow = "pad",
+    source_fps: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[WindowBatch]:
@@ -59,77 +51,49 @@ def window_batches(
     Args:
         processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
             used: a window is one clip with one crop.
-        source, num_frames, stride, fps, frame_sampling_rate, last: see `sliding_windows`.
+        source, num_frames, stride, fps, frame_sampling_rate, last, source_fps: see `sliding_windows`.
         batch_size: windows in a batch.
         device: where `pixel_values` are.
         dtype: dtype of `pixel_values`.
 
     Raises:
-        ValueError: an option is out of range.
+        ValueError, TypeError: an option is out of range; see `sliding_windows`.
         VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
-    samples = (
-        (frame.seconds, _Frame(frame.image))
-        for frame in stream_frames(source, fps)
-        if fps is not None or frame.number % frame_sampling_rate == 0
-    )
-    windows = _group(samples, num_frames, stride, last)
-    return _batches(processor, windows, batch_size, torch.device(device), dtype)
+
+    images_of = ImagesOfOneSize(describe(source))
+
+    def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
+        if not frames:
+            return []
+        images = np.stack(images_of(frames))
+        clip = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")["pixel_values"][0]
+        return clip.to(device, dtype).unbind()
+
+    samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
+    return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
 
 
-def _group(samples: Iterable[Any], num_frames: int, stride: int, last: str) -> Iterator[Any]:
-    held: list[Any] = []
-    skip, distance, covered = 0, 0.0, True
-    for time, value in samples:
-        if held:
-            distance = time - held[-1][0]
-        if len(held) == num_frames:
-            yield held[0][0], time, [each for _, each in held], num_frames
-            covered, skip, held = True, max(stride - num_frames, 0), held[stride:]
-        if skip:
-            skip -= 1
-            continue
-        held.append((time, value))
-        covered = False
-    if covered or (last == "drop" and len(held) < num_frames):
-        return
-    values = [each for _, each in held]
-    yield held[0][0], held[-1][0] + distance, values + values[-1:] * (num_frames - len(held)), len(held)
-
-
-def _batches(
-    processor: VideoClipProcessor, windows: Iterable[Any], batch_size: int, device: torch.device, dtype: torch.dtype
-) -> Iterator[WindowBatch]:
-    waiting: list[Any] = []
+def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:
+    waiting: list[SampleGroup] = []
     try:
         for window in windows:
-            _process(processor, window[2], device, dtype)
             waiting.append(window)
             if len(waiting) == batch_size:
-                yield _join(waiting)
+                yield _batch(waiting)
                 waiting = []
-    except VideoReadError:
+    except Exception:
+        # The damage lies behind the windows that wait.
         if waiting:
-            yield _join(waiting)
+            yield _batch(waiting)
         raise
     if waiting:
-        yield _join(waiting)
+        yield _batch(waiting)
 
 
-def _process(processor: VideoClipProcessor, frames: list[_Frame], device: torch.device, dtype: torch.dtype) -> None:
-    """Processes those of the frames that no earlier window held."""
-    fresh = [frame for frame in dict.fromkeys(frames) if frame.image is not None]
-    if not fresh:
-        return
-    images = np.stack([frame.image for frame in fresh])
-    values = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")["pixel_values"][0]
-    for frame, of_frame in zip(fresh, values.to(device, dtype), strict=True):
-        frame.image, frame.values = None, of_frame
-
-
-def _join(windows: list[Any]) -> WindowBatch:
-    starts, ends, frames, num_real = map(list, zip(*windows, strict=True))
-    values = torch.stack([frame.values for of_window in frames for frame in of_window])
-    return WindowBatch(starts, ends, num_real, values.unflatten(0, (len(windows), -1)))
+def _batch(windows: list[SampleGroup]) -> WindowBatch:
+    starts, ends, values, num_real = map(list, zip(*windows, strict=True))
+    pixel_values = torch.stack([frame for of_window in values for frame in of_window])
+    return WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(windows), -1)))

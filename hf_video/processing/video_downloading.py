@@ -8,7 +8,8 @@ import io
 import os
 import re
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from huggingface_hub import constants, get_session
@@ -44,16 +45,30 @@ def download_video(url: str) -> io.BytesIO:
             video is larger than allowed, or huggingface_hub is in offline mode.
         `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
     """
-    name, max_size, seconds = public_url(url), _read_max_size(), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    max_size = read_max_size()
+    with open_response(url) as response:
+        return receive_video(response, public_url(url), max_size)
+
+
+@contextmanager
+def open_response(url: str) -> Iterator[Any]:
+    """
+    The answer to a request for a URL, whose body has not been read. Errors of the network in the block become
+    `VideoReadError`.
+
+    Raises:
+        `VideoReadError`: as [`download_video`].
+    """
+    name, seconds = public_url(url), constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        with closing(_request(url, seconds)) as response:
+        with closing(_request(url, name, seconds)) as response:
             if not response.is_success:
                 status = f"{response.status_code} {response.reason_phrase}".strip()
                 raise VideoReadError(
                     f"{name} cannot be downloaded: the server answers {status}. Check the address, or download the "
                     "file yourself and give its path."
                 )
-            return _receive(response, name, max_size, seconds)
+            yield response
     except httpx.TimeoutException as error:
         raise VideoReadError(_stalled(name, seconds)) from error
     except OfflineModeIsEnabled as error:
@@ -64,8 +79,6 @@ def download_video(url: str) -> io.BytesIO:
         raise VideoReadError(
             f"{name} cannot be downloaded: it redirects more than {_MAX_REDIRECTS} times. Check the address."
         ) from error
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
-        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
     except httpx.HTTPError as error:
         raise VideoReadError(
             f"{name} cannot be downloaded: {error}. Check the address and the network, or give the path of a file."
@@ -78,24 +91,28 @@ def public_url(url: str) -> str:
     return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
 
 
-def _request(url: str, seconds: float) -> Any:
+def _request(url: str, name: str, seconds: float) -> Any:
     """The open response after all redirects."""
     session = get_session()
     # Videos are compressed already.
     headers = {"Accept-Encoding": "identity"}
-    request = session.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
-    # The client would read the whole body of every redirect, so redirects are followed here.
-    for _ in range(_MAX_REDIRECTS + 1):
-        response = session.send(request, stream=True, follow_redirects=False)
-        if response.next_request is None:
-            return response
-        response.close()
-        request = response.next_request
+    try:
+        request = session.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
+        # The client would read the whole body of every redirect, so redirects are followed here.
+        for _ in range(_MAX_REDIRECTS + 1):
+            response = session.send(request, stream=True, follow_redirects=False)
+            if response.next_request is None:
+                return response
+            response.close()
+            request = response.next_request
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
+        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
     raise httpx.TooManyRedirects("", request=request)
 
 
-def _receive(response: Any, name: str, max_size: int, seconds: float) -> io.BytesIO:
-    video = io.BytesIO()
+def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
+    """The body of the response to a request, at its start, within the limits of [`download_video`]."""
+    video, seconds = io.BytesIO(), constants.HF_HUB_DOWNLOAD_TIMEOUT
     is_encoded = "Content-Encoding" in response.headers
     size = None if is_encoded else int(response.headers.get("Content-Length", 0)) or None
     if size is not None and size > max_size:
@@ -132,7 +149,8 @@ def _too_large(name: str, max_size: int) -> str:
     )
 
 
-def _read_max_size() -> int:
+def read_max_size() -> int:
+    """The largest size of a download in bytes, from the environment."""
     text = os.environ.get(SIZE_VARIABLE) or str(DEFAULT_MAX_SIZE)
     if not text.isdecimal() or int(text) == 0:
         raise ValueError(f"{SIZE_VARIABLE}={text!r} must be a positive number of bytes.")

@@ -41,17 +41,35 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
     """The container and its first video stream, the only one that is read."""
     if not isinstance(source, str):
         source.seek(0)
-    limit = largest_frame()
-    codec_options = {} if limit is None else {"max_pixels": str(limit)}
+    # A playlist with the name of a video must not make FFmpeg fetch files from the network.
+    options = {"protocol_whitelist": "file"} | pixel_limit()
     try:
         container = av.open(
-            f"file:{source}" if isinstance(source, str) else source,
-            # A playlist with the name of a video must not make FFmpeg fetch files from the network.
-            options={"protocol_whitelist": "file"} | codec_options,
-            metadata_errors="replace",
+            f"file:{source}" if isinstance(source, str) else source, options=options, metadata_errors="replace"
         )
     except (av.FFmpegError, OSError) as error:
         raise VideoReadError(f"{name} cannot be opened as a video: {error.strerror}.") from error
+    # Without threads for short runs: filling and draining them after every seek costs more than they gain.
+    with choose_stream(container, name, "AUTO" if threaded else "NONE") as stream:
+        yield container, stream
+
+
+@contextmanager
+def choose_stream(container: Any, name: str, thread_type: str) -> Iterator[Any]:
+    """
+    The first video stream of an open container, which is closed at the end. FFmpeg's errors in the block become
+    `VideoReadError`.
+
+    Args:
+        container (`av.container.InputContainer`):
+            The container.
+        name (`str`):
+            Name of the video in messages.
+        thread_type (`str`):
+            What threads of the decoder share: "AUTO", "SLICE" (the parts of a frame, so that no frame waits for the
+            next), or "NONE".
+    """
+    limit = largest_frame()
     with container:
         if container.format.name in _TEXT_FORMATS:
             raise VideoReadError(f"{name} cannot be opened as a video: it is a text or a playlist.")
@@ -66,15 +84,14 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
         width, height = stream.codec_context.width, stream.codec_context.height
         if limit is not None and width * height > limit:
             raise VideoReadError(f"{name} has frames of {width} x {height} pixels; {tell_largest_frame()}")
-        stream.codec_context.options = codec_options
+        stream.codec_context.options = pixel_limit()
         for other in container.streams:
             if other is not stream:
                 other.discard = av.stream.Discard.all
-        # Without threads for short runs: filling and draining them after every seek costs more than they gain.
-        stream.thread_type = "AUTO" if threaded else "NONE"
-        stream.thread_count = 0 if threaded else 1
+        stream.thread_type = thread_type
+        stream.thread_count = 1 if thread_type == "NONE" else 0
         try:
-            yield container, stream
+            yield stream
         except av.error.ArgumentError as error:
             if limit is None:
                 raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
@@ -83,3 +100,9 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
             ) from error
         except av.FFmpegError as error:
             raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
+
+
+def pixel_limit() -> dict[str, str]:
+    """The option that makes FFmpeg refuse frames of more pixels than `largest_frame`."""
+    limit = largest_frame()
+    return {} if limit is None else {"max_pixels": str(limit)}

@@ -135,7 +135,7 @@ class _Reader(Protocol):
         """(num_wanted, height, width, 3) uint8 RGB for rising frame numbers (num_wanted,)."""
 
 
-class _FrameFolder:
+class FrameFolder:
     """A folder of JPEG / PNG frames; they have no times."""
 
     backend = "pil"
@@ -222,7 +222,7 @@ def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
     elif isinstance(video, (str, os.PathLike)):
         source = name = os.fspath(video)
         if os.path.isdir(source):
-            yield _FrameFolder(Path(source))
+            yield FrameFolder(Path(source))
             return
         if not os.path.isfile(source):
             raise VideoReadError(f"{source} does not exist.")

@@ -8,12 +8,13 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
@@ -174,7 +175,10 @@ class CheckpointMixin:
             self.args.save_total_limit = self._limit
         try:
             whole = not self._is_in_checkpoint and args.should_save
-            with replacing_files(folder) if whole else nullcontext(folder) as target:
+            with (
+                _keeping_names(self.model) if self._is_in_checkpoint else nullcontext(),  # type: ignore[attr-defined]
+                replacing_files(folder) if whole else nullcontext(folder) as target,
+            ):
                 super()._save(str(target), state_dict)  # type: ignore[misc]
         finally:
             self.args = args
@@ -201,6 +205,24 @@ class CheckpointMixin:
         several = f"rng_state_{self.args.process_index}.pth"
         with _naming_damage(Path(checkpoint), [several if self.args.world_size > 1 else "rng_state.pth"]):
             super()._load_rng_state(checkpoint)  # type: ignore[misc]
+
+
+@contextmanager
+def _keeping_names(model: Any) -> Iterator[None]:
+    """Makes `save_pretrained` write each weight under its name in the model.
+
+    By default it writes those of VideoMAE and ViViT under the names of older versions. `Trainer` would not find these
+    names in the model when it loads a checkpoint, and pass over the weights.
+    """
+    if not isinstance(model, PreTrainedModel):
+        yield
+        return
+    original = model.save_pretrained
+    model.save_pretrained = partial(original, save_original_format=False)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del model.save_pretrained
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -12,7 +12,7 @@ from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 
-from .loading import class_names_of, load_processor, load_trained_classifier, set_input_size
+from .loading import class_names_of, clip_size, load_processor, load_trained_classifier, set_input_size
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 
@@ -140,7 +140,7 @@ def make_distillation(
     if name is None:
         return None
     teacher = load_trained_classifier(name)
-    set_input_size(teacher, **{size: getattr(student.config, size, None) for size in ("image_size", "num_frames")})
+    set_input_size(teacher, **clip_size(student.config)._asdict())
     if processor is not None:
         own = load_processor(name, teacher.config)
         for option in _NORMALISATION:

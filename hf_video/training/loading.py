@@ -4,17 +4,14 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
 from transformers.utils import (
     CONFIG_NAME,
-    IMAGE_PROCESSOR_NAME,
-    PROCESSOR_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
-    VIDEO_PROCESSOR_NAME,
     cached_file,
     is_torchao_available,
 )
@@ -22,10 +19,14 @@ from transformers.utils import (
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_json
 
+from .processor_files import read_options
+
 logger = logging.getLogger(__name__)
 
 # Fields of `config.json` that Transformers reads before a configuration class checks them.
 _KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
+# V-JEPA 2 has its own names for the size of a clip.
+_OTHER_NAMES = {"num_frames": "frames_per_clip", "image_size": "crop_size"}
 
 
 def load_classifier(
@@ -72,14 +73,17 @@ def load_classifier(
         if len(known) == len(names):
             # A head of the same size was loaded; its weights belong to other classes.
             _initialize(network, network.classifier)
+    drop_query_axis(network)
     return network
 
 
-def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+def load_trained_classifier(model: str | os.PathLike, *, needs_head: bool = True, **kwargs: Any) -> PreTrainedModel:
     """A video classifier as it was trained, with all of its weights.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
+        needs_head: without it, a pre-trained model is a classifier as well, whose head is random. So is the layer norm
+            before the head, which begins as if it were not there.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
@@ -95,11 +99,17 @@ def load_trained_classifier(model: str | os.PathLike, **kwargs: Any) -> PreTrain
         model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
     )
     _check_shapes(model, report["mismatched_keys"])
-    if missing := sorted(report["missing_keys"]):
+    missing = sorted(report["missing_keys"])
+    if not needs_head:
+        norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
+        begun = [name for name in missing if name.startswith("classifier.") or name.rpartition(".")[0] in norms]
+        missing = [name for name in missing if name not in begun]
+    if missing:
         raise ValueError(
             f"{model} lacks weights of {type(network).__name__} ({_few(missing)}), which would be random numbers: "
             "train a classifier from it first, with `hf-video train --model`."
         )
+    drop_query_axis(network)
     return network
 
 
@@ -132,33 +142,23 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
     """The `VideoClipProcessor` of a model.
 
-    Options that the saved file does not have follow the model's configuration. If the file is that of another
-    processor, the options that both have are taken (size, mean, standard deviation), so that models of Transformers
-    work as well.
+    Options that the saved file does not have follow the model's configuration. The file of another processor is read
+    as options of this one that give the same values, so that models of Transformers work as well.
 
     Args:
         model: a folder or a Hub repository.
-        config: the model's configuration, read for `num_frames` and `image_size`.
+        config: the model's configuration, read for the size of a clip.
         options: options that override the saved ones, unless they are None.
 
     Raises:
         OSError: there is no such folder or repository.
         ValueError: an option is wrong.
     """
-    settings: dict[str, Any] = {}
-    if hasattr(config, "num_frames"):
-        settings["num_frames"] = config.num_frames
-    if hasattr(config, "image_size"):
-        settings |= input_size(config.image_size)
-    files = _processor_files(model)
-    if files:
-        try:
-            settings |= VideoClipProcessor.get_video_processor_dict(model)[0]
-            VideoClipProcessor.from_dict(settings)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{files[0]} has a wrong value: {error}") from error
-    else:
-        logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
+    num_frames, image_size = clip_size(config)
+    settings: dict[str, Any] = {} if num_frames is None else {"num_frames": num_frames}
+    if image_size is not None:
+        settings |= input_size(image_size)
+    settings |= read_options(model)
     given = {name: value for name, value in options.items() if value is not None}
     return VideoClipProcessor.from_dict(settings, **given)
 
@@ -215,26 +215,6 @@ def _check_index(file: Path) -> None:
         raise ValueError(f"{file} names {_few(absent)}, which is not there.")
 
 
-def _processor_files(model: str | os.PathLike) -> list[str]:
-    """The JSON files of a model that may describe its video processor; the first of them is used.
-
-    Raises:
-        ValueError: a file does not hold a JSON object.
-    """
-    found = []
-    for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
-        file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
-        if file is None:
-            continue
-        content = read_json(file)
-        if not isinstance(content, dict):
-            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.")
-        # The file of a processor may describe a tokenizer alone.
-        if name != PROCESSOR_NAME or "video_processor" in content:
-            found.append(file)
-    return found
-
-
 def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
     """Refuses several views of a video for a model that does not average them, as models of other packages.
 
@@ -248,19 +228,44 @@ def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
         )
 
 
+class ClipSize(NamedTuple):
+    """The input size of a model; None for what its configuration does not say.
+
+    Attributes:
+        num_frames: frames of a clip.
+        image_size: height and width in pixels, or (height, width).
+    """
+
+    num_frames: int | None
+    image_size: int | Sequence[int] | None
+
+
+def clip_size(config: PreTrainedConfig) -> ClipSize:
+    """The input size that a configuration of any video classifier says."""
+    return ClipSize(*(getattr(config, _field(config, name), None) for name in ClipSize._fields))
+
+
+def _field(config: PreTrainedConfig, name: str) -> str:
+    """The field of a configuration that holds the `num_frames` or the `image_size` of its model."""
+    return name if hasattr(config, name) else _OTHER_NAMES[name]
+
+
 def set_input_size(model: PreTrainedModel, image_size: int | None = None, num_frames: int | None = None) -> None:
     """Changes the input size of a model for good. None keeps what the model has.
 
     Raises:
         ValueError: the model cannot take the size.
     """
+    kept = clip_size(model.config)._asdict()
     wanted = {"image_size": image_size, "num_frames": num_frames}
-    changes = {name: value for name, value in wanted.items() if value not in (None, getattr(model.config, name, None))}
+    changes = {name: value for name, value in wanted.items() if value not in (None, kept[name])}
     if not changes:
         return
     if not hasattr(model.base_model, "set_input_size"):
-        kept = ", ".join(f"{name}={getattr(model.config, name, None)}" for name in changes)
-        raise ValueError(f"{type(model).__name__} only takes the input size it was made for: {kept}, not {changes}.")
+        made_for = ", ".join(f"{name}={kept[name]}" for name in changes)
+        raise ValueError(
+            f"{type(model).__name__} only takes the input size it was made for: {made_for}, not {changes}."
+        )
     model.base_model.set_input_size(**changes)
 
 
@@ -284,6 +289,18 @@ def class_names_of(config: PreTrainedConfig) -> list[str]:
             f"{config.num_labels - 1}, one after the other, and does not name {_few(nameless)}."
         )
     return names
+
+
+def drop_query_axis(model: Any) -> None:
+    """Gives a VideoPrism classifier features (batch_size, hidden_size) and logits (batch_size, num_classes), like all
+    others. Transformers leaves the axis of its single pooling query in between. Other models stay as they are."""
+    norm = getattr(model, "head_layernorm", None)
+    if model.config.model_type == "videoprism_vision_model" and not norm._forward_hooks:
+        norm.register_forward_hook(_without_query_axis)
+
+
+def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
+    return pooled.flatten(1)
 
 
 def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None:

@@ -24,6 +24,7 @@ from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallba
 from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
+from .loading import drop_query_axis
 from .losses import classification_loss
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .push_to_hub import PublishingMixin
@@ -75,6 +76,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         kwargs.setdefault("compute_loss_func", self._classification_loss)
         self._measures_own_loss = kwargs["compute_loss_func"] == self._classification_loss
         super().__init__(model, args, data_collator or collate_clips, *more, compute_metrics=compute_metrics, **kwargs)
+        drop_query_axis(self.model)
         problem_type = problem_type_of(self.model.config)
         if compute_metrics is video_metrics and problem_type == "regression":
             self.compute_metrics = regression_metrics
@@ -124,7 +126,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     ) -> Any:
         if self.distillation is None or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        pixel_values, labels = inputs["pixel_values"], inputs["labels"]
+        pixel_values, labels = inputs[self.model.main_input_name], inputs["labels"]
         with watch_features(self.model) as features:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         # The loss of the labels is divided by the number of labels in the whole step. The teacher's loss is a mean
@@ -137,6 +139,12 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         taught = self.distillation.loss(pixel_values, outputs["logits"], features[0])
         loss = (1 - weight) * loss + weight * share * taught
         return (loss, outputs) if return_outputs else loss
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Batches have `pixel_values`; the model may have another name for them."""
+        prepared = super()._prepare_inputs(inputs)
+        name = getattr(self.model, "main_input_name", "pixel_values")
+        return {name if key == "pixel_values" else key: value for key, value in prepared.items()}
 
     def _classification_loss(
         self, outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
@@ -151,8 +159,8 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        # Collators need it, although no model has an argument for it.
-        self._signature_columns = [*{*self._signature_columns, SAMPLE_KEY}]
+        # Collators need both, also for a model that has no such argument.
+        self._signature_columns = [*{*self._signature_columns, "pixel_values", SAMPLE_KEY}]
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -14,7 +14,8 @@ from PIL import Image
 
 from hf_video import MemoryBank, VideoWatcher
 from hf_video.cli.main import main
-from hf_video.cli.watch import _stop_at_next_frame, seconds
+from hf_video.cli.stopping import stop_requests
+from hf_video.cli.watch import seconds
 from hf_video.processing import VideoReadError, frame_streaming
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
@@ -200,11 +201,11 @@ def test_a_signal_stops_behind_the_frame(model_folder, video, tmp_path, monkeypa
 def test_a_second_signal_interrupts_and_an_ignored_one_is_none():
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with _stop_at_next_frame() as stopped:
+        with stop_requests("stopping") as stopped:
             signal.raise_signal(signal.SIGHUP)
-            assert not stopped()
+            assert not stopped
             signal.raise_signal(signal.SIGTERM)
-            assert stopped()
+            assert stopped
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
     finally:

@@ -1,0 +1,81 @@
+"""`hf-video extract`: writes the features of the sliding windows of videos."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .command_line import add_flags
+from .model_loading import load_trained_model
+from .output_folder import RunLock
+from .window_options import window_options
+
+DESCRIPTION = """\
+Slide windows over videos of any length, and write what a model sees in each: one file for each video, and
+features.json with the times of all windows and the settings of temporal localisation (feat_stride, num_frames,
+default_fps).
+
+VIDEO is a file, a URL, a folder of frames, a folder with videos inside, a list of videos (CSV, list or JSON), or a
+data set. Features of videos in a folder or list keep their paths from there. Each frame is decoded once.
+
+The same command continues after an interruption, and adds videos to a folder. A video that fails is reported, and
+listed once more at the end; the exit code is then 1.
+"""
+EPILOG = """\
+example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "extract",
+        help="write features of the sliding windows of videos",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("videos", nargs="+", metavar="VIDEO", help="what to read, see above")
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import EXTRACT
+
+    add_flags(parser, EXTRACT)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints how many windows there are, and the videos that failed."""
+    from hf_video.data.video_listing import list_videos
+    from hf_video.inference.feature_folder import SUMMARY_FILE, extract_to_folder, require_feature_folder
+
+    folder = Path(args.output).expanduser().absolute()
+    require_feature_folder(folder)
+    videos = list_videos(args.videos, args.video_root)
+    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, needs_head=False)
+    windows = window_options(args, model, processor)
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunLock() as lock:
+        lock.take(folder)
+        records = extract_to_folder(
+            model,
+            processor,
+            videos,
+            folder,
+            file_format=args.format,
+            pooling=args.pooling,
+            layer=args.layer,
+            batch_size=args.batch_size,
+            **windows,
+        )
+    failed = [record for record in records.values() if "error" in record]
+    num_windows = sum(record["num_windows"] for record in records.values() if "error" not in record)
+    print(f"features {folder}\n{num_windows} windows of {len(records) - len(failed)} videos, see {SUMMARY_FILE}")
+    if failed:
+        print(f"{len(failed)} of {len(records)} videos failed:", file=sys.stderr)
+        for record in failed:
+            print(f"  {record['source']}\n    {record['error']}", file=sys.stderr)
+    return 1 if failed else 0

@@ -1,0 +1,200 @@
+"""`hf-video timeline`: when in a video is which class."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from hf_video.inference.clock import clock
+
+from .command_line import add_flags
+from .model_loading import load_trained_model
+from .stopping import collected, stop_requests
+from .window_options import window_options
+
+THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
+
+DESCRIPTION = """\
+Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
+with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
+Time per window and memory do not grow with the video, which may be a stream without an end.
+
+Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
+before the damage, and exit code 2.
+"""
+EPILOG = """\
+files in the folder of --output:
+  segments.json   the segments as ActivityNet's predictions, as `hf-video evaluate-segments` takes them
+  segments.csv    the segments as a table, which grows while the command runs
+  segments.vtt    the segments as subtitles for a player
+  scores.parquet  the scores of all classes for each window
+  timeline.png    a picture; needs matplotlib
+  annotated.mp4   with --annotate: the video with the classes drawn on it, without sound; needs matplotlib
+
+example: hf-video timeline match.mp4 --model my_model --background other --min-duration-on 2 --output match_timeline
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "timeline",
+        help="find when a video shows which class",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--background",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="a class that gets no segment, such as `other`; may be given several times",
+    )
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import TIMELINE
+
+    add_flags(parser, TIMELINE, positional="video")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
+    _check_files(args)
+    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
+
+    from hf_video.inference.live_streams import is_live
+    from hf_video.inference.timeline import make_finder, score_windows
+
+    thresholds = {name: getattr(args, name) for name in THRESHOLDS}
+    finder, windows = make_finder(model, **thresholds), window_options(args, model, processor)
+    batch_size = args.batch_size or (1 if is_live(args.video) else 8)
+    scored = score_windows(model, processor, args.video, batch_size=batch_size, **windows)
+    follow(scored, finder, processor, args, {"model": args.model, **thresholds, **windows})
+    return 0
+
+
+def follow(
+    windows: Iterable[Any], finder: Any, processor: Any, args: argparse.Namespace, details: dict[str, Any]
+) -> None:
+    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes.
+
+    Raises:
+        Exception: what failed first, after all that can be written.
+        KeyboardInterrupt: a signal came, after everything is written.
+    """
+    from hf_video.inference.timeline_folder import TimelineFolder
+
+    folder = None if args.output is None else TimelineFolder(args.output, _name_of(args.video), finder, processor)
+    count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
+
+    def give(segments: Iterable[Any]) -> None:
+        nonlocal count
+        for segment in segments:
+            _print_segment(segment, args.json)
+            count += 1
+            if folder is not None:
+                folder.add_segment(segment)
+
+    with stop_requests("stopping, and writing what was found") as stopped:
+        with collected(errors):
+            for window in stopped.until_stopped(windows):
+                give(finder.add(window.start, window.end, window.scores))
+                np.maximum(highest, window.scores, out=highest)
+                if folder is not None:
+                    folder.add_window(window)
+        with collected(errors):
+            give(finder.finish())
+        if folder is not None:
+            ending = (
+                (str(errors[0]) or type(errors[0]).__name__) if errors else "a signal stopped it" if stopped else None
+            )
+            with collected(errors):
+                segments = folder.finish(details, ending)
+                if args.annotate and folder.end:
+                    _annotate(args.video, folder, segments)
+            _say(f"{folder.folder} holds {', '.join(sorted(path.name for path in folder.folder.iterdir()))}.")
+    if errors:
+        raise errors[0]
+    if stopped:
+        raise stopped.interrupt("" if folder is None else f"The segments up to {clock(folder.end)} are kept.")
+    if not count:
+        _say(_why_none(highest, finder))
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuses options that would fail, or overwrite a file, after hours of reading."""
+    if args.annotate and args.output is None:
+        raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
+    if args.annotate and not Path(args.video).is_file():
+        raise ValueError(f"--annotate reads the video a second time: {args.video} is no file on this machine.")
+    if args.annotate and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("--annotate draws with matplotlib: pip install hf-video-models[demo].")
+    output = None if args.output is None else Path(args.output)
+    if output is None or not os.path.lexists(output):
+        return
+    if not output.is_dir():
+        raise ValueError(f"--output {output} is a file; a folder is expected.")
+    if found := sorted(path.name for path in output.iterdir()):
+        listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise ValueError(f"--output {output} is not empty ({listed}): choose another folder.")
+
+
+def _name_of(video: str) -> str:
+    """The name of a video in the files: that of its file, without ending, user or password."""
+    if "://" not in video:
+        return Path(video).resolve().stem
+    address = urlsplit(video)
+    return Path(address.path).stem or str(address.hostname)
+
+
+def _print_segment(segment: Any, as_json: bool) -> None:
+    from hf_video.inference.timeline_files import segment_entry
+
+    if as_json:
+        print(json.dumps(segment_entry(segment)), flush=True)
+    else:
+        times = f"{clock(segment.start, 2)}  {clock(segment.end, 2)}"
+        print(f"{times}  {segment.score:6.1%}  {' '.join(segment.label.split())}", flush=True)
+
+
+def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
+    """Writes the annotated video. Of a damaged one, the frames before the damage are kept."""
+    from hf_video.files import replace_file
+    from hf_video.inference.annotated_video import annotate_video
+    from hf_video.processing import VideoReadError
+
+    damage: list[Exception] = []
+
+    def write(unfinished: Path) -> None:
+        try:
+            annotate_video(video, unfinished, segments, folder.end)
+        except VideoReadError as error:
+            damage.append(error)
+
+    replace_file(folder.folder / "annotated.mp4", write)
+    if damage:
+        raise damage[0]
+
+
+def _why_none(highest: np.ndarray, finder: Any) -> str:
+    """A sentence about a video without segments."""
+    index = int(np.where(finder.is_background, 0, highest).argmax())
+    return (
+        f"No segment was found. The highest score was {highest[index]:.1%}, of {finder.class_names[index]}; a segment "
+        f"begins with --onset {finder.onset:g} and lasts --min-duration-on {finder.min_duration_on:g} s or longer."
+    )
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

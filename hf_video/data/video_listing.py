@@ -1,0 +1,119 @@
+"""Lists the videos that a user names: files, URLs, folders, and lists or data sets of labelled videos."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from datasets import Dataset
+
+from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
+from .splits import split_of
+from .video_column import BYTES, find_dataset, open_video
+from .video_dataset import load_video_dataset, videos_in, visible_entries
+
+
+@dataclass(frozen=True)
+class ListedVideo:
+    """A video and its name among others.
+
+    Attributes:
+        id: name without suffix; for a video of a folder or list its path from there, with slashes.
+        source: absolute path, or URL; a name for a video that is stored inside a data set.
+        rows: the data set that stores the video.
+        row: its number there.
+    """
+
+    id: str
+    source: str
+    rows: Dataset | None = None
+    row: int = 0
+
+    @property
+    def content(self) -> bytes | None:
+        """The file, if a data set stores it."""
+        return None if self.rows is None else self.rows[self.row][BYTES]
+
+    def open(self) -> Any:
+        """The source to read from, see `read_video`."""
+        return self.source if self.rows is None else open_video(self.rows[self.row])
+
+
+def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = None) -> list[ListedVideo]:
+    """The videos that words name, each once, in their order.
+
+    Args:
+        words: Each is a video file, a URL, a folder of frames, a folder with videos at any depth, or what
+            `load_video_dataset` takes: a list of labelled videos, or a data set. Of lists and data sets, the whole
+            videos count, not their segments. A file that does not exist is listed as well.
+        video_root: The folder that relative paths in lists count from; by default that of the list.
+
+    Raises:
+        ValueError: If a folder has no videos, a list is wrong, or two videos have one id; the error names both.
+        FileNotFoundError: If a video of a list does not exist.
+    """
+    found: dict[str, ListedVideo] = {}
+    for word in words:
+        for video in _list(word, None if video_root is None else Path(video_root).expanduser().absolute()):
+            known = found.setdefault(video.id, video)
+            if known.source != video.source:
+                raise ValueError(
+                    f"{known.source} and {video.source} would both be called {video.id!r}: rename one of them, or "
+                    "name a folder that holds both, so that names begin with folders."
+                )
+    return list(found.values())
+
+
+def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
+    if "://" in word:
+        yield _of_url(word)
+        return
+    path = Path(word).expanduser().absolute()
+    if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
+        videos = list(_videos_below(path))
+        if not videos:
+            raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
+        yield from (_name(video, path) for video in videos)
+    elif is_frame_folder(path):
+        yield ListedVideo(path.name, str(path))
+    elif path.is_dir() or path.suffix.lower() in ANNOTATION_SUFFIXES or _may_be_on_the_hub(word, path):
+        splits = load_video_dataset(word, video_root=root)
+        base = root or (path if path.is_dir() else path.parent)
+        for split in splits.values():
+            is_stored = BYTES in split.column_names
+            for row, video in enumerate(split["video"]):
+                if is_stored and split[row][BYTES] is not None:
+                    yield ListedVideo(Path(video).stem, video, split, row)
+                else:
+                    yield _of_url(video) if "://" in video else _name(Path(video), base)
+    else:
+        yield ListedVideo(path.stem, str(path))
+
+
+def _of_url(url: str) -> ListedVideo:
+    return ListedVideo(PurePosixPath(unquote(urlsplit(url).path)).stem or "video", url)
+
+
+def _name(video: Path, base: Path) -> ListedVideo:
+    """A video whose id is its path from the folder, or its name if it is elsewhere."""
+    path = video.relative_to(base) if video.is_relative_to(base) else Path(video.name)
+    suffixed = path if video.is_dir() else path.with_suffix("")
+    return ListedVideo(suffixed.as_posix(), str(video))
+
+
+def _videos_below(folder: Path) -> Iterator[Path]:
+    videos = videos_in(folder)
+    yield from videos
+    for entry in visible_entries(folder):
+        if entry.is_dir() and not entry.is_symlink() and entry not in videos:
+            yield from _videos_below(entry)
+
+
+def _holds_list(folder: Path) -> bool:
+    return any(path.suffix.lower() in ANNOTATION_SUFFIXES and split_of(path.stem) for path in visible_entries(folder))
+
+
+def _may_be_on_the_hub(word: str, path: Path) -> bool:
+    return not path.exists() and word.count("/") == 1 and not path.suffix and not word.startswith((".", "/", "~"))

@@ -1,0 +1,168 @@
+"""A copy of a video with the classes that it shows drawn on it."""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+
+from hf_video.processing.frame_streaming import stream_frames
+
+from .clock import clock
+from .drawable_text import find_fonts, shorten
+from .segments import Segment
+
+# Ticks per second: MPEG-4 allows no more than 65535.
+_TICKS = 60_000
+_MOST_CLASSES = 4
+_LONGEST_NAME = 40
+# Share of the video's light behind a text. White letters then have a contrast of more than 8 : 1, whatever it shows.
+_SHINE_THROUGH = 0.3
+
+
+class _Overlay(NamedTuple):
+    """Letters for the upper left corner: colours (height, width, 3) and opacity (height, width, 1), from 0 to 1."""
+
+    colors: np.ndarray
+    opacity: np.ndarray
+
+
+def annotate_video(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    segments: Sequence[Segment],
+    end: float,
+    container_format: str = "mp4",
+) -> None:
+    """
+    Writes a video file again, with the time, the classes of the moment and their scores in the upper left corner, and
+    all segments as a bar with a playhead at the lower edge. Frames keep their times, and are upright. There is no
+    sound. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4.
+
+    Args:
+        source: the video file.
+        target: the file to write.
+        segments: the segments, in the order in which they begin.
+        end: seconds at which to stop.
+        container_format: FFmpeg's name of the container.
+
+    Raises:
+        ImportError: matplotlib, which draws the texts, is not installed.
+        VideoReadError: the video is damaged. The frames before the damage are in `target`, which can be played.
+        OSError: `target` cannot be written.
+    """
+    artist = _Artist(segments, end)
+    ticks = -1
+    with av.open(os.fspath(target), "w", format=container_format) as container:
+        stream: Any = None
+        try:
+            for frame in stream_frames(source):
+                if frame.seconds > end:
+                    break
+                if stream is None:
+                    stream = _add_stream(container, *frame.image.shape[:2])
+                # Two frames must not share a tick.
+                ticks = max(round(frame.seconds * _TICKS), ticks + 1)
+                encoded = av.VideoFrame.from_ndarray(_make_even(artist.draw(frame.image, frame.seconds)), "rgb24")
+                encoded.pts, encoded.time_base = ticks, Fraction(1, _TICKS)
+                container.mux(stream.encode(encoded))
+        finally:
+            if stream is not None:
+                container.mux(stream.encode(None))
+
+
+def _add_stream(container: Any, height: int, width: int) -> Any:
+    has_h264 = "libx264" in av.codecs_available
+    # The rate is a hint for the encoder: the frames bring their own times.
+    stream = container.add_stream("libx264" if has_h264 else "mpeg4", rate=30)
+    stream.height, stream.width = height + height % 2, width + width % 2
+    stream.pix_fmt = "yuv420p"
+    stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
+    stream.options = {"crf": "20", "preset": "veryfast"} if has_h264 else {"qscale": "3"}
+    return stream
+
+
+def _make_even(image: np.ndarray) -> np.ndarray:
+    """The image with an even height and width, as encoders demand."""
+    height, width = image.shape[:2]
+    return np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+class _Artist:
+    """Draws on the frames of a video, in their order."""
+
+    def __init__(self, segments: Sequence[Segment], length: float):
+        from matplotlib import colormaps
+
+        self._segments, self._length = segments, length
+        ids = list(dict.fromkeys(segment.class_id for segment in segments))
+        palette = colormaps["tab10"].colors
+        # Mixed with white: dark colours would not stand out from the box.
+        self._colors = {index: 0.6 * np.array(palette[i % len(palette)]) + 0.4 for i, index in enumerate(ids)}
+        self._fonts = find_fonts({segment.label for segment in segments})
+        self._waiting, self._active = deque(segments), list[Segment]()
+        self._drawn: tuple[Any, _Overlay] | None = None
+        self._bar: np.ndarray | None = None
+
+    def draw(self, image: np.ndarray, seconds: float) -> np.ndarray:
+        """The image (height, width, 3) uint8 with the answer of its time."""
+        while self._waiting and self._waiting[0].start <= seconds:
+            self._active.append(self._waiting.popleft())
+        self._active = [segment for segment in self._active if seconds < segment.end]
+        shown = sorted(self._active, key=lambda segment: -segment.score)
+        key = (clock(seconds), shown, image.shape)
+        if self._drawn is None or self._drawn[0] != key:
+            self._drawn = key, self._draw_lines(key[0], shown, *image.shape[:2])
+        image = image.copy()
+        overlay = self._drawn[1]
+        box = image[: overlay.colors.shape[0], : overlay.colors.shape[1]]
+        box[:] = _SHINE_THROUGH * (1 - overlay.opacity) * box + 255 * overlay.opacity * overlay.colors
+        self._draw_bar(image, seconds)
+        return image
+
+    def _draw_lines(self, time: str, shown: Sequence[Segment], height: int, width: int) -> _Overlay:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        lines: list[tuple[str, Any]] = [(time, "white")]
+        for segment in shown[:_MOST_CLASSES]:
+            name = shorten(self._fonts.shown(segment.label, f"class {segment.class_id}"), _LONGEST_NAME)
+            lines.append((f"{name}  {segment.score:.0%}", self._colors[segment.class_id]))
+        if len(shown) > _MOST_CLASSES:
+            lines.append((f"and {len(shown) - _MOST_CLASSES} more", "white"))
+        # A pixel is a point.
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        canvas = FigureCanvasAgg(figure)
+        figure.patch.set_alpha(0)
+        size = float(np.clip(height / 18, 12, 60))
+        style = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
+        texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
+        widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
+        size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))
+        for number, text in enumerate(texts):
+            text.set(x=0.5 * size / width, y=1 - (0.35 + 1.45 * number) * size / height, fontsize=size)
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float32) / 255
+        box_height = min(round((1.45 * len(lines) + 0.5) * size), height)
+        box_width = min(round(max(text.get_window_extent().width for text in texts) + size), width)
+        pixels = pixels[:box_height, :box_width]
+        return _Overlay(pixels[..., :3], pixels[..., 3:])
+
+    def _draw_bar(self, image: np.ndarray, seconds: float) -> None:
+        """The segments of all classes over the whole time, and where the frame lies."""
+        height, width = image.shape[:2]
+        rows = max(height // 40, 2)
+        if self._bar is None or self._bar.shape != (rows, width, 3):
+            self._bar = np.full((rows, width, 3), 32, dtype=np.uint8)
+            for segment in self._segments:
+                first, last = (self._column(time, width) for time in (segment.start, segment.end))
+                self._bar[:, first : last + 1] = np.round(255 * self._colors[segment.class_id])
+        image[-rows:] = self._bar
+        head = self._column(seconds, width)
+        image[-2 * rows :, max(head - 1, 0) : head + 2] = 255
+
+    def _column(self, seconds: float, width: int) -> int:
+        return min(int(seconds / self._length * width), width - 1) if self._length else 0

@@ -1,0 +1,100 @@
+"""The folder of a timeline: segments, scores over time and a picture, written while windows come and at the end."""
+
+import importlib.util
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_video.files import replace_file
+from hf_video.processing import VideoClipProcessor
+
+from .clock import clock
+from .segments import Segment, SegmentFinder
+from .timeline import ScoredWindow
+from .timeline_files import ScoreTable, SegmentTable, write_predictions, write_webvtt
+from .timeline_picture import Thumbnails, draw_timeline, save_figure
+
+logger = logging.getLogger(__name__)
+
+
+class TimelineFolder:
+    """
+    Writes a timeline into a folder: `segments.csv` and `scores.parquet` while windows come, and at the end
+    `segments.vtt`, with matplotlib `timeline.png`, and last `segments.json`, which completes the folder. Memory does
+    not grow with the video.
+
+    Args:
+        folder: a folder that does not exist or is empty; its parents are made.
+        video: name of the video.
+        finder: what finds the segments.
+        processor: prepared the windows. Its normalisation is undone for the picture.
+
+    Raises:
+        OSError: there are such files, or writing failed.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike, video: str, finder: SegmentFinder, processor: VideoClipProcessor
+    ) -> None:
+        self.folder, self.video, self.class_names = Path(folder), video, finder.class_names
+        self.end = 0.0
+        self._processor = processor
+        self._num_windows = 0
+        self._thumbnails = Thumbnails()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._segments = SegmentTable(self.folder / "segments.csv")
+        self._scores = ScoreTable(self.folder / "scores.parquet", self.class_names)
+
+    def add_window(self, window: ScoredWindow) -> None:
+        """Keeps the scores of a window, and now and then a picture."""
+        self._scores.add(window.start, window.end, window.scores)
+        self.end = window.end
+        self._num_windows += 1
+        if self._thumbnails.wants_next():
+            middle = len(window.clip) // 2
+            self._thumbnails.add((window.start + window.end) / 2, _to_picture(window.clip[middle], self._processor))
+
+    def add_segment(self, segment: Segment) -> None:
+        """Keeps a segment."""
+        self._segments.add(segment)
+
+    def finish(self, details: dict[str, Any], ending: str | None = None) -> list[Segment]:
+        """
+        Writes what is left, and returns the segments in the order in which they begin.
+
+        Args:
+            details: what else `segments.json` is to say, such as the model.
+            ending: why the timeline ends before the video does.
+
+        Raises:
+            OSError: writing failed. The files that come later are missing then.
+        """
+        details = {"duration": round(self.end, 3), "is_complete": ending is None, **details}
+        notes = []
+        if ending is not None:
+            details["ended_by"] = ending
+            notes = [f"The timeline ends at {clock(self.end)}, before the video does: {ending}"]
+        segments = self._segments.close()
+        self._scores.close(details)
+        write_webvtt(self.folder / "segments.vtt", segments, notes)
+        if self._num_windows and importlib.util.find_spec("matplotlib") is None:
+            logger.warning("There is no timeline.png: matplotlib is missing (pip install hf-video-models[demo]).")
+        elif self._num_windows:
+            scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
+            figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)
+            replace_file(self.folder / "timeline.png", partial(save_figure, figure))
+        write_predictions(self.folder / "segments.json", self.video, segments, details)
+        return segments
+
+
+def _to_picture(frame: torch.Tensor, processor: VideoClipProcessor) -> np.ndarray:
+    """(height, width, 3) uint8 for a frame (num_channels, height, width) as a model takes it."""
+    picture = frame.float().movedim(0, -1).cpu().numpy()
+    if processor.do_normalize:
+        picture = picture * np.array(processor.image_std) + np.array(processor.image_mean)
+    return np.round(picture.clip(0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,203 @@
+"""A picture of a timeline: frames of the video on top, below them a row for each class with scores and segments."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .clock import clock
+from .drawable_text import find_fonts, one_line, shorten
+from .segments import Segment
+from .timeline_files import read_scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_ROWS = 24
+# Without any segment, so many classes with the highest scores are drawn.
+_ROWS_WITHOUT_SEGMENTS = 3
+# Points of a curve of scores. A point is the highest score in its time.
+_NUM_POINTS = 1200
+_NUM_THUMBNAILS = 12
+_LONGEST_NAME = 32
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+class Thumbnails:
+    """
+    Pictures at about even times of a video whose length is not known before its end; memory holds a few of them.
+
+    Attributes:
+        pictures: (seconds, (height, width, 3) uint8) of each picture.
+    """
+
+    def __init__(self) -> None:
+        self.pictures: list[tuple[float, np.ndarray]] = []
+        self._count, self._step = 0, 1
+
+    def wants_next(self) -> bool:
+        """Whether the next picture is to be kept. Each call counts a picture."""
+        self._count += 1
+        return (self._count - 1) % self._step == 0
+
+    def add(self, seconds: float, picture: np.ndarray) -> None:
+        """Keeps a picture. If there are too many, every second one is dropped."""
+        self.pictures.append((seconds, picture))
+        if len(self.pictures) == 4 * _NUM_THUMBNAILS:
+            del self.pictures[1::2]
+            self._step *= 2
+
+
+class _Row(NamedTuple):
+    name: str
+    class_id: int
+    segments: list[Segment]
+
+
+def draw_timeline(
+    title: str,
+    segments: Sequence[Segment],
+    class_names: Sequence[str],
+    scores: str | os.PathLike,
+    thumbnails: Sequence[tuple[float, np.ndarray]] = (),
+    ending: str | None = None,
+) -> "Figure":
+    """
+    A picture of the classes that a video shows over time, in the order in which they first appear.
+
+    With more than 24 classes, those that are seen longest are drawn, and the title says how many are not. Without a
+    segment, the three classes with the highest scores are drawn.
+
+    Args:
+        title: the first line of the title, such as the name of the video.
+        segments: the segments, in the order in which they begin.
+        class_names: name of each class.
+        scores: file of a [`ScoreTable`] with at least one window.
+        thumbnails: see [`Thumbnails`].
+        ending: why the timeline ends before the video does.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.figure import Figure
+
+    ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
+    fonts = find_fonts([title, *(class_names[index] for index in ranked)])
+    names = [shorten(fonts.shown(class_names[index], f"class {index}"), _LONGEST_NAME) for index in ranked]
+    rows = [
+        _Row(name, index, [segment for segment in segments if segment.class_id == index])
+        for name, index in zip(names, ranked, strict=True)
+    ]
+    begin, end, curves = _curves(scores, ranked)
+    height_of_pictures = 1.1 if thumbnails else 0.0
+    height = 1.5 + height_of_pictures + 0.42 * len(rows)
+    figure = Figure(figsize=(14, height), layout="constrained")
+    ratios = [height_of_pictures, 0.42 * len(rows) + 0.4] if thumbnails else [1]
+    *above, axes = np.ravel(figure.subplots(len(ratios), 1, height_ratios=ratios, squeeze=False)).tolist()
+    figure.get_layout_engine().set(h_pad=0.03, hspace=0.0)
+    for strip in above:
+        _draw_thumbnails(strip, thumbnails, begin, end)
+    _draw_rows(axes, rows, curves, begin, end)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, names, family=fonts.families, parse_math=False)
+
+    lines = [shorten(fonts.shown(title, "a video"), 90), _describe(segments, num_left_out, end)]
+    if ending is not None:
+        lines.append(shorten(f"ends at {clock(end)}: {one_line(ending)}", 130))
+        axes.axvline(end, color="tab:red", linestyle="--", linewidth=2, clip_on=False)
+    figure.suptitle("\n".join(lines), fontsize=11, family=fonts.families, parse_math=False)
+    return figure
+
+
+def _classes_to_draw(
+    segments: Sequence[Segment], num_classes: int, scores: str | os.PathLike
+) -> tuple[list[int], int]:
+    """The classes to draw, from top to bottom, and the number of those with segments that are left out."""
+    seconds: dict[int, float] = defaultdict(float)
+    for segment in segments:
+        seconds[segment.class_id] += segment.end - segment.start
+    if seconds:
+        kept = set(sorted(seconds, key=lambda index: -seconds[index])[:_MOST_ROWS])
+        in_order = dict.fromkeys(segment.class_id for segment in segments if segment.class_id in kept)
+        return list(in_order), len(seconds) - len(in_order)
+    best = np.zeros(num_classes)
+    for _, _, part in read_scores(scores, range(num_classes)):
+        best = np.maximum(best, part.max(axis=0))
+    return np.argsort(-best, kind="stable")[:_ROWS_WITHOUT_SEGMENTS].tolist(), 0
+
+
+def _curves(scores: str | os.PathLike, class_ids: Sequence[int]) -> tuple[float, float, np.ndarray]:
+    """First and last second of a table of scores, and the scores (num_points, num_classes) at even times between. A
+    score holds around the middle of its window; where several share a point, it is the highest."""
+    starts, ends = (
+        np.concatenate(parts) for parts in zip(*(part[:2] for part in read_scores(scores, [])), strict=True)
+    )
+    middles = (starts + ends) / 2
+    borders = np.concatenate([starts[:1], (middles[1:] + middles[:-1]) / 2, ends[-1:]])
+    begin, end = float(borders[0]), float(borders[-1])
+    points = (borders - begin) / (end - begin) * _NUM_POINTS
+    firsts, lasts = np.floor(points[:-1]).astype(int), np.ceil(points[1:]).astype(int)
+    curves, row = np.zeros((_NUM_POINTS, len(class_ids))), 0
+    for _, _, part in read_scores(scores, class_ids):
+        for values in part:
+            place = slice(min(firsts[row], _NUM_POINTS - 1), lasts[row])
+            curves[place] = np.maximum(curves[place], values)
+            row += 1
+    return begin, end, curves
+
+
+def _draw_rows(axes: "Axes", rows: Sequence[_Row], curves: np.ndarray, begin: float, end: float) -> None:
+    from matplotlib import colormaps
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    times = np.repeat(np.linspace(begin, end, _NUM_POINTS + 1), 2)[1:-1]
+    palette = colormaps["tab10"].colors
+    least = (end - begin) / 1000  # about a pixel
+    for number, row in enumerate(rows):
+        color, floor = palette[number % len(palette)], number + 0.94
+        axes.axhspan(number + 0.06, floor, color="#f4f4f4", zorder=0)
+        axes.fill_between(times, floor, floor - 0.88 * np.repeat(curves[:, number], 2), color="#b8b8b8", linewidth=0)
+        bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row.segments]
+        axes.broken_barh(bars, (number + 0.06, 0.88), facecolor=(*color, 0.45), linewidth=0)
+        axes.broken_barh(bars, (floor - 0.14, 0.14), facecolor=color, linewidth=0)
+    step = next((step for step in _TICKS if (end - begin) / step <= 12), (end - begin) / 8)
+    axes.xaxis.set_major_locator(MultipleLocator(step))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: clock(max(seconds, 0), int(step < 1))))
+    axes.set(xlim=(begin, end), ylim=(len(rows), 0), xlabel="time (colour: a segment; grey: the score, from 0 to 1)")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#cccccc", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "left", "right"]].set_visible(False)
+
+
+def _draw_thumbnails(axes: "Axes", thumbnails: Sequence[tuple[float, np.ndarray]], begin: float, end: float) -> None:
+    """Pictures side by side over the axis of time, each where its time is."""
+    axes.set(xlim=(begin, end), ylim=(0, 1))
+    axes.axis("off")
+    count = min(len(thumbnails), _NUM_THUMBNAILS)
+    width = (end - begin) / count
+    times = np.array([seconds for seconds, _ in thumbnails])
+    for number in range(count):
+        left = begin + number * width
+        picture = thumbnails[int(np.abs(times - (left + width / 2)).argmin())][1]
+        # An inset keeps the shape of a picture, whatever the axis of time is.
+        inset = axes.inset_axes(((number + 0.02) / count, 0, 0.96 / count, 1))
+        inset.imshow(picture)
+        inset.axis("off")
+
+
+def _describe(segments: Sequence[Segment], num_left_out: int, end: float) -> str:
+    num_classes = len({segment.class_id for segment in segments})
+    if not segments:
+        return f"no segment in {clock(end)}; the classes with the highest scores"
+    plural = "s" * (len(segments) > 1), "es" * (num_classes > 1)
+    left_out = f", of which {num_left_out} with the least time are left out" if num_left_out else ""
+    return f"{len(segments)} segment{plural[0]} of {num_classes} class{plural[1]} in {clock(end)}{left_out}"
+
+
+def save_figure(figure: "Figure", path: str | os.PathLike) -> None:
+    """Writes a picture as PNG."""
+    figure.savefig(Path(path), format="png", dpi=110)

@@ -1,0 +1,275 @@
+"""Sliding windows over a video of any length: each frame is decoded once, and only one window is held in memory."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+
+import numpy as np
+
+from hf_video.processing.frame_streaming import StreamedFrame, check_rate
+from hf_video.processing.video_opening import VideoReadError
+
+from .frame_sources import describe, open_frames
+
+LastWindow = Literal["pad", "drop", "shift"]
+# Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
+_ROUNDING = 6e-4
+
+Value = TypeVar("Value")
+
+
+class Window(NamedTuple):
+    """
+    A window of a video.
+
+    Attributes:
+        start: time of its first sample, in seconds after the first frame of the source.
+        end: time at which its last real sample ends: that of the next sample, or the end of the source.
+        frames: (num_frames, height, width, 3) uint8 RGB, upright.
+        num_real: number of samples that are not padding.
+    """
+
+    start: float
+    end: float
+    frames: np.ndarray
+    num_real: int
+
+
+class Sample(NamedTuple, Generic[Value]):
+    """A value and the seconds between which it stands for the video, after the first frame of the source."""
+
+    start: float
+    end: float
+    value: Value
+
+
+class SampleGroup(NamedTuple):
+    """The values of a window: a list of `num_frames`, of which the first `num_real` are not padding."""
+
+    start: float
+    end: float
+    values: list[Any]
+    num_real: int
+
+
+def sliding_windows(
+    source: Any,
+    *,
+    num_frames: int = 16,
+    stride: int = 8,
+    fps: float | None = None,
+    frame_sampling_rate: float = 1,
+    last: LastWindow = "pad",
+    source_fps: float | None = None,
+) -> Iterator[Window]:
+    """
+    Windows of `num_frames` samples of a video, one every `stride` samples.
+
+    Each frame is decoded once, however much windows overlap, and at most `num_frames` samples are held. Frames between
+    windows are not converted to RGB.
+
+    Args:
+        source, fps, frame_sampling_rate, source_fps:
+            As for [`timed_samples`].
+        num_frames (`int`, defaults to 16):
+            Samples in a window.
+        stride (`int`, defaults to 8):
+            Samples from the start of a window to the start of the next.
+        last (`str`, defaults to `"pad"`):
+            What becomes of samples at the end that fill no window: "pad" repeats the last sample, "drop" leaves them
+            out, "shift" moves the window back, so that it ends with the video. A video that is shorter than a window
+            gives one padded window, or none with "drop".
+
+    Returns:
+        `Iterator[Window]`: a window as soon as the sample after it is known, or the end of the source.
+
+    Raises:
+        `VideoReadError`: if the source cannot be read, at the damage; the windows before it have been given.
+        `ValueError`, `TypeError`: as [`timed_samples`] and [`group_samples`].
+    """
+    samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
+    groups = group_samples(samples, num_frames, stride, last, transform=ImagesOfOneSize(describe(source)))
+    return (Window(group.start, group.end, np.stack(group.values), group.num_real) for group in groups)
+
+
+def timed_samples(
+    source: Any, *, fps: float | None = None, frame_sampling_rate: float = 1, source_fps: float | None = None
+) -> Iterator[Sample[StreamedFrame]]:
+    """
+    Samples of a video at a steady rate, with their times.
+
+    Args:
+        source:
+            As for [`open_frames`].
+        fps (`float`, *optional*):
+            Samples per second: sample j is the frame that is shown at j / `fps` seconds by the timestamps of the
+            video, so that frames are repeated in gaps, and left out where there are more. Timestamps that differ by
+            less than a millisecond count as equal. By default `frame_sampling_rate` decides.
+        frame_sampling_rate (`float`, defaults to 1):
+            Distance of samples in frames: sample j is frame floor(j * `frame_sampling_rate`). Excludes `fps`.
+        source_fps (`float`, *optional*):
+            As for [`open_frames`].
+
+    Returns:
+        `Iterator[Sample]`: samples whose `value` is the `StreamedFrame`; repeated samples share one. A sample is given
+        as soon as the one after it is known.
+
+    Raises:
+        `VideoReadError`: if the source cannot be read, at the damage, or gives no frame.
+        `ValueError`, `TypeError`: for a rate that is not positive, two rates, and as [`open_frames`].
+    """
+    check_rate("fps", fps)
+    check_rate("frame_sampling_rate", frame_sampling_rate)
+    if fps is not None and frame_sampling_rate != 1:
+        raise ValueError(
+            f"fps={fps} and frame_sampling_rate={frame_sampling_rate} both set the rate of samples; give one."
+        )
+    frames = open_frames(source, source_fps)
+    return _sample(frames, fps, frame_sampling_rate, describe(source))
+
+
+def group_samples(
+    samples: Iterable[Sample[Value]],
+    num_frames: int,
+    stride: int,
+    last: LastWindow = "pad",
+    transform: Callable[[list[Any]], Sequence[Any]] = list,
+) -> Iterator[SampleGroup]:
+    """
+    Windows over samples of any kind. At most `num_frames` are held.
+
+    Args:
+        samples (`Iterable[Sample]`):
+            The samples in their order.
+        num_frames, stride, last:
+            As for [`sliding_windows`].
+        transform (`Callable`):
+            Called once for each window with the list of values that no window before held, gives a result for each. A
+            value that several samples share, or no window holds, is not transformed again, or at all.
+
+    Raises:
+        `ValueError`: for a `num_frames` or `stride` that is no positive integer, or an unknown `last`.
+    """
+    for name, number in {"num_frames": num_frames, "stride": stride}.items():
+        if not isinstance(number, (int, np.integer)) or number < 1:
+            raise ValueError(f"{name}={number} must be an integer of at least 1.")
+    if last not in get_args(LastWindow):
+        raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
+    return _group(samples, num_frames, stride, last, transform)
+
+
+class ImagesOfOneSize:
+    """The images of frames, which must all have the size of the first."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._shape: tuple[int, ...] | None = None
+
+    def __call__(self, frames: list[StreamedFrame]) -> list[np.ndarray]:
+        for frame in frames:
+            self._shape = self._shape or frame.image.shape
+            if frame.image.shape != self._shape:
+                size, expected = frame.image.shape[:2], self._shape[:2]
+                raise VideoReadError(
+                    f"{self._name}: frame {frame.number} is {size} (height, width), the first is {expected}."
+                )
+        return [frame.image for frame in frames]
+
+
+class _Held(Generic[Value]):
+    """A value in the ring, which becomes its result in the first window that holds it."""
+
+    __slots__ = ("is_transformed", "value")
+
+    def __init__(self, value: Value):
+        self.value: Any = value
+        self.is_transformed = False
+
+
+def _sample(
+    frames: Iterator[StreamedFrame], fps: float | None, frame_sampling_rate: float, name: str
+) -> Iterator[Sample[StreamedFrame]]:
+    errors: list[Exception] = []
+    # The sample whose end is not known yet, and the number of the next.
+    pending: Sample[StreamedFrame] | None = None
+    taken, origin, end = 0, 0.0, 0.0
+    for position, (frame, end) in enumerate(_with_ends(_until_error(frames, errors))):  # noqa: B007
+        origin = origin if position else frame.seconds
+        while True:
+            start = frame.seconds if fps is None else origin + taken / fps
+            is_due = int(taken * frame_sampling_rate) <= position if fps is None else start < end - _ROUNDING
+            if not is_due and taken:
+                break
+            if pending is not None:
+                yield pending._replace(end=start)
+            pending = Sample(start, start, frame)
+            taken += 1
+    if pending is not None:
+        yield pending._replace(end=end)
+    if errors:
+        raise errors[0]
+    if pending is None:
+        raise VideoReadError(f"{name} gave no frame.")
+
+
+def _until_error(frames: Iterable[StreamedFrame], errors: list[Exception]) -> Iterator[StreamedFrame]:
+    """Ends at an error, and keeps it: what was read before is given first."""
+    try:
+        yield from frames
+    except Exception as error:
+        errors.append(error)
+
+
+def _with_ends(frames: Iterable[StreamedFrame]) -> Iterator[tuple[StreamedFrame, float]]:
+    """Frames with the time of the next; after the last one the duration that the video says, or the mean distance."""
+    first = previous = None
+    count = 0
+    for frame in frames:
+        if previous is None:
+            first = frame
+        elif frame.seconds <= previous.seconds:
+            raise ValueError(f"Frame {frame.number} at {frame.seconds} s comes after one at {previous.seconds} s.")
+        else:
+            yield previous, frame.seconds
+        previous = frame
+        count += 1
+    if first is not None and previous is not None:
+        mean = (previous.seconds - first.seconds) / max(count - 1, 1)
+        yield previous, previous.seconds + (previous.duration or mean)
+
+
+def _group(
+    samples: Iterable[Sample[Value]],
+    num_frames: int,
+    stride: int,
+    last: LastWindow,
+    transform: Callable[[list[Any]], Sequence[Any]],
+) -> Iterator[SampleGroup]:
+    ring: deque[Sample[_Held]] = deque(maxlen=num_frames)
+    taken = num_windows = 0
+    previous: Any = None
+    held = _Held(previous)
+    for sample in samples:
+        if not taken or sample.value is not previous:
+            previous, held = sample.value, _Held(sample.value)
+        ring.append(Sample(sample.start, sample.end, held))
+        taken += 1
+        if taken == num_windows * stride + num_frames:
+            num_windows += 1
+            yield _make_group(list(ring), num_frames, transform)
+    covered = (num_windows - 1) * stride + num_frames if num_windows else 0
+    rest = taken - num_windows * stride
+    if last == "drop" or rest < 1 or covered >= taken:
+        return
+    yield _make_group(list(ring)[-rest:] if last == "pad" else list(ring), num_frames, transform)
+
+
+def _make_group(
+    samples: list[Sample[_Held]], num_frames: int, transform: Callable[[list[Any]], Sequence[Any]]
+) -> SampleGroup:
+    fresh = {id(sample.value): sample.value for sample in samples if not sample.value.is_transformed}
+    for held, result in zip(fresh.values(), transform([held.value for held in fresh.values()]), strict=True):
+        held.value, held.is_transformed = result, True
+    values = [sample.value.value for sample in samples]
+    padding = [values[-1]] * (num_frames - len(values))
+    return SampleGroup(samples[0].start, samples[-1].end, values + padding, len(values))

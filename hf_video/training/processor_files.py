@@ -1,0 +1,103 @@
+"""Reads the processor file of any video classifier as options of `VideoClipProcessor`."""
+
+import logging
+import os
+from typing import Any
+
+import transformers
+from transformers import BaseImageProcessor, BaseVideoProcessor
+from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, cached_file
+
+from hf_video.processing import VideoClipProcessor
+from hf_video.text_files import read_json
+
+logger = logging.getLogger(__name__)
+
+_TYPES = ("video_processor_type", "image_processor_type", "feature_extractor_type")
+# What a frame goes through. Flags that are None are off.
+_FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
+_VALUES = ("size", "crop_size", "resample", "rescale_factor", "image_mean", "image_std", "num_frames", "fps")
+# It subtracts one after rescaling, which its file does not say. That of an image processor says `offset`.
+_OFFSET_CLASS = "VivitVideoProcessor"
+
+
+def read_options(model: str | os.PathLike) -> dict[str, Any]:
+    """The options of `VideoClipProcessor` that give the frames the values which the saved processor gives them.
+
+    Options that a file of Transformers leaves out are those of the class that it names. The processors of Transformers
+    smooth frames while shrinking them, so `antialias` is on. `do_sample_frames` is not taken: with other processors,
+    users sample the frames themselves.
+
+    Args:
+        model: a folder or a Hub repository.
+
+    Returns:
+        The options; empty, with a line in the log, if the model has no processor file.
+
+    Raises:
+        ValueError: a file does not hold a JSON object, or a value is wrong.
+    """
+    files = _processor_files(model)
+    if not files:
+        logger.warning(f"{model} has no processor file: frames are normalised by the statistics of ImageNet.")
+        return {}
+    try:
+        saved = VideoClipProcessor.get_video_processor_dict(model)[0]
+        own = _class_named(saved)
+        options = saved if own is None else _translate(own.from_dict(saved).to_dict(), files[0])
+        VideoClipProcessor.from_dict(options)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{files[0]} has a wrong value: {error}") from error
+    return options
+
+
+def _class_named(saved: dict[str, Any]) -> Any:
+    """The class of Transformers that a processor file names, if there is one."""
+    name = next((saved[key] for key in _TYPES if isinstance(saved.get(key), str)), "")
+    # Files of 2022 have the older names.
+    named = getattr(transformers, name.replace("FeatureExtractor", "ImageProcessor"), None)
+    return named if isinstance(named, type) and issubclass(named, (BaseImageProcessor, BaseVideoProcessor)) else None
+
+
+def _translate(own: dict[str, Any], file: str) -> dict[str, Any]:
+    options: dict[str, Any] = {name: bool(own.get(name)) for name in _FLAGS}
+    options |= {name: own[name] for name in _VALUES if own.get(name) is not None}
+    if own.get("offset", own.get("video_processor_type") == _OFFSET_CLASS) and options["do_rescale"]:
+        options |= _without_offset(options)
+    unknown = [name for name, value in own.items() if name.startswith("do_") and value and name not in options]
+    if lost := sorted(set(unknown) - {"do_sample_frames"}):
+        logger.warning(f"{file}: {', '.join(lost)} is left out, because VideoClipProcessor has no such option.")
+    return options | {"antialias": True}
+
+
+def _without_offset(options: dict[str, Any]) -> dict[str, Any]:
+    """Rescaling by 1/255 and statistics with the values of (pixel * rescale_factor - 1 - mean) / std."""
+    is_normalized = options["do_normalize"]
+    mean, std = (options["image_mean"], options["image_std"]) if is_normalized else ([0.0] * 3, [1.0] * 3)
+    scale = 255 * options["rescale_factor"]
+    return {
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [(value + 1) / scale for value in mean],
+        "image_std": [value / scale for value in std],
+    }
+
+
+def _processor_files(model: str | os.PathLike) -> list[str]:
+    """The JSON files of a model that may describe its video processor; the first of them is used.
+
+    Raises:
+        ValueError: a file does not hold a JSON object.
+    """
+    found = []
+    for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
+        file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+        if file is None:
+            continue
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.")
+        # The file of a processor may describe a tokenizer alone.
+        if name != PROCESSOR_NAME or "video_processor" in content:
+            found.append(file)
+    return found

@@ -1,0 +1,284 @@
+"""Streams that come as time passes, sent on this machine. Cameras and RTSP and RTMP servers are not at hand: a test
+picture of FFmpeg stands in for a camera."""
+
+import io
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from fractions import Fraction
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import av
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from PIL import Image
+
+from hf_video.inference import live_streams, sliding_windows, timed_samples
+from hf_video.processing import VideoReadError, read_video
+from hf_video.processing.frame_streaming import StreamClock
+
+from ..video_files import encode_video, make_frames
+
+RATE = 25
+# What a packet of UDP holds: seven packets of MPEG-TS.
+PIECE = 7 * 188
+
+
+def encode_stream(num_frames=50, first_tick=0):
+    """MPEG-TS whose first frame has the presentation time `first_tick` / 25 s."""
+    file, frames = io.BytesIO(), make_frames(num_frames)
+    with av.open(file, "w", format="mpegts", options={"mpegts_copyts": "1"}) as container:
+        stream = container.add_stream("libx264", rate=RATE, options={"preset": "ultrafast", "g": "10", "bf": "2"})
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        for number, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture.pts, picture.time_base = number + first_tick, Fraction(1, RATE)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+class Sender(threading.Thread):
+    """Sends pieces of a stream, one each `interval` seconds, until it is told to stop or has sent all."""
+
+    def __init__(self, send, data, interval):
+        super().__init__(daemon=True)
+        self.send, self.interval = send, interval
+        self.pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
+        self.stopped = threading.Event()
+        self.num_sent = 0
+
+    def run(self):
+        for piece in self.pieces:
+            try:
+                self.send(piece)
+            except OSError:
+                return
+            self.num_sent += 1
+            if self.stopped.wait(self.interval):
+                return
+
+
+@contextmanager
+def sending(send, data, interval=0.0):
+    sender = Sender(send, data, interval)
+    sender.start()
+    try:
+        yield sender
+    finally:
+        sender.stopped.set()
+        sender.join(10)
+
+
+@contextmanager
+def tcp_server(data, interval=0.0, then_wait=False):
+    """Sends to whoever connects; gives the address and the sender once it runs."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        senders = []
+        finished = threading.Event()
+
+        def serve():
+            connection, _ = server.accept()
+            with connection, sending(connection.sendall, data, interval) as sender:
+                senders.append(sender)
+                sender.join()
+                if then_wait:
+                    finished.wait(30)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", senders
+        finished.set()
+
+
+@contextmanager
+def http_server(kind, pieces, length=None):
+    """Answers every request with pieces of a body; without a length the end of the connection is that of the body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            if length is not None:
+                self.send_header("Content-Length", str(length))
+            self.end_headers()
+            for piece in pieces:
+                self.wfile.write(piece)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/stream"
+        server.shutdown()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
+
+
+def test_windows_of_udp_come_while_it_is_sent_and_a_dead_sender_is_named(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 3)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+        out.connect(("127.0.0.1", port))
+
+        def send(piece):
+            # Nobody listens at first.
+            try:
+                out.send(piece)
+            except ConnectionRefusedError:
+                pass
+
+        windows = []
+        with sending(send, encode_stream(500), interval=0.005) as sender:
+            with pytest.raises(VideoReadError, match=f"udp://127.0.0.1:{port}.* sent nothing for 3 s"):
+                for window in sliding_windows(
+                    f"udp://127.0.0.1:{port}?fifo_size=1000", num_frames=8, stride=4, fps=RATE
+                ):
+                    windows.append(window)
+                    if len(windows) == 3:
+                        assert sender.is_alive() and 0 < sender.num_sent < len(sender.pieces)
+                        sender.stopped.set()
+    assert len(windows) >= 3 and windows[0].start == 0 and windows[0].frames.shape == (8, 48, 64, 3)
+    assert [window.start for window in windows] == pytest.approx([4 * j / RATE for j in range(len(windows))])
+
+
+def test_a_tcp_stream_gives_the_frames_of_its_file_and_ends_when_its_sender_closes_it(tmp_path):
+    data = encode_stream(first_tick=90_000)
+    (tmp_path / "stream.ts").write_bytes(data)
+    expected, _ = read_video(tmp_path / "stream.ts")
+    with tcp_server(data) as (address, _):
+        samples = list(timed_samples(address))
+    assert np.array_equal(np.stack([sample.value.image for sample in samples]), expected)
+    assert [sample.start for sample in samples] == pytest.approx([number / RATE for number in range(50)], abs=1e-4)
+    assert samples[-1].end == pytest.approx(2, abs=1e-3)
+
+
+def test_a_frame_is_given_before_the_stream_ends():
+    with tcp_server(encode_stream(250), interval=0.005) as (address, senders):
+        samples = timed_samples(address)
+        next(samples)
+        assert senders[0].is_alive()
+        samples.close()
+
+
+def test_a_stream_that_starts_anew_goes_on_where_it_was():
+    """Its timestamps fall back by an hour."""
+    with tcp_server(encode_stream(50, first_tick=90_000) + encode_stream(50)) as (address, _):
+        samples = list(timed_samples(address))
+    assert len(samples) >= 95
+    # One frame may be half a distance early.
+    distances = np.array([sample.end - sample.start for sample in samples])
+    assert (distances > 0.01).all() and (np.abs(distances - 1 / RATE) > 2e-3).sum() <= 2
+
+
+def test_damage_of_a_live_stream_is_left_out():
+    data = bytearray(encode_stream(100))
+    data[len(data) // 2 : len(data) // 2 + 5 * 188] = bytes(5 * 188)
+    with tcp_server(bytes(data)) as (address, _):
+        samples = list(timed_samples(address))
+    assert 80 <= len(samples) < 100 and samples[-1].end == pytest.approx(4, abs=0.01)
+
+
+def test_a_silent_server_and_one_that_sends_no_video_are_named(impatient):
+    with tcp_server(encode_stream(30), then_wait=True) as (address, _):
+        with pytest.raises(VideoReadError, match="sent nothing for 1 s"):
+            list(timed_samples(address))
+    with tcp_server(b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n" * 40) as (address, _):
+        with pytest.raises(VideoReadError, match="cannot be opened as a stream"):
+            list(timed_samples(address))
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "rtsp", "rtmp"])
+def test_a_refused_connection_is_named_without_the_password(scheme):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(VideoReadError, match="Connection refused") as error:
+        next(timed_samples(f"{scheme}://user:secret@127.0.0.1:{port}/live?key=secret"))
+    while error := getattr(error, "value", error):
+        assert "secret" not in repr(error) and "secret" not in str(error)
+        error = error.__cause__
+
+
+def test_an_http_stream_is_not_downloaded_and_a_file_is(tmp_path, monkeypatch):
+    data = encode_stream(50)
+    pieces = [data[i : i + PIECE] for i in range(0, len(data), PIECE)]
+    monkeypatch.setenv("HF_VIDEO_MAX_DOWNLOAD_SIZE", "10")
+    with http_server("video/mp2t", pieces) as address:
+        assert len(list(timed_samples(address))) == 50
+    with http_server("video/mp2t", pieces, length=len(data)) as address:
+        with pytest.raises(VideoReadError, match="larger than 10 bytes"):
+            list(timed_samples(address))
+        monkeypatch.delenv("HF_VIDEO_MAX_DOWNLOAD_SIZE")
+        assert len(list(timed_samples(address))) == 50
+    video = encode_video(tmp_path / "video.mp4")
+    half = open(video, "rb").read()[:3000]
+    with http_server("video/mp4", [half], length=len(half)) as address:
+        with pytest.raises(VideoReadError, match=f"{address} cannot be opened as a video"):
+            list(timed_samples(address))
+    with http_server("application/vnd.apple.mpegurl", [b"#EXTM3U\n"]) as address:
+        with pytest.raises(VideoReadError, match="is a playlist"):
+            list(timed_samples(address))
+
+
+def test_the_pictures_of_an_http_camera_have_the_times_at_which_they_come():
+    frames = make_frames(12)
+
+    def pictures():
+        for frame in frames:
+            file = io.BytesIO()
+            Image.fromarray(frame).save(file, "JPEG", quality=95)
+            yield b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(file.getvalue())
+            yield file.getvalue() + b"\r\n"
+            time.sleep(0.05)
+
+    with http_server("multipart/x-mixed-replace; boundary=frame", pictures()) as address:
+        samples = list(timed_samples(address))
+    assert len(samples) == 12 and samples[-1].value.image.shape == frames[0].shape
+    assert np.abs(samples[3].value.image.astype(int) - frames[3]).mean() < 40
+    assert 0.3 < samples[-1].start < 5
+
+
+def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
+    with pytest.raises(VideoReadError, match="There is no camera /dev/video99"):
+        next(timed_samples("/dev/video99"))
+    monkeypatch.setattr(live_streams, "CAMERA_FORMAT", "lavfi")
+    monkeypatch.setattr(live_streams, "is_camera", lambda source: source == "testsrc=rate=10:size=64x48")
+    monkeypatch.setattr(live_streams.os.path, "exists", lambda path: True)
+    windows = sliding_windows("testsrc=rate=10:size=64x48", num_frames=4, stride=4, fps=5)
+    found = [next(windows) for _ in range(3)]
+    windows.close()
+    assert [window.start for window in found] == pytest.approx([0, 0.8, 1.6])
+    assert found[0].frames.shape == (4, 48, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "expected"),
+    [
+        ([100, 100.1, 100.2, 100.5], [0, 0.1, 0.2, 0.5]),
+        ([-5, None, -4.8, None, None, -4.5], [0, 0.1, 0.2, 0.3, 0.4, 0.5]),
+        ([None, None, 7, 7.1], [0, 0.1, 0.2, 0.3]),
+        # A single frame comes late, or with the time of another.
+        ([0, 0.1, 0.2, 0.1, 0.3, 0.4], [0, 0.1, 0.2, 0.25, 0.3, 0.4]),
+        ([0, 0.1, 0.1, 0.2], [0, 0.1, 0.15, 0.2]),
+        # The sender starts anew.
+        ([9, 9.1, 9.2, 0, 0.1, 0.2, 0.3], [0, 0.1, 0.2, 0.25, 0.35, 0.45, 0.55]),
+        ([0, 0.1, 90, 90.1, 90.2], [0, 0.1, 0.15, 0.25, 0.35]),
+    ],
+)
+def test_the_clock_rises_whatever_the_timestamps_are(stamps, expected):
+    clock = StreamClock(Fraction(10), longest_gap=5)
+    assert [clock.read(stamp) for stamp in stamps] == pytest.approx(expected)
+
+
+def test_a_file_may_have_gaps_of_any_length():
+    clock = StreamClock(None)
+    assert [clock.read(stamp) for stamp in (-2, 0, 3600)] == [0, 2, 3602]
