@@ -1,9 +1,9 @@
 """
 A video of known events: a digit moves left, right, up or down, stands still, or is not there.
 
-Motions are straight. A digit that leaves the picture on one side comes back on the other, so any part of an event shows
-its direction. Half of the events follow each other without a pause. The rest is background: a digit that stands still,
-or an empty picture.
+Motions are straight. A digit that leaves the picture on one side comes back on the other, so any part of an event
+shows its direction. Half of the events follow each other without a pause. The rest is background: a digit that stands
+still, or an empty picture.
 
 Frames come at a variable rate: it changes every few seconds, each distance varies around it, and there are gaps. A
 frame shows where the digit is at its own time.
@@ -79,9 +79,7 @@ def write_event_video(
             frame.pts, frame.time_base = ticks, Fraction(1, _TICKS)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    return [
-        LabelledSegment(scene.label, scene.start, scene.end) for scene in scenes if scene.label != BACKGROUND
-    ]
+    return [LabelledSegment(scene.label, scene.start, scene.end) for scene in scenes if scene.label != BACKGROUND]
 
 
 def write_ground_truth(path: Path, videos: Mapping[str, tuple[float, Sequence[LabelledSegment]]]) -> None:
@@ -105,9 +103,7 @@ def labels_at(events: Sequence[LabelledSegment], times: Sequence[float]) -> list
     ]
 
 
-def _scenes(
-    generator: np.random.Generator, digits: np.ndarray, seconds: float, image_size: int
-) -> list[_Scene]:
+def _scenes(generator: np.random.Generator, digits: np.ndarray, seconds: float, image_size: int) -> list[_Scene]:
     scenes: list[_Scene] = []
     now, last, place, digit = 0.0, BACKGROUND, np.zeros(2), generator.choice(digits)
     while now < seconds:

@@ -28,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         nargs="+",
         type=float,
         metavar="X",
-        default=[0.3, 0.4, 0.5, 0.6, 0.7],
         help="thresholds of temporal IoU (default: 0.3 0.4 0.5 0.6 0.7)",
     )
     return parser
@@ -46,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     on stderr."""
     from hf_video.files import replace_text
     from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
+    from hf_video.inference.segment_evaluation import TIOUS
 
     output = check_output_file("output", args.output)
-    result = evaluate_segments(
-        read_predictions(args.predictions), read_ground_truth(args.ground_truth, args.subset), args.tiou
-    )
+    predictions = read_predictions(args.predictions)
+    result = evaluate_segments(predictions, read_ground_truth(args.ground_truth, args.subset), args.tiou or TIOUS)
     try:
         if output is not None:
             replace_text(output, json.dumps(result, indent=2) + "\n")
