@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(result: dict[str, Any]) -> str:
-    width = max(map(len, ["median border error", *result["classes"]]))
+    # A name of several lines would break the table.
+    names = [" ".join(label.split()) for label in result["classes"]]
+    width = max(map(len, ["median border error", *names]))
     head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
     shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
     borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
@@ -79,7 +81,7 @@ def _describe(result: dict[str, Any]) -> str:
     lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
     lines += [
         f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
-        for label, each in result["classes"].items()
+        for label, each in zip(names, result["classes"].values(), strict=True)
     ]
     return "\n".join(lines)
 
