@@ -95,12 +95,13 @@ def write_ground_truth(path: Path, videos: Mapping[str, tuple[float, Sequence[La
     path.write_text(json.dumps({"version": "1", "database": database}))
 
 
-def labels_at(events: Sequence[LabelledSegment], times: Sequence[float]) -> list[int]:
-    """The class in `CLASSES` of what happens at each time."""
-    return [
-        CLASSES.index(next((each.label for each in events if each.start <= time < each.end), BACKGROUND))
-        for time in times
-    ]
+def class_shares(events: Sequence[LabelledSegment], start: float, end: float) -> list[float]:
+    """The share of the time from `start` to `end` that each class of `CLASSES` takes."""
+    shares = dict.fromkeys(CLASSES, 0.0)
+    for event in events:
+        shares[event.label] += max(0.0, min(event.end, end) - max(event.start, start)) / (end - start)
+    shares[BACKGROUND] = 1 - sum(shares.values())
+    return list(shares.values())
 
 
 def _scenes(generator: np.random.Generator, digits: np.ndarray, seconds: float, image_size: int) -> list[_Scene]:
