@@ -7,7 +7,7 @@ that the classes take. The command then runs with its default options, but for t
 `hf-video evaluate-segments` measures what it found. The whole is done anew for each seed: videos, digits and model.
 
 The script fails if F1 at a temporal IoU of 0.5 is below 0.95 for a seed, or the median error of borders above half a
-window. It takes about two minutes for a seed on 2 CPU cores.
+window. It takes about three minutes for a seed on 2 CPU cores.
 
     python benchmarks/timeline.py [--seeds 3] [--threads 2] [--smoke]
 """
