@@ -28,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         nargs="+",
         type=float,
         metavar="X",
-        default=[0.3, 0.4, 0.5, 0.6, 0.7],
         help="thresholds of temporal IoU (default: 0.3 0.4 0.5 0.6 0.7)",
     )
     return parser
@@ -46,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     on stderr."""
     from hf_video.files import replace_text
     from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
+    from hf_video.inference.segment_evaluation import TIOUS
 
     output = check_output_file("output", args.output)
-    result = evaluate_segments(
-        read_predictions(args.predictions), read_ground_truth(args.ground_truth, args.subset), args.tiou
-    )
+    predictions = read_predictions(args.predictions)
+    result = evaluate_segments(predictions, read_ground_truth(args.ground_truth, args.subset), args.tiou or TIOUS)
     try:
         if output is not None:
             replace_text(output, json.dumps(result, indent=2) + "\n")
@@ -62,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(result: dict[str, Any]) -> str:
-    width = max(map(len, ["median border error", *result["classes"]]))
+    # A name of several lines would break the table.
+    names = [" ".join(label.split()) for label in result["classes"]]
+    width = max(map(len, ["median border error", *names]))
     head = f"{'temporal IoU':{width}}" + "".join(f"  {tiou:7.2f}" for tiou in result["tious"])
     shares = {"average precision": "mean_average_precision", "precision": "precision", "recall": "recall", "F1": "f1"}
     borders = {"median border error": "median_border_error", "90% of them below": "p90_border_error"}
@@ -80,7 +81,7 @@ def _describe(result: dict[str, Any]) -> str:
     lines += ["", f"{'average precision':{width}}" + head[width:] + "  segments"]
     lines += [
         f"{label:{width}}{_percents(each['average_precision'])}  {each['num_segments']:8d}"
-        for label, each in result["classes"].items()
+        for label, each in zip(names, result["classes"].values(), strict=True)
     ]
     return "\n".join(lines)
 

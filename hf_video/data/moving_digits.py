@@ -99,7 +99,7 @@ def write_moving_digits(
             f"{folder} is not empty, and not a complete data set of moving digits with the arguments {arguments}. "
             "Choose another folder, or remove this one."
         )
-    digits = dict(zip(_SPLITS, _load_digits(seed), strict=True))
+    digits = dict(zip(_SPLITS, load_digit_scans(seed), strict=True))
     videos = [
         (split, motion, number, np.random.default_rng([seed, split_number, motion_number, number]))
         for split_number, split in enumerate(_SPLITS)
@@ -133,7 +133,7 @@ def _is_complete(folder: Path, arguments: dict[str, int]) -> bool:
     )
 
 
-def _load_digits(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def load_digit_scans(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The scans to train on and the scans held out, each (N, 8, 8), 0 to 255."""
     try:
         from sklearn.datasets import load_digits

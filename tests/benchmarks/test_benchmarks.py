@@ -50,6 +50,12 @@ FIGURES = {
         r"every patch changes: 100% of the tokens kept, .* ratio \d\.\d{3}",
     ],
     "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
+    "timeline.py": [
+        r"  \d+ segments found, \d+ events; F1 \d\.\d{3} \(precision \d\.\d{3}, recall \d\.\d{3}\)",
+        r"  mean average precision at 0\.3, 0\.4, 0\.5, 0\.6, 0\.7:( \d\.\d{3}){5}, mean \d\.\d{3}",
+        r"  border error: median .* windows, 90% below .* windows",
+        r"F1 at temporal IoU 0\.5: mean \d\.\d{3}, lowest \d\.\d{3}; wanted: 0\.95",
+    ],
     "training.py": [r"VideoTrainer \d+\.\d clips/s, bare loop .*%", r"waiting for data, two workers: \d+\.\d%"],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
     "videomamba_cpu.py": [

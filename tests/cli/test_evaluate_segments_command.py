@@ -61,3 +61,17 @@ def test_mistakes_are_sentences(files, tmp_path, fails):
     assert "does not exist" in fails("evaluate-segments", tmp_path / "none.json", files[1])
     assert "no video of the subset 'validation'" in fails("evaluate-segments", *files, "--subset", "validation")
     assert "above 0 and up to 1" in fails("evaluate-segments", *files, "--tiou", "50")
+
+
+def test_it_explains_itself(capsys):
+    assert main(["evaluate-segments", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: hf-video evaluate-segments") and "(default: 0.3 0.4 0.5 0.6 0.7)" in out
+
+
+def test_the_name_of_a_class_stays_on_its_line(tmp_path, capsys):
+    files = tmp_path / "predictions.json", tmp_path / "truth.json"
+    files[0].write_text(json.dumps({"results": {"a": [entry("two\nlines", 0, 10, score=0.9)]}}))
+    files[1].write_text(json.dumps({"database": {"a": {"annotations": [entry("two\nlines", 0, 10)]}}}))
+    assert main(["evaluate-segments", *map(str, files)]) == 0
+    assert re.search(r"^two lines +100\.0%", capsys.readouterr().out, re.MULTILINE)

@@ -48,7 +48,7 @@ def test_bytes_depend_on_the_seed_alone(tmp_path):
 
 
 def test_digits_of_test_are_not_in_train():
-    train, test = moving_digits._load_digits(seed=0)
+    train, test = moving_digits.load_digit_scans(seed=0)
     assert not {digit.tobytes() for digit in train} & {digit.tobytes() for digit in test}
 
 

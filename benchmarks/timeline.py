@@ -1,0 +1,170 @@
+"""
+How well `hf-video timeline` finds the events of a ten-minute video, and where they begin and end.
+
+In the video a digit moves left, right, up or down, stands still, or is not there; its frame rate varies, with gaps. A
+small VideoViT is trained on windows of another such video, of other digits. Its targets are the shares of a window
+that the classes take. The command then runs with its default options, but for the class that is background, and
+`hf-video evaluate-segments` measures what it found. The whole is done anew for each seed: videos, digits and model.
+
+The script fails if F1 at a temporal IoU of 0.5 is below 0.95 for a seed, or the median error of borders above half a
+window. It takes about three minutes for a seed on 2 CPU cores.
+
+    python benchmarks/timeline.py [--seeds 3] [--threads 2] [--smoke]
+"""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from helpers.event_video import BACKGROUND, CLASSES, class_shares, write_event_video, write_ground_truth
+from helpers.measurement import make_parser, print_machine
+from torch.nn.functional import cross_entropy
+from transformers import get_cosine_schedule_with_warmup, set_seed
+
+from hf_video.cli.main import main as hf_video
+from hf_video.inference.window_batches import window_batches
+from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
+
+NUM_FRAMES, FPS, IMAGE_SIZE = 8, 8, 48
+WINDOW_SECONDS = NUM_FRAMES / FPS
+TIOU, F1_GOAL, BORDER_GOAL = 0.5, 0.95, 0.5
+# Samples from one window of the training video to the next: borders of events fall anywhere in a window.
+TRAINING_STRIDE = 3
+# The class that each class of CLASSES becomes where an axis is mirrored: rows, then columns.
+MIRRORED = {
+    axis: [CLASSES.index(swapped.get(name, name)) for name in CLASSES]
+    for axis, swapped in ((-2, {"down": "up", "up": "down"}), (-1, {"left": "right", "right": "left"}))
+}
+
+
+def make_processor() -> VideoClipProcessor:
+    size = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
+    return VideoClipProcessor(
+        num_frames=NUM_FRAMES, sampling_strategy="dense", fps=FPS, size=size, crop_size=size, do_center_crop=False
+    )
+
+
+def read_windows(video: Path, events: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The windows of a video, and the share of each that every class takes."""
+    sizes = {"batch_size": 64, "num_frames": NUM_FRAMES, "stride": TRAINING_STRIDE, "fps": FPS, "last": "drop"}
+    batches = list(window_batches(make_processor(), video, **sizes))
+    times = [times for batch in batches for times in zip(batch.starts, batch.ends, strict=True)]
+    shares = torch.tensor([class_shares(events, start, end) for start, end in times])
+    return torch.cat([batch.pixel_values for batch in batches]), shares
+
+
+def train(clips: torch.Tensor, shares: torch.Tensor, epochs: int) -> VideoViTForVideoClassification:
+    """A classifier of windows. Clips are shifted around the edges, which leaves their motions as they are, and
+    mirrored, which turns them around."""
+    sizes = {"image_size": IMAGE_SIZE, "patch_size": 12, "num_frames": NUM_FRAMES, "hidden_size": 96}
+    layers = {"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192}
+    names = {"id2label": dict(enumerate(CLASSES)), "label2id": {name: index for index, name in enumerate(CLASSES)}}
+    model = VideoViTForVideoClassification(VideoViTConfig(**sizes, **layers, **names)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, weight_decay=0.05)
+    batch_size = 32
+    steps = epochs * -(-len(clips) // batch_size)
+    schedule = get_cosine_schedule_with_warmup(optimizer, steps // 10, steps)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(clips)).split(batch_size):
+            shift = torch.randint(IMAGE_SIZE, (2,)).tolist()
+            inputs, targets = clips[batch].roll(shift, dims=(-2, -1)), shares[batch]
+            for axis, ways in MIRRORED.items():
+                if torch.rand(()) < 0.5:
+                    inputs, targets = inputs.flip(axis), targets[:, ways]
+            cross_entropy(model(pixel_values=inputs).logits, targets).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+    return model.eval()
+
+
+def run(*words: Any) -> str:
+    """What a command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = hf_video([str(word) for word in words])
+    if code:
+        sys.exit(f"hf-video {words[0]} failed: {errors.getvalue()}")
+    return out.getvalue()
+
+
+def measure(folder: Path, seed: int, training_seconds: float, epochs: int, seconds: float) -> dict[str, Any]:
+    """The figures of `hf-video evaluate-segments` for a model and a video made with a seed."""
+    set_seed(seed)
+    begin = time.perf_counter()
+    events = write_event_video(folder / "training.mp4", seconds=training_seconds, seed=seed, held_out=False)
+    model = train(*read_windows(folder / "training.mp4", events), epochs)
+    model.save_pretrained(folder / "model")
+    make_processor().save_pretrained(folder / "model")
+    events = write_event_video(folder / "test.mp4", seconds=seconds, seed=seed, held_out=True)
+    write_ground_truth(folder / "truth.json", {"test": (seconds, events)})
+    trained = time.perf_counter()
+    options = [
+        "--model",
+        folder / "model",
+        "--background",
+        BACKGROUND,
+        "--device",
+        "cpu",
+        "--output",
+        folder / "found",
+    ]
+    run("timeline", folder / "test.mp4", *options)
+    done = time.perf_counter()
+    found = json.loads(run("evaluate-segments", folder / "found" / "segments.json", folder / "truth.json", "--json"))
+    return {**found, "training": trained - begin, "timeline": done - trained}
+
+
+def print_figures(found: dict[str, Any]) -> tuple[float, float]:
+    """Prints the figures of a run; returns F1 and the median border error in windows, infinite if nothing is right."""
+    at = found["tious"].index(TIOU)
+    precisions = " ".join(f"{value:.3f}" for value in found["mean_average_precision"])
+    print(
+        f"  {found['num_predictions']} segments found, {found['num_segments']} events; F1 {found['f1'][at]:.3f} "
+        f"(precision {found['precision'][at]:.3f}, recall {found['recall'][at]:.3f}) at temporal IoU {TIOU}"
+    )
+    print(
+        f"  mean average precision at {', '.join(f'{tiou:g}' for tiou in found['tious'])}: {precisions}, "
+        f"mean {found['average_map']:.3f}"
+    )
+    errors = [found[name][at] for name in ("median_border_error", "p90_border_error")]
+    median, high = (float("inf") if error is None else error for error in errors)
+    print(
+        f"  border error: median {median:.2f} s = {median / WINDOW_SECONDS:.2f} windows, "
+        f"90% below {high:.2f} s = {high / WINDOW_SECONDS:.2f} windows"
+    )
+    print(f"  training {found['training']:.0f} s, hf-video timeline {found['timeline']:.1f} s")
+    return found["f1"][at], median / WINDOW_SECONDS
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print_machine("torch", "transformers", "av", threads=arguments.threads)
+    seeds, training_seconds, epochs, seconds = (1, 24, 1, 24) if arguments.smoke else (arguments.seeds, 1500, 16, 600)
+    scores, errors = [], []
+    for seed in range(seeds):
+        print(f"seed {seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            score, error = print_figures(measure(Path(folder), seed, training_seconds, epochs, seconds))
+        scores.append(score)
+        errors.append(error)
+    print(f"F1 at temporal IoU {TIOU}: mean {np.mean(scores):.3f}, lowest {min(scores):.3f}; wanted: {F1_GOAL}")
+    print(f"median border error: highest {max(errors):.2f} windows; wanted: at most {BORDER_GOAL}")
+    is_good = min(scores) >= F1_GOAL and max(errors) <= BORDER_GOAL
+    return 0 if is_good or arguments.smoke else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""`hf-video timeline` finds the known events of a video of variable frame rate; `evaluate-segments` says how well."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from benchmarks.helpers.event_video import BACKGROUND, CLASSES, DIRECTIONS, write_event_video, write_ground_truth
+from hf_video.cli.main import main
+from hf_video.processing import VideoClipProcessor
+
+ROOT = Path(__file__).parents[2]
+NUM_FRAMES, FPS, IMAGE_SIZE = 8, 8, 48
+
+
+class MotionConfig(PreTrainedConfig):
+    model_type = "motion_of_pixels"
+
+
+class MotionOfPixels(PreTrainedModel):
+    """Needs no training: it measures how the brightness of a clip moves."""
+
+    config_class = MotionConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.zero = torch.nn.Parameter(torch.zeros(()))
+        self.post_init()
+
+    def forward(self, pixel_values, **kwargs):
+        frames = pixel_values.mean(dim=2)
+        angles = torch.arange(IMAGE_SIZE) * (2 * np.pi / IMAGE_SIZE)
+        waves = torch.polar(torch.ones(IMAGE_SIZE), angles)
+        steps = []
+        for axis in (2, 3):  # rows, columns
+            # The edges are joined, so a place is an angle. Brightness that is the same everywhere cancels out.
+            moments = (frames.sum(dim=5 - axis) * waves).sum(dim=-1)
+            seen = (moments[:, 1:].abs() > 20) & (moments[:, :-1].abs() > 20)
+            steps.append((moments[:, 1:] * moments[:, :-1].conj()).angle() * seen * (IMAGE_SIZE / (2 * np.pi)))
+        # Pixels moved each way in a window; the slowest digit moves 14.
+        moved = torch.stack([(sign * steps[axis]).clamp(min=0).sum(1) for axis, sign in AXES], dim=1)
+        still = (8 - moved.sum(dim=1)).clamp(min=0) * 2
+        scores = torch.cat([moved, still[:, None]], dim=1)
+        scores = scores / scores.sum(dim=1, keepdim=True)
+        return ImageClassifierOutput(logits=scores.clamp(min=1e-6).log() + self.zero)
+
+
+# Axis and sign of each class.
+AXES = [(0, row) if row else (1, column) for row, column in DIRECTIONS.values()]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    AutoConfig.register(MotionConfig.model_type, MotionConfig, exist_ok=True)
+    AutoModelForVideoClassification.register(MotionConfig, MotionOfPixels, exist_ok=True)
+    names = {"id2label": dict(enumerate(CLASSES)), "label2id": {name: index for index, name in enumerate(CLASSES)}}
+    MotionOfPixels(MotionConfig(**names)).save_pretrained(folder)
+    size = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
+    sampling = {"num_frames": NUM_FRAMES, "sampling_strategy": "dense", "fps": FPS}
+    VideoClipProcessor(**sampling, size=size, crop_size=size).save_pretrained(folder)
+    return folder
+
+
+def test_the_events_of_a_video_are_found(model, tmp_path, capsys):
+    events = write_event_video(tmp_path / "test.mp4", seconds=180, seed=5, held_out=True)
+    write_ground_truth(tmp_path / "truth.json", {"test": (180, events)})
+    words = ["--model", model, "--background", BACKGROUND, "--output", tmp_path / "found", "--device", "cpu"]
+    assert main(["timeline", str(tmp_path / "test.mp4"), *map(str, words)]) == 0
+    capsys.readouterr()
+    words = [tmp_path / "found" / "segments.json", tmp_path / "truth.json", "--json"]
+    assert main(["evaluate-segments", *map(str, words)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    at = found["tious"].index(0.5)
+    assert found["num_segments"] == len(events) >= 15 and set(found["classes"]) == set(DIRECTIONS)
+    assert found["f1"][at] >= 0.95, found
+    assert found["median_border_error"][at] <= NUM_FRAMES / FPS / 2
+
+
+def test_the_frame_rate_of_the_video_varies(tmp_path):
+    write_event_video(tmp_path / "test.mp4", seconds=120, seed=3, held_out=True)
+    with av.open(str(tmp_path / "test.mp4")) as container:
+        assert container.streams.video[0].codec_context.name == "h264"
+        times = np.array([frame.time for frame in container.decode(video=0)])
+    distances = np.diff(times)
+    assert times[0] == 0 and times[-1] > 119 and (distances > 0).all()
+    # Frames at 10 to 30 a second, each early or late by up to 30%; three gaps at least, one of them in a pause.
+    assert np.percentile(distances, 5) < 0.03 and np.percentile(distances, 95) > 0.08
+    assert (distances > 0.25).sum() >= 3 and distances.max() > 1.4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_trained_model_finds_the_events_of_ten_minutes():
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    program = [sys.executable, str(ROOT / "benchmarks" / "timeline.py"), "--seeds", "1"]
+    completed = subprocess.run(program, env=environment, capture_output=True, text=True)
+    # The script itself refuses an F1 below 0.95 at a temporal IoU of 0.5, and borders off by half a window.
+    assert completed.returncode == 0, completed.stdout + completed.stderr[-2000:]
+    assert "F1 at temporal IoU 0.5: mean " in completed.stdout
