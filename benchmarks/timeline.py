@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 from transformers import get_cosine_schedule_with_warmup, set_seed
 
 from hf_video.cli.main import main as hf_video
-from hf_video.inference.window_batches import window_batches
+from hf_video.inference import window_batches
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 

@@ -1,5 +1,7 @@
 """`hf-video timeline`: when in a video is which class."""
 
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import json
@@ -7,10 +9,8 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from hf_video.inference.clock import clock
 
@@ -18,6 +18,9 @@ from .command_line import add_flags
 from .model_loading import load_trained_model
 from .stopping import collected, stop_requests
 from .window_options import window_options
+
+if TYPE_CHECKING:
+    import numpy as np
 
 THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 
@@ -93,6 +96,8 @@ def follow(
         Exception: what failed first, after all that can be written.
         KeyboardInterrupt: a signal came, after everything is written.
     """
+    import numpy as np
+
     from hf_video.inference.timeline_folder import TimelineFolder
 
     folder = None if args.output is None else TimelineFolder(args.output, _name_of(args.video), finder, processor)
@@ -189,6 +194,8 @@ def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
 
 def _why_none(highest: np.ndarray, finder: Any) -> str:
     """A sentence about a video without segments."""
+    import numpy as np
+
     if not highest.any():
         return "The video has no window, and so no segment: it is shorter than one, and --last-window drops it."
     index = int(np.where(finder.is_background, 0, highest).argmax())

@@ -13,7 +13,7 @@ _PUBLIC_NAMES = {
     "SegmentFinder": ".segments",
     "TimelineFolder": ".timeline_folder",
     "Window": ".windows",
-    "WindowBatch": ".window_batches",
+    "WindowBatch": ".window_batching",
     "WindowFeatures": ".window_features",
     "annotate_video": ".annotated_video",
     "draw_timeline": ".timeline_picture",
@@ -32,6 +32,7 @@ _PUBLIC_NAMES = {
     "timed_samples": ".windows",
     "watch_features": ".features",
     "weights_digest": ".feature_key",
+    "window_batches": ".window_batching",
 }
 
 __all__ = list(_PUBLIC_NAMES)

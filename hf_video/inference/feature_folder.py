@@ -20,7 +20,7 @@ from hf_video.processing import VideoClipProcessor
 from .clip_features import Pooling, choose_features
 from .feature_files import WRITERS, FileFormat
 from .feature_key import feature_key, video_identity
-from .window_batches import window_batches
+from .window_batching import window_batches
 from .window_features import WindowFeatures, feature_shape, stream_window_features
 
 SUMMARY_FILE = "features.json"

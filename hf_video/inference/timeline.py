@@ -12,7 +12,7 @@ from hf_video.processing import VideoClipProcessor
 
 from .prediction import predict_scores, problem_type_of
 from .segments import Segment, SegmentFinder, segments_of
-from .window_batches import WindowBatch, window_batches
+from .window_batching import WindowBatch, window_batches
 
 
 class ScoredWindow(NamedTuple):

@@ -11,7 +11,7 @@ from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 
 from .clip_features import FeatureSettings, Pooling, choose_features, encode_clips
-from .window_batches import window_batches
+from .window_batching import window_batches
 
 
 class WindowFeatures(NamedTuple):

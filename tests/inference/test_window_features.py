@@ -9,8 +9,7 @@ from hf_video import (
     VideoMambaConfig,
     VideoMambaForVideoClassification,
 )
-from hf_video.inference import extract_window_features
-from hf_video.inference.window_batches import window_batches
+from hf_video.inference import extract_window_features, window_batches
 from hf_video.processing import VideoReadError, read_video
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from tests.training.tiny import make_model
