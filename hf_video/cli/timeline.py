@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.inference.timeline import make_finder, score_windows
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
-    finder, windows = make_finder(model, **thresholds), window_options(args, model, processor)
+    finder, windows = make_finder(model, **thresholds), window_options(args, processor)
     batch_size = args.batch_size or (1 if is_live(args.video) else 8)
     scored = score_windows(model, processor, args.video, batch_size=batch_size, **windows)
     follow(scored, finder, processor, args, {"model": args.model, **thresholds, **windows})
