@@ -19,6 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
 from hf_video.cli.timeline import _name_of, follow
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
@@ -257,7 +258,7 @@ def test_nothing_is_overwritten(model_folder, video, tmp_path, fails):
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     words = ("timeline", video, "--model", model_folder, "--output")
-    assert f"--output {mine} is not empty (notes.txt): choose another folder." in fails(*words, mine)
+    assert f"--output {mine} is not empty (notes.txt). Choose another folder" in fails(*words, mine)
     assert f"--output {mine / 'notes.txt'} is a file" in fails(*words, mine / "notes.txt")
     assert [path.name for path in mine.iterdir()] == ["notes.txt"]
 
@@ -324,6 +325,25 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     else:
         assert kept["results"]["flash"] == lines and len(lines) == 3
         assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+@pytest.mark.parametrize("num_printed", [0, 1])
+def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch, num_printed):
+    counts, write = itertools.count(), cli_timeline._print_segment
+
+    def fail(*args):
+        if next(counts) >= num_printed:
+            raise BrokenPipeError(32, "Broken pipe")
+        write(*args)
+
+    monkeypatch.setattr(cli_timeline, "_print_segment", fail)
+    assert run(model_folder, video, "--output", tmp_path / "out", "--batch-size", 1) == 141
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    (segments,) = kept["results"].values()
+    # The segment that was not printed, and the one that was open.
+    assert len(segments) == num_printed + 2 and not kept["external_data"]["is_complete"]
+    assert segments[-1]["segment"][1] == kept["external_data"]["duration"]
+    assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == len(segments)
 
 
 def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):
