@@ -81,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
     finder, windows = make_finder(model, **thresholds), window_options(args, model, processor)
+    if (unseen := windows["stride"] - windows["num_frames"]) > 0:
+        _say(
+            f"warning: {unseen} of every {windows['stride']} samples are in no window; segments go on half way to the "
+            "next window. Choose a --stride of at most --window to look at all of them."
+        )
     batch_size = args.batch_size or (1 if is_live(args.video) else 8)
     scored = score_windows(model, processor, args.video, batch_size=batch_size, **windows)
     follow(scored, finder, processor, args, {"model": args.model, **thresholds, **windows})

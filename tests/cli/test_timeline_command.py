@@ -257,6 +257,13 @@ def test_a_stream_without_an_end_takes_no_more_memory(tmp_path, capsys, with_fol
         assert len(list(csv.DictReader((folder / "segments.csv").open()))) == 1001
 
 
+def test_samples_that_nobody_looks_at_are_said(model_folder, video, capsys):
+    assert run(model_folder, video, "--stride", 20) == 0
+    assert "warning: 12 of every 20 samples are in no window" in capsys.readouterr().err
+    assert run(model_folder, video, "--stride", 8) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_nothing_is_overwritten(model_folder, video, tmp_path, fails):
     mine = tmp_path / "mine"
     mine.mkdir()
