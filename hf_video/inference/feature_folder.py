@@ -5,6 +5,7 @@ Whenever a run is ended, the next one continues it: a video is encoded once, and
 
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from transformers import PreTrainedModel
 from hf_video.data.video_listing import ListedVideo
 from hf_video.files import naming_disk_errors, read_own_json, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
+from hf_video.processing.frame_streaming import StreamedFrame
 
 from .clip_features import Pooling, choose_features
 from .feature_files import WRITERS, FileFormat
 from .feature_key import feature_key, video_identity
+from .frame_sources import describe, open_frames
 from .window_batching import choose_windows, window_batches
 from .window_features import WindowFeatures, feature_shape, stream_window_features
 
@@ -105,14 +108,9 @@ def extract_to_folder(
                 continue
             path = records.path_of(video)
             is_frame_folder = "://" not in video.source and os.path.isdir(video.source)
+            frames = _TimedFrames(video.open(), source_fps if is_frame_folder else None)
             batches = stream_window_features(
-                model,
-                processor,
-                video.open(),
-                settings=settings,
-                batch_size=batch_size,
-                source_fps=source_fps if is_frame_folder else None,
-                **windows,
+                model, processor, frames, settings=settings, batch_size=batch_size, **windows
             )
             try:
                 times = _write(path, video.id, file_format, shape, batches)
@@ -122,7 +120,7 @@ def extract_to_folder(
                 cause = failure.__cause__
                 failed[video.id] = {"source": video.source, "error": str(cause) or type(cause).__name__}
                 continue
-            records.add(video, identity, _describe(times, windows))
+            records.add(video, identity, _describe(times, frames.times, fps))
     except KeyboardInterrupt as interrupt:
         records.save(failed)
         done = sum(video.id in records.videos for video in videos)
@@ -169,22 +167,44 @@ def _readable(batches: Iterator[WindowFeatures]) -> Iterator[WindowFeatures]:
         yield batch
 
 
-def _describe(batches: Sequence[WindowFeatures], windows: Mapping[str, Any]) -> Record:
-    """Number, rate and times of the windows of a video."""
-    starts, ends, num_real = (
-        [value for batch in batches for value in getattr(batch, name)] for name in ("starts", "ends", "num_real")
+class _TimedFrames:
+    """The frames of a source, opened when they are asked for. Their times are kept."""
+
+    def __init__(self, source: Any, source_fps: float | None):
+        self.name = describe(source)
+        self.times: list[float] = []
+        self._source, self._source_fps = source, source_fps
+
+    def __iter__(self) -> Iterator[StreamedFrame]:
+        for frame in open_frames(self._source, self._source_fps):
+            self.times.append(frame.seconds)
+            yield frame
+
+
+def _describe(batches: Sequence[WindowFeatures], frame_times: Sequence[float], fps: float | None) -> Record:
+    """Number, rate and times of the windows of a video. Without a rate of samples, frames are counted: those of a
+    variable rate do not follow from their times."""
+    starts, ends = ([time for batch in batches for time in getattr(batch, name)] for name in ("starts", "ends"))
+    rate = _mean_rate(frame_times) if fps is None else fps
+    start_frames, end_frames = (
+        [bisect_left(frame_times, time) if fps is None else round(time * fps) for time in times]
+        for times in (starts, ends)
     )
-    rate = windows["fps"]
-    if rate is None and starts:
-        # The last window may be padded, or moved.
-        complete = max(len(starts) - 2, 0)
-        num_frames = (complete * windows["stride"] + num_real[complete]) * windows["frame_sampling_rate"]
-        rate = round(num_frames / ends[complete], 6) if ends[complete] > 0 else None
-    of_frames = {
-        name: [round(time * rate) for time in times] if rate else None
-        for name, times in (("start_frames", starts), ("end_frames", ends))
+    return {
+        "num_windows": len(starts),
+        "fps": rate,
+        "starts": starts,
+        "ends": ends,
+        "start_frames": start_frames,
+        "end_frames": end_frames,
     }
-    return {"num_windows": len(starts), "fps": rate, "starts": starts, "ends": ends, **of_frames}
+
+
+def _mean_rate(frame_times: Sequence[float]) -> float | None:
+    """Frames per second, to six decimals; None for a single frame."""
+    if len(frame_times) < 2:
+        return None
+    return round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
 
 
 def _identify(video: ListedVideo) -> list[Any]:

@@ -53,14 +53,14 @@ class WindowStacker:
                 image = self._arrays[-1][self._stop - 1]
             else:
                 before, image = frames[place], frames[place].view_image()
-            if not self._arrays or self._stop == len(self._arrays[-1]):
-                self._change_array(image.shape, len(frames), num_kept=place)
-            if image.shape != self._arrays[-1].shape[1:]:
+            if self._arrays and image.shape != self._arrays[-1].shape[1:]:
                 size, expected = image.shape[:2], self._arrays[-1].shape[1:3]
                 raise VideoReadError(
                     f"{self._name}: frame {frames[place].number} is {size} (height, width), "
                     f"the frames before are {expected}."
                 )
+            if not self._arrays or self._stop == len(self._arrays[-1]):
+                self._change_array(image.shape, len(frames), num_kept=place)
             self._arrays[-1][self._stop] = image
             self._stop += 1
         self._previous = frames

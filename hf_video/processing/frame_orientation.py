@@ -37,10 +37,12 @@ def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
     """How the display matrix of a frame turns it (ISO/IEC 14496-12, 6.2.2): whether rows and columns change places,
     whether the result is then mirrored left to right, and whether it is mirrored top to bottom. Of these eight ways
     the nearest to the matrix is taken."""
-    if not len(frame.side_data):
+    # `frame.side_data` would keep the frame in a reference cycle, and so in memory until the garbage collector runs.
+    side_data = av.sidedata.sidedata.SideDataContainer(frame)
+    if not len(side_data):
         return False, False, False
     try:
-        matrix = frame.side_data.get("DISPLAYMATRIX")
+        matrix = side_data.get("DISPLAYMATRIX")
     except ValueError:
         # The frame has side data that PyAV does not know. The rotation can still be read.
         turns = round(frame.rotation / 90) % 4

@@ -71,6 +71,24 @@ def test_with_a_rate_of_samples_frames_are_those_of_the_resampled_video(processo
     assert records["a"]["start_frames"] == [0, 1] and records["a"]["starts"] == pytest.approx([0, 0.1])
 
 
+@pytest.mark.parametrize("last", ["pad", "shift"])
+def test_frames_of_windows_are_counted_whatever_their_times_and_distance(processor, tmp_path, last):
+    encode_video(tmp_path / "steady.mp4", make_frames(10), fps=25)
+    # The second half is three times slower.
+    encode_video(tmp_path / "varying.mp4", make_frames(10), times=[0, 1, 2, 3, 4, 7, 10, 13, 16, 19])
+    for rate, num_frames, starts, ends in [
+        (1, 4, [0, 3, 6], [4, 7, 10]),
+        (3, 2, [0, 6], [6, 10]),
+        # A single window, of three samples and a repeated one.
+        (4, 4, [0], [10]),
+    ]:
+        sizes = {"num_frames": num_frames, "stride": min(num_frames, 3), "frame_sampling_rate": rate, "last": last}
+        records = extract(processor, tmp_path, tmp_path / f"out{rate}", make_model(num_frames=num_frames), **sizes)
+        for record in records.values():
+            assert (record["start_frames"], record["end_frames"]) == (starts, ends)
+        assert (records["steady"]["fps"], records["varying"]["fps"]) == (25, pytest.approx(9 / 19 * 30))
+
+
 def test_every_format_holds_the_same(processor, videos, tmp_path):
     model = make_model()
     for file_format in ("npy", "safetensors", "parquet"):

@@ -264,6 +264,7 @@ def test_an_interrupt_comes_at_once(error):
         (make_frames(2) / 255, {"source_fps": 1}, ValueError, "Frame 0 of the iterable is float64"),
         (["picture"], {"source_fps": 1}, ValueError, "Frame 0 of the iterable is str"),
         ([*make_frames(2), *make_frames(1, 32)], {"source_fps": 1}, VideoReadError, r"frame 2 is \(32, 64\)"),
+        ([*make_frames(4), *make_frames(2, 32)], {"source_fps": 1}, VideoReadError, r"frame 4 is \(32, 64\)"),
         ([StreamedFrame(0, 1, make_frames(1)[0])] * 2, {}, ValueError, "Frame 0 at 1 s comes after one at 1 s"),
     ],
 )

@@ -1,5 +1,8 @@
 """Frames of a file one at a time are those of reading it at once."""
 
+import gc
+
+import av
 import numpy as np
 import pytest
 
@@ -60,3 +63,15 @@ def test_a_file_that_breaks_off_is_read_to_where_it_does_and_then_named(tmp_path
             for frame in stream_frames(cut_file(whole, keep)):
                 frames.append(frame.number)
         assert frames == list(range(len(frames))) and frames
+
+
+def test_converted_frames_are_freed_without_the_garbage_collector(video):
+    gc.collect()
+    gc.disable()
+    try:
+        for frame in stream_frames(video):
+            frame.image, frame.view_image()  # noqa: B018
+        del frame
+        assert not [found for found in gc.get_objects() if type(found) is av.VideoFrame]
+    finally:
+        gc.enable()
