@@ -40,21 +40,31 @@ def print_machine(*packages: str, threads: int | None = None) -> None:
     print(", ".join([*words, *(f"{name} {importlib.metadata.version(name)}" for name in packages)]))
 
 
-def take_turns(runs: Mapping[str, Callable[..., object]], *arguments: Any, rounds: int) -> dict[str, list[float]]:
+def take_turns(
+    runs: Mapping[str, Callable[..., object]],
+    *arguments: Any,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each call in each round, after a round that is not timed."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for round_number in range(rounds + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run(*arguments)
             if round_number:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 
-def fastest(runs: Mapping[str, Callable[..., object]], *arguments: Any, rounds: int) -> dict[str, float]:
+def fastest(
+    runs: Mapping[str, Callable[..., object]],
+    *arguments: Any,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Least seconds of each call, taken in turn: whatever else the machine does only adds to them."""
-    return {name: min(seconds) for name, seconds in take_turns(runs, *arguments, rounds=rounds).items()}
+    return {name: min(seconds) for name, seconds in take_turns(runs, *arguments, rounds=rounds, clock=clock).items()}
 
 
 def require_agreement(outputs: str, difference: float, tolerance: float) -> None:

@@ -89,10 +89,11 @@ def sliding_windows(
         `VideoReadError`: if the source cannot be read, at the damage; the windows before it have been given.
         `ValueError`, `TypeError`: as [`timed_samples`] and [`group_samples`].
     """
+    _check_windows(num_frames, stride, last)
     samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
-    groups = group_samples(samples, num_frames, stride, last)
-    stack = WindowStacker(describe(source))
-    return (Window(group.start, group.end, stack(group.values), group.num_real) for group in groups)
+    stacker = WindowStacker(describe(source), num_frames, stride)
+    groups = group_samples(_add_images(samples, stacker, num_frames, stride), num_frames, stride, last)
+    return (Window(group.start, group.end, stacker.stack(group.values), group.num_real) for group in groups)
 
 
 def timed_samples(
@@ -153,12 +154,16 @@ def group_samples(
     Raises:
         `ValueError`: for a `num_frames` or `stride` that is no positive integer, or an unknown `last`.
     """
+    _check_windows(num_frames, stride, last)
+    return _group(samples, num_frames, stride, last, transform)
+
+
+def _check_windows(num_frames: int, stride: int, last: LastWindow) -> None:
     for name, number in {"num_frames": num_frames, "stride": stride}.items():
         if not isinstance(number, (int, np.integer)) or number < 1:
             raise ValueError(f"{name}={number} must be an integer of at least 1.")
     if last not in get_args(LastWindow):
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
-    return _group(samples, num_frames, stride, last, transform)
 
 
 class _Held(Generic[Value]):
@@ -186,11 +191,11 @@ def _sample(
             if not is_due and taken:
                 break
             if pending is not None:
-                yield pending._replace(end=start)
+                yield Sample(pending.start, start, pending.value)
             pending = Sample(start, start, frame)
             taken += 1
     if pending is not None:
-        yield pending._replace(end=end)
+        yield Sample(pending.start, end, pending.value)
     if errors:
         raise errors[0]
     if pending is None:
@@ -223,6 +228,15 @@ def _with_ends(frames: Iterable[StreamedFrame]) -> Iterator[tuple[StreamedFrame,
         yield previous, previous.seconds + (previous.duration or mean)
 
 
+def _add_images(
+    samples: Iterable[Sample[StreamedFrame]], stacker: WindowStacker, num_frames: int, stride: int
+) -> Iterator[Sample[StreamedFrame]]:
+    """The samples, with the images of those that a full window will hold in the memory of the stacker."""
+    for number, sample in enumerate(samples):
+        is_in_window = number % stride < num_frames
+        yield Sample(sample.start, sample.end, stacker.add(sample.value)) if is_in_window else sample
+
+
 def _group(
     samples: Iterable[Sample[Value]],
     num_frames: int,
@@ -230,7 +244,7 @@ def _group(
     last: LastWindow,
     transform: Callable[[list[Any]], Sequence[Any]],
 ) -> Iterator[SampleGroup]:
-    ring: deque[Sample[_Held]] = deque(maxlen=num_frames)
+    ring: deque[Sample[_Held]] = deque(maxlen=int(num_frames))
     taken = num_windows = 0
     previous: Any = None
     held = _Held(previous)

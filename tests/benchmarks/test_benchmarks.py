@@ -76,7 +76,9 @@ FIGURES = {
     "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
     "watch.py": [r"frames a second: \d+", r"speed: [+-]\d+\.\d%", r"memory: [+-]\d+\.\d%"],
     "windows.py": [
-        r"64 x 48, 40 frames .*: decode \d+ ms, windows \d+ ms, \d+\.\d\dx",
+        r"64 x 48, 40 frames at \d\.\d\d Mbit/s",
+        r"clock: +decode \d+ ms, PyAV \d+ ms, windows \d+ ms: windows \d+\.\d\dx of decode, \d+\.\d\dx of PyAV",
+        r"processors: +decode \d+ ms, .*: windows \d+\.\d\dx of decode",
         r"after 10 windows \d+ MiB, after 100 windows \d+ MiB",
     ],
 }

@@ -88,9 +88,10 @@ def test_frames_between_the_samples_are_left_out(video):
     assert samples[-1].start == pytest.approx(56 / 30) and samples[-1].end == pytest.approx(2)
 
 
-def test_arrays_have_the_times_of_their_rate():
+@pytest.mark.parametrize("integer", [int, np.int64])
+def test_arrays_have_the_times_of_their_rate(integer):
     frames = make_frames(10)
-    windows = list(sliding_windows(iter(frames), num_frames=4, stride=4, source_fps=5))
+    windows = list(sliding_windows(iter(frames), num_frames=integer(4), stride=integer(4), source_fps=5))
     assert [(window.start, window.end, window.num_real) for window in windows] == [
         (0, 0.8, 4),
         (0.8, 1.6, 4),
