@@ -127,7 +127,7 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
         feature_folder,
         "stream_window_features",
         lambda model, processor, video, **options: (
-            read.append(os.path.basename(video)) or original(model, processor, video, **options)
+            read.append(os.path.basename(video.name)) or original(model, processor, video, **options)
         ),
     )
     extract(processor, data, out)
