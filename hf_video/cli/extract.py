@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     require_feature_folder(folder)
     videos = list_videos(args.videos, args.video_root)
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, needs_head=False)
-    windows = window_options(args, model, processor)
+    windows = window_options(args, processor)
     folder.mkdir(parents=True, exist_ok=True)
     with RunLock() as lock:
         lock.take(folder)

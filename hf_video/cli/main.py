@@ -25,6 +25,7 @@ from . import (
 )
 from .boundary import run_guarded
 from .processes import require_one_process
+from .stopping import end_process
 
 COMMANDS: dict[str, Any] = {
     "inspect": inspect,
@@ -55,7 +56,10 @@ def main(argv: list[str] | None = None) -> int:
     """
     # Transformers imports torchao wherever it is installed, and PyTorch warns of how that registers its types.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    return run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)
+    code = run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)
+    if argv is None:
+        end_process(code)
+    return code
 
 
 def _run(words: Sequence[str]) -> int:

@@ -25,24 +25,37 @@ _PATIENCE = 15
 
 
 def require_fresh(
-    folder: Path, is_leftover: Callable[[Path], bool] = lambda path: False, ways_out: str = _WAYS_OUT
+    folder: Path,
+    is_leftover: Callable[[Path], bool] = lambda path: False,
+    ways_out: str | None = None,
+    option: str = "--output-dir",
 ) -> None:
     """Refuses a folder with files other than leftovers, and says what can be done.
+
+    Args:
+        folder: what the user named; it need not exist.
+        is_leftover: says which files and folders may be in it.
+        ways_out: the sentence on what can be done; by default what can be done in training.
+        option: the option that names the folder.
 
     Raises:
         ValueError: the folder is a file or has other files.
     """
-    if folder.is_file():
-        raise ValueError(f"--output-dir {folder} is a file; a folder is expected.")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{option} {folder} is a file; a folder is expected.")
     found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
     if not found:
         return
     listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+    raise ValueError(f"{option} {folder} is not empty ({listed}). {ways_out or _ways_out_of_training(folder)}")
+
+
+def _ways_out_of_training(folder: Path) -> str:
     from hf_video.training.checkpoints import newest_complete
 
-    if newest_complete(folder)[0] is not None:
-        ways_out = f"Continue the run in it with --resume, or {ways_out[0].lower()}{ways_out[1:]}"
-    raise ValueError(f"--output-dir {folder} is not empty ({listed}). {ways_out}")
+    if newest_complete(folder)[0] is None:
+        return _WAYS_OUT
+    return f"Continue the run in it with --resume, or {_WAYS_OUT[0].lower()}{_WAYS_OUT[1:]}"
 
 
 def checkpoint_to_resume(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> Path | None:

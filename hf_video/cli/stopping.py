@@ -1,9 +1,10 @@
 """How commands that go on for hours stop at a signal, and keep what they have."""
 
+import os
 import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -13,6 +14,10 @@ Item = TypeVar("Item")
 
 # Seconds between two looks at whether a signal came.
 _PATIENCE = 0.1
+# Seconds that the end of a command waits for the item that is being made.
+_LONGEST_END = 1.0
+# Items that nobody waits for any more.
+_abandoned: list[Future] = []
 
 
 class StopRequest:
@@ -27,6 +32,7 @@ class StopRequest:
         self._message = message
         self._items: Iterator[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._upcoming: Future | None = None
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -37,25 +43,30 @@ class StopRequest:
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items until a signal comes. They are made in a thread, since nothing can interrupt code that waits for a
-        stream: after a signal the loop ends at once, and the end of the block waits for the thread."""
+        stream: after a signal the loop ends at once. The end of the block waits for the thread for a second; a
+        program that then ends should call [`end_process`]."""
         self._items, nothing = iter(items), object()
         self._thread = ThreadPoolExecutor(1, "making")
         while self.number is None:
-            upcoming = self._thread.submit(next, self._items, nothing)
-            while not wait([upcoming], timeout=_PATIENCE).done:
+            self._upcoming = self._thread.submit(next, self._items, nothing)
+            while not wait([self._upcoming], timeout=_PATIENCE).done:
                 if self.number is not None:
                     return
-            item: Any = upcoming.result()
+            item: Any = self._upcoming.result()
+            self._upcoming = None
             if item is nothing:
                 return
             yield item
             del item
 
     def _end_thread(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
-            if isinstance(self._items, Generator):
-                self._items.close()
+        if self._thread is None:
+            return
+        self._thread.shutdown(wait=False)
+        if self._upcoming is not None and wait([self._upcoming], timeout=_LONGEST_END).not_done:
+            _abandoned.append(self._upcoming)
+        elif isinstance(self._items, Generator):
+            self._items.close()
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.number is not None:
@@ -86,6 +97,15 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def end_process(code: int) -> None:
+    """Ends the process with an exit code if a thread still waits for a silent stream. Python would wait for it."""
+    if any(not item.done() for item in _abandoned):
+        for output in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                output.flush()
+        os._exit(code)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from hf_video.inference.clock import clock
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
+from .output_folder import require_fresh
 from .stopping import collected, stop_requests
 from .window_options import window_options
 
@@ -80,7 +80,12 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.inference.timeline import make_finder, score_windows
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
-    finder, windows = make_finder(model, **thresholds), window_options(args, model, processor)
+    finder, windows = make_finder(model, **thresholds), window_options(args, processor)
+    if (unseen := windows["stride"] - windows["num_frames"]) > 0:
+        _say(
+            f"warning: {unseen} of every {windows['stride']} samples are in no window; segments go on half way to the "
+            "next window. Choose a --stride of at most --window to look at all of them."
+        )
     batch_size = args.batch_size or (1 if is_live(args.video) else 8)
     scored = score_windows(model, processor, args.video, batch_size=batch_size, **windows)
     follow(scored, finder, processor, args, {"model": args.model, **thresholds, **windows})
@@ -104,12 +109,15 @@ def follow(
     count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
 
     def give(segments: Iterable[Any]) -> None:
+        """A segment that cannot be printed, as the reader went away, is still kept, and so are those after it."""
         nonlocal count
         for segment in segments:
-            _print_segment(segment, args.json)
             count += 1
+            with collected(errors):
+                _print_segment(segment, args.json)
             if folder is not None:
-                folder.add_segment(segment)
+                with collected(errors):
+                    folder.add_segment(segment)
 
     with stop_requests("stopping, and writing what was found") as stopped:
         with collected(errors):
@@ -118,6 +126,8 @@ def follow(
                 np.maximum(highest, window.scores, out=highest)
                 if folder is not None:
                     folder.add_window(window)
+                if errors:
+                    break
         with collected(errors):
             give(finder.finish())
         if folder is not None:
@@ -145,14 +155,9 @@ def _check_files(args: argparse.Namespace) -> None:
         raise ValueError(f"--annotate reads the video a second time: {args.video} is no file on this machine.")
     if args.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install hf-video-models[demo].")
-    output = None if args.output is None else Path(args.output)
-    if output is None or not os.path.lexists(output):
-        return
-    if not output.is_dir():
-        raise ValueError(f"--output {output} is a file; a folder is expected.")
-    if found := sorted(path.name for path in output.iterdir()):
-        listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"--output {output} is not empty ({listed}): choose another folder.")
+    if args.output is not None:
+        ways_out = "Choose another folder: results are never overwritten."
+        require_fresh(Path(args.output), ways_out=ways_out, option="--output")
 
 
 def _name_of(video: str) -> str:

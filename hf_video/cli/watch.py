@@ -83,9 +83,7 @@ def run(args: argparse.Namespace) -> int:
     with stop_requests("stopping after this frame") as stopped:
 
         def images() -> Iterator[Any]:
-            for frame in frames:
-                if stopped:
-                    return
+            for frame in stopped.until_stopped(frames):
                 numbers.append(frame.number)
                 times.append(frame.seconds)
                 if len(times) > already_seen:

@@ -62,10 +62,9 @@ def find_fonts(texts: Iterable[str]) -> DrawableTexts:
 
 
 def one_line(text: str) -> str:
-    """The text without control characters, and with single spaces for all white space."""
-    return " ".join(
-        re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]", " ", text).split()
-    )
+    """The text without control characters, and with single spaces for all white space. Bytes of a file name that are
+    no UTF-8 become escapes."""
+    return " ".join(_CONTROLS.sub(" ", text).encode("utf-8", "backslashreplace").decode("utf-8").split())
 
 
 def shorten(text: str, length: int) -> str:

@@ -23,7 +23,7 @@ from .clip_features import Pooling, choose_features
 from .feature_files import WRITERS, FileFormat
 from .feature_key import feature_key, video_identity
 from .frame_sources import describe, open_frames
-from .window_batching import window_batches
+from .window_batching import choose_windows, window_batches
 from .window_features import WindowFeatures, feature_shape, stream_window_features
 
 SUMMARY_FILE = "features.json"
@@ -46,10 +46,10 @@ def extract_to_folder(
     file_format: FileFormat = "npy",
     pooling: Pooling | None = None,
     layer: int | None = None,
-    num_frames: int = 16,
-    stride: int = 8,
+    num_frames: int | None = None,
+    stride: int | None = None,
     fps: float | None = None,
-    frame_sampling_rate: float = 1,
+    frame_sampling_rate: float | None = None,
     last: str = "pad",
     source_fps: float | None = None,
     batch_size: int = 8,
@@ -73,7 +73,7 @@ def extract_to_folder(
         folder: made if it does not exist.
         file_format: "npy", "safetensors" or "parquet"; see `feature_files`.
         pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
-        num_frames, stride, fps, frame_sampling_rate, last: the windows, see `sliding_windows`.
+        num_frames, stride, fps, frame_sampling_rate, last: the windows, see `window_batches`.
         source_fps: rate of folders of frames.
         batch_size: windows in one forward pass.
         progress: shows a progress bar.
@@ -88,16 +88,12 @@ def extract_to_folder(
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
     settings = choose_features(model, pooling, layer)
-    windows: dict[str, Any] = {
-        "num_frames": num_frames,
-        "stride": stride,
-        "fps": fps,
-        "frame_sampling_rate": frame_sampling_rate,
-        "last": last,
-    }
+    windows = choose_windows(
+        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
+    ) | {"last": last}
     # A wrong option shows before a video is read.
     window_batches(processor, (), batch_size=batch_size, source_fps=source_fps or 1, **windows)
-    shape = feature_shape(model, processor, settings, num_frames)
+    shape = feature_shape(model, processor, settings, windows["num_frames"])
     key = feature_key(
         model, processor, format=file_format, **settings._asdict(), **windows, source_fps=source_fps, shape=shape
     )

@@ -88,7 +88,9 @@ def write_segments(
     """
     results = {video: [segment_entry(segment) for segment in segments]}
     content = {"version": "VERSION 1.3", "results": results, "external_data": details or {}}
-    replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    # A file name may have bytes that are no UTF-8. Python's escapes for them are those of JSON.
+    replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:

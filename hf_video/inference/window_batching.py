@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from hf_video.processing import VideoClipProcessor
+from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
 from hf_video.processing.frame_streaming import StreamedFrame
 from hf_video.processing.video_opening import VideoReadError
 
@@ -35,10 +36,10 @@ def window_batches(
     source: Any,
     *,
     batch_size: int = 1,
-    num_frames: int = 16,
-    stride: int = 8,
+    num_frames: int | None = None,
+    stride: int | None = None,
     fps: float | None = None,
-    frame_sampling_rate: float = 1,
+    frame_sampling_rate: float | None = None,
     last: LastWindow = "pad",
     source_fps: float | None = None,
     device: torch.device | str = "cpu",
@@ -52,7 +53,8 @@ def window_batches(
     Args:
         processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
             used: a window is one clip with one crop.
-        source, num_frames, stride, fps, frame_sampling_rate, last, source_fps: see `sliding_windows`.
+        source, last, source_fps: see `sliding_windows`.
+        num_frames, stride, fps, frame_sampling_rate: see `choose_windows`.
         batch_size: windows in a batch.
         device: where `pixel_values` are.
         dtype: dtype of `pixel_values`.
@@ -74,8 +76,40 @@ def window_batches(
         clip = inputs[processor.model_input_names[0]][0]
         return clip.to(device, dtype).unbind()
 
-    samples = timed_samples(source, fps=fps, frame_sampling_rate=frame_sampling_rate, source_fps=source_fps)
+    windows = choose_windows(
+        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
+    )
+    num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
+    samples = timed_samples(source, **windows, source_fps=source_fps)
     return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
+
+
+def choose_windows(
+    processor: VideoClipProcessor,
+    *,
+    num_frames: int | None = None,
+    stride: int | None = None,
+    fps: float | None = None,
+    frame_sampling_rate: float | None = None,
+) -> dict[str, Any]:
+    """These options of `sliding_windows`, as given, else as the processor takes clips from a video.
+
+    Args:
+        processor: its `num_frames` is the default length of a window. Its rate is the default rate of samples if its
+            sampling strategy keeps one; otherwise every frame is a sample.
+        num_frames: samples in a window.
+        stride: samples from the start of a window to the start of the next; by default half a window.
+        fps, frame_sampling_rate: the rate of samples, see `timed_samples`.
+    """
+    if fps is None and frame_sampling_rate is None and processor.sampling_strategy in STRIDED_STRATEGIES:
+        fps, frame_sampling_rate = processor.fps, processor.frame_sampling_rate
+    num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
+    return {
+        "num_frames": num_frames,
+        "stride": max(num_frames // 2, 1) if stride is None else stride,
+        "fps": fps,
+        "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
+    }
 
 
 class _ImagesOfOneSize:

@@ -11,7 +11,7 @@ from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 
 from .clip_features import FeatureSettings, Pooling, choose_features, encode_clips
-from .window_batching import window_batches
+from .window_batching import choose_windows, window_batches
 
 
 class WindowFeatures(NamedTuple):
@@ -47,14 +47,15 @@ def extract_window_features(
         video: see `sliding_windows`.
         pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
         batch_size: windows in one forward pass.
-        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `sliding_windows`.
+        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`.
 
     Raises:
         ValueError: an option is out of range, or the model does not take such windows.
         VideoReadError: the video cannot be read, or is damaged.
     """
     settings = choose_features(model, pooling, layer)
-    shape = feature_shape(model, processor, settings, windows.get("num_frames", 16))
+    num_frames = choose_windows(processor, num_frames=windows.get("num_frames"))["num_frames"]
+    shape = feature_shape(model, processor, settings, num_frames)
     batches = list(
         stream_window_features(model, processor, video, settings=settings, batch_size=batch_size, **windows)
     )

@@ -65,7 +65,8 @@ def test_a_pre_trained_model_needs_no_head(video, tmp_path):
     decoder = {f"decoder_{name}": value for name, value in sizes.items()}
     config = VideoMAEConfig(image_size=16, patch_size=8, num_frames=4, **sizes, **decoder)
     VideoMAEForPreTraining(config).save_pretrained(tmp_path / "model")
-    VideoClipProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(
+    crop_size = {"height": 16, "width": 16}
+    VideoClipProcessor(num_frames=4, size={"shortest_edge": 16}, crop_size=crop_size).save_pretrained(
         tmp_path / "model"
     )
     assert main(words(tmp_path / "model", tmp_path / "out", video)) == 0

@@ -4,6 +4,7 @@ import argparse
 import csv
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+from hf_video.cli import stopping
+from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
+from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import _name_of, follow
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
 from hf_video.processing import read_video
@@ -178,7 +182,8 @@ def test_a_damaged_video_gives_the_segments_before_the_damage(model_folder, vide
         assert 60 < len(list(container.decode(video=0))) <= 76
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_open_segments_and_writes_everything(model_folder, tmp_path, number):
     video = encode_video(tmp_path / "long.mp4", np.tile(flashing_frames(), (40, 1, 1, 1)), codec_options={"qp": "40"})
     folder = tmp_path / "out"
@@ -252,12 +257,19 @@ def test_a_stream_without_an_end_takes_no_more_memory(tmp_path, capsys, with_fol
         assert len(list(csv.DictReader((folder / "segments.csv").open()))) == 1001
 
 
+def test_samples_that_nobody_looks_at_are_said(model_folder, video, capsys):
+    assert run(model_folder, video, "--stride", 20) == 0
+    assert "warning: 12 of every 20 samples are in no window" in capsys.readouterr().err
+    assert run(model_folder, video, "--stride", 8) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_nothing_is_overwritten(model_folder, video, tmp_path, fails):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     words = ("timeline", video, "--model", model_folder, "--output")
-    assert f"--output {mine} is not empty (notes.txt): choose another folder." in fails(*words, mine)
+    assert f"--output {mine} is not empty (notes.txt). Choose another folder" in fails(*words, mine)
     assert f"--output {mine / 'notes.txt'} is a file" in fails(*words, mine / "notes.txt")
     assert [path.name for path in mine.iterdir()] == ["notes.txt"]
 
@@ -324,6 +336,62 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     else:
         assert kept["results"]["flash"] == lines and len(lines) == 3
         assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monkeypatch):
+    finder, was_closed, codes = SegmentFinder(NAMES, exclusive=True), threading.Event(), list[int]()
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr("hf_video.cli.stopping._LONGEST_END", 0.1)
+
+    def windows():
+        yield ScoredWindow(0.0, 2.0, np.array([0.9, 0.1], np.float32), torch.zeros(1, 3, 8, 8))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        was_closed.wait(60)
+
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        follow(windows(), finder, VideoClipProcessor(), arguments(None), {})
+    try:
+        assert time.monotonic() - begin < 30
+        assert json.loads(capfd.readouterr().out)["segment"] == [0, 2]
+        end_process(130)
+        assert codes == [130]
+    finally:
+        was_closed.set()
+    # A process whose threads have ended ends as any other.
+    assert wait_until(lambda: all(item.done() for item in stopping._abandoned))
+    end_process(130)
+    assert codes == [130]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_file_name_that_is_no_unicode_costs_no_file(model_folder, video, sees_light, tmp_path):
+    odd = os.fsdecode(b"%s/\xff.mp4" % os.fsencode(tmp_path))
+    os.rename(damage_frame(video, 75), odd)
+    assert run(model_folder, odd, "--output", tmp_path / "out") == 2
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert len(kept["results"]["\udcff"]) == 3 and "\udcff.mp4" in kept["external_data"]["ended_by"]
+    assert r"\udcff.mp4" in (tmp_path / "out" / "segments.vtt").read_text()
+    assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+@pytest.mark.parametrize("num_printed", [0, 1])
+def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch, num_printed):
+    counts, write = itertools.count(), cli_timeline._print_segment
+
+    def fail(*args):
+        if next(counts) >= num_printed:
+            raise BrokenPipeError(32, "Broken pipe")
+        write(*args)
+
+    monkeypatch.setattr(cli_timeline, "_print_segment", fail)
+    assert run(model_folder, video, "--output", tmp_path / "out", "--batch-size", 1) == 141
+    kept = json.loads((tmp_path / "out" / "segments.json").read_text())
+    (segments,) = kept["results"].values()
+    # The segment that was not printed, and the one that was open.
+    assert len(segments) == num_printed + 2 and not kept["external_data"]["is_complete"]
+    assert segments[-1]["segment"][1] == kept["external_data"]["duration"]
+    assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == len(segments)
 
 
 def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):

@@ -23,7 +23,9 @@ WINDOWS = {"num_frames": 2, "stride": 1}
 
 @pytest.fixture(scope="module")
 def processor():
-    return VideoClipProcessor(num_frames=2, size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    return VideoClipProcessor(
+        num_frames=2, frame_sampling_rate=1, size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from hf_video import (
     VideoMambaForVideoClassification,
 )
 from hf_video.inference import extract_window_features, window_batches
+from hf_video.inference.window_batching import choose_windows
 from hf_video.processing import VideoReadError, read_video
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from tests.training.tiny import make_model
@@ -39,7 +40,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def processor():
-    return VideoClipProcessor(num_frames=4, size={"shortest_edge": 16}, crop_size=SIZE)
+    return VideoClipProcessor(num_frames=4, frame_sampling_rate=1, size={"shortest_edge": 16}, crop_size=SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,19 @@ def test_features_are_those_of_windows_one_by_one(processor, video, name):
             np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-5)
 
 
+def test_windows_are_as_the_processor_takes_clips():
+    of_sizes = {"num_frames": 6, "stride": 3, "fps": None, "frame_sampling_rate": 4}
+    assert choose_windows(VideoClipProcessor(num_frames=6)) == of_sizes
+    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5)) == of_sizes | {"fps": 5, "frame_sampling_rate": 1}
+    uniform = VideoClipProcessor(num_frames=6, sampling_strategy="uniform")
+    assert choose_windows(uniform) == of_sizes | {"frame_sampling_rate": 1}
+    given = {"num_frames": 4, "stride": 1, "fps": None, "frame_sampling_rate": 2}
+    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5), **given) == given
+
+
 def test_a_memory_begins_anew_with_every_window(video):
     sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 14, "width": 14}}
-    processor = VideoClipProcessor(num_frames=4, **sizes)
+    processor = VideoClipProcessor(num_frames=4, frame_sampling_rate=1, **sizes)
     vision = {"hidden_size": 40, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
     vision |= {"model_type": "instructblip_vision_model", "image_size": 14, "patch_size": 7}
     model = tiny_model(
