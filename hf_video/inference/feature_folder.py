@@ -120,7 +120,7 @@ def extract_to_folder(
                 cause = failure.__cause__
                 failed[video.id] = {"source": video.source, "error": str(cause) or type(cause).__name__}
                 continue
-            records.add(video, identity, _describe(times, frames.times, fps))
+            records.add(video, identity, _describe(times, frames.times, windows["fps"]))
     except KeyboardInterrupt as interrupt:
         records.save(failed)
         done = sum(video.id in records.videos for video in videos)

@@ -6,6 +6,7 @@ import numpy as np
 
 try:
     import av
+    from av.sidedata.sidedata import SideDataContainer
 except ImportError:
     av = None  # type: ignore[assignment]
 
@@ -38,7 +39,7 @@ def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
     whether the result is then mirrored left to right, and whether it is mirrored top to bottom. Of these eight ways
     the nearest to the matrix is taken."""
     # `frame.side_data` would keep the frame in a reference cycle, and so in memory until the garbage collector runs.
-    side_data = av.sidedata.sidedata.SideDataContainer(frame)
+    side_data = SideDataContainer(frame)  # type: ignore[call-arg]
     if not len(side_data):
         return False, False, False
     try:

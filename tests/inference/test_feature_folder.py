@@ -71,6 +71,14 @@ def test_with_a_rate_of_samples_frames_are_those_of_the_resampled_video(processo
     assert records["a"]["start_frames"] == [0, 1] and records["a"]["starts"] == pytest.approx([0, 0.1])
 
 
+def test_frames_are_those_of_the_rate_that_the_processor_has(videos, tmp_path):
+    processor = VideoClipProcessor(
+        fps=10, sampling_strategy="dense", size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
+    record = extract(processor, videos, tmp_path)["a"]
+    assert (record["fps"], record["start_frames"]) == (10, [0, 1]) and record["starts"] == pytest.approx([0, 0.1])
+
+
 @pytest.mark.parametrize("last", ["pad", "shift"])
 def test_frames_of_windows_are_counted_whatever_their_times_and_distance(processor, tmp_path, last):
     encode_video(tmp_path / "steady.mp4", make_frames(10), fps=25)
@@ -129,7 +137,7 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
         feature_folder,
         "stream_window_features",
         lambda model, processor, video, **options: (
-            read.append(os.path.basename(video)) or original(model, processor, video, **options)
+            read.append(os.path.basename(video.name)) or original(model, processor, video, **options)
         ),
     )
     extract(processor, data, out)
