@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
         )
     failed = [record for record in records.values() if "error" in record]
     num_windows = sum(record["num_windows"] for record in records.values() if "error" not in record)
-    print(f"features {folder}\n{num_windows} windows of {len(records) - len(failed)} videos, see {SUMMARY_FILE}")
+    num_videos = len(records) - len(failed)
+    videos = f"{num_videos} video{'' if num_videos == 1 else 's'}"
+    print(f"features {folder}\n{num_windows} windows of {videos}, see {SUMMARY_FILE}")
     if failed:
         print(f"{len(failed)} of {len(records)} videos failed:", file=sys.stderr)
         for record in failed:

@@ -115,8 +115,9 @@ def extract_to_folder(
             try:
                 times = _write(path, video.id, file_format, shape, batches)
             except _UnreadableVideo as failure:
-                # Features of what it was before are not those of what it is.
-                path.unlink(missing_ok=True)
+                # Features of what it was before are not those of what it is. A source that is not there may come back.
+                if identity[1] is not None:
+                    path.unlink(missing_ok=True)
                 cause = failure.__cause__
                 failed[video.id] = {"source": video.source, "error": str(cause) or type(cause).__name__}
                 continue
@@ -282,8 +283,10 @@ class _Records:
 
     def save(self, failed: Mapping[str, Record]) -> None:
         """Writes the summary."""
-        videos = {name: record for name, record in self.videos.items() if name not in failed} | dict(failed)
         key = self.key
+        # Features of a video that is out of reach at the moment stay.
+        lost = {name: row for name, row in failed.items() if not (self.folder / f"{name}.{key['format']}").is_file()}
+        videos = self.videos | lost
         by_frames = key["fps"] is None
         rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
         factor = key["frame_sampling_rate"] if by_frames else 1

@@ -153,6 +153,15 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
     assert not (out / "z.npy").exists() and (out / "a.npy").exists()
 
 
+def test_features_of_a_video_that_is_out_of_reach_stay(processor, videos, tmp_path):
+    data, out = shutil.copytree(videos, tmp_path / "videos"), tmp_path / "out"
+    extract(processor, data / "a.mp4", out)
+    before = files_of(out)
+    (data / "a.mp4").rename(data / "elsewhere")
+    assert "does not exist" in extract(processor, data / "a.mp4", out)["a"]["error"]
+    assert files_of(out) == before
+
+
 def test_features_before_damage_are_not_those_of_the_video(processor, videos, tmp_path):
     data = shutil.copytree(videos, tmp_path / "videos")
     damage_frame(data / "a.mp4", 7)
