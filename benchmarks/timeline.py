@@ -3,11 +3,17 @@ How well `hf-video timeline` finds the events of a ten-minute video, and where t
 
 In the video a digit moves left, right, up or down, stands still, or is not there; its frame rate varies, with gaps. A
 small VideoViT is trained on windows of another such video, of other digits. Its targets are the shares of a window
-that the classes take. The command then runs with its default options, but for the class that is background, and
-`hf-video evaluate-segments` measures what it found. The whole is done anew for each seed: videos, digits and model.
+that the classes take. `hf-video evaluate-segments` measures what the command found. The whole is done anew for each
+seed: videos, digits and model.
+
+The command has its default options but for three. `--background` names the class that is no event. `--min-duration-on`
+and `--min-duration-off` are the length of a window, at most half of the shortest event or pause. By default windows
+are half a window apart, so that each decides about that time alone. Two kinds of error come from a lone window. One at
+a border shows a motion too short to tell its direction, and becomes a false segment; one with a gap of half a second
+in the frame rate shows too little of the motion, and cuts an event in two.
 
 The script fails if F1 at a temporal IoU of 0.5 is below 0.95 for a seed, or the median error of borders above half a
-window. It takes about three minutes for a seed on 2 CPU cores.
+window. It takes a little more than two minutes for a seed on 2 idle CPU cores.
 
     python benchmarks/timeline.py [--seeds 3] [--threads 2] [--smoke]
 """
@@ -36,6 +42,12 @@ from hf_video.processing import VideoClipProcessor
 NUM_FRAMES, FPS, IMAGE_SIZE = 8, 8, 48
 WINDOW_SECONDS = NUM_FRAMES / FPS
 TIOU, F1_GOAL, BORDER_GOAL = 0.5, 0.95, 0.5
+# Of `hf-video timeline`. What a lone window says is no segment, and no end of one.
+OPTIONS = (
+    *("--background", BACKGROUND),
+    *("--min-duration-on", WINDOW_SECONDS),
+    *("--min-duration-off", WINDOW_SECONDS),
+)
 # Samples from one window of the training video to the next: borders of events fall anywhere in a window.
 TRAINING_STRIDE = 3
 # The class that each class of CLASSES becomes where an axis is mirrored: rows, then columns.
@@ -107,17 +119,8 @@ def measure(folder: Path, seed: int, training_seconds: float, epochs: int, secon
     events = write_event_video(folder / "test.mp4", seconds=seconds, seed=seed, held_out=True)
     write_ground_truth(folder / "truth.json", {"test": (seconds, events)})
     trained = time.perf_counter()
-    options = [
-        "--model",
-        folder / "model",
-        "--background",
-        BACKGROUND,
-        "--device",
-        "cpu",
-        "--output",
-        folder / "found",
-    ]
-    run("timeline", folder / "test.mp4", *options)
+    files = ["--model", folder / "model", "--output", folder / "found"]
+    run("timeline", folder / "test.mp4", *files, "--device", "cpu", *OPTIONS)
     done = time.perf_counter()
     found = json.loads(run("evaluate-segments", folder / "found" / "segments.json", folder / "truth.json", "--json"))
     return {**found, "training": trained - begin, "timeline": done - trained}
@@ -152,6 +155,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print_machine("torch", "transformers", "av", threads=arguments.threads)
+    print(f"hf-video timeline {' '.join(map(str, OPTIONS))}; a window is {WINDOW_SECONDS:g} s")
     seeds, training_seconds, epochs, seconds = (1, 24, 1, 24) if arguments.smoke else (arguments.seeds, 1500, 16, 600)
     scores, errors = [], []
     for seed in range(seeds):

@@ -51,6 +51,7 @@ FIGURES = {
     ],
     "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
     "timeline.py": [
+        r"hf-video timeline --background background --min-duration-on \d\.\d --min-duration-off \d\.\d; a window is",
         r"  \d+ segments found, \d+ events; F1 \d\.\d{3} \(precision \d\.\d{3}, recall \d\.\d{3}\)",
         r"  mean average precision at 0\.3, 0\.4, 0\.5, 0\.6, 0\.7:( \d\.\d{3}){5}, mean \d\.\d{3}",
         r"  border error: median .* windows, 90% below .* windows",
