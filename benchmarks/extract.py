@@ -43,7 +43,9 @@ def make_model(
         image_size=image_size, hidden_size=hidden_size, num_hidden_layers=num_hidden_layers, **sizes
     )
     size = {"size": {"shortest_edge": image_size}, "crop_size": {"height": image_size, "width": image_size}}
-    return VideoViTForVideoClassification(config).eval(), VideoClipProcessor(num_frames=NUM_FRAMES, **size)
+    return VideoViTForVideoClassification(config).eval(), VideoClipProcessor(
+        num_frames=NUM_FRAMES, frame_sampling_rate=1, **size
+    )
 
 
 def ours(model: PreTrainedModel, processor: VideoClipProcessor, path: Path) -> np.ndarray:
