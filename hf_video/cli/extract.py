@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
 from .output_folder import RunLock
 from .window_options import window_options
+
+if TYPE_CHECKING:
+    from hf_video.training.loading import TrainedPart
 
 DESCRIPTION = """\
 Slide windows over videos of any length, and write what a model sees in each: one file for each video, and
@@ -55,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output).expanduser().absolute()
     require_feature_folder(folder)
     videos = list_videos(args.videos, args.video_root)
-    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, needs_head=False)
+    # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
+    of_head = args.pooling == "head" or (args.pooling is None and args.layer is None)
+    part: TrainedPart = "features" if of_head else "base"
+    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, part=part)
     windows = window_options(args, processor)
     folder.mkdir(parents=True, exist_ok=True)
     with RunLock() as lock:
@@ -74,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     failed = [record for record in records.values() if "error" in record]
     num_windows = sum(record["num_windows"] for record in records.values() if "error" not in record)
     num_videos = len(records) - len(failed)
-    videos = f"{num_videos} video{'' if num_videos == 1 else 's'}"
-    print(f"features {folder}\n{num_windows} windows of {videos}, see {SUMMARY_FILE}")
+    counted = f"{num_videos} video{'' if num_videos == 1 else 's'}"
+    print(f"features {folder}\n{num_windows} windows of {counted}, see {SUMMARY_FILE}")
     if failed:
         print(f"{len(failed)} of {len(records)} videos failed:", file=sys.stderr)
         for record in failed:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
+    from hf_video.training.loading import TrainedPart
 
 
 def locate_model(name: str) -> str:
@@ -51,7 +52,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_trained_model(
-    model: str, *, device: str = "auto", dtype: str = "float32", needs_head: bool = True, **processor_options: Any
+    model: str,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    part: TrainedPart = "classifier",
+    **processor_options: Any,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """A video classifier in evaluation mode and its processor.
 
@@ -59,7 +65,7 @@ def load_trained_model(
         model: a folder written by `save_pretrained`, or a Hub repository.
         device: see `choose_device`.
         dtype: "float32", "bfloat16" or "float16".
-        needs_head: whether the head must be trained; see `load_trained_classifier`.
+        part: what must have been trained, and is returned; see `load_trained_classifier`.
         processor_options: values that replace options of the saved processor; None keeps the saved value.
 
     Raises:
@@ -72,7 +78,7 @@ def load_trained_model(
     from hf_video.training.clip_size import check_clips
     from hf_video.training.loading import load_processor, load_trained_classifier
 
-    network = load_trained_classifier(model, dtype=dtype, needs_head=needs_head)
+    network = load_trained_classifier(model, dtype=dtype, part=part)
     processor = load_processor(model, network.config, **processor_options)
     check_clips(network, processor)
     return network.to(target).eval(), processor

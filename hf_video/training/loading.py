@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -29,6 +29,8 @@ from .clip_size import clip_size, input_size
 from .processor_files import read_options
 
 logger = logging.getLogger(__name__)
+
+TrainedPart = Literal["classifier", "features", "base"]
 
 # Fields of `config.json` that Transformers reads before a configuration class checks them.
 _KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
@@ -89,13 +91,16 @@ def load_classifier(
     return network
 
 
-def load_trained_classifier(model: str | os.PathLike, *, needs_head: bool = True, **kwargs: Any) -> PreTrainedModel:
+def load_trained_classifier(
+    model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
+) -> PreTrainedModel:
     """A video classifier as it was trained, with all of its weights.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
-        needs_head: without it, a pre-trained model is a classifier as well, whose head is random. So is the layer norm
-            before the head, which begins as if it were not there.
+        part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
+            its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
+            before the head may be missing as well, and begins as if it were not there.
         kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
@@ -113,15 +118,20 @@ def load_trained_classifier(model: str | os.PathLike, *, needs_head: bool = True
     )
     _check_shapes(model, report["mismatched_keys"])
     missing = sorted(report["missing_keys"])
-    if not needs_head:
+    if part != "classifier":
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
         begun = [name for name in missing if name.startswith("classifier.") or name.rpartition(".")[0] in norms]
         missing = [name for name in missing if name not in begun]
+    if part == "base":
+        missing = [name for name in missing if name.startswith(f"{network.base_model_prefix}.")]
     if missing:
+        no_head = ", or take the features of its tokens, with `hf-video extract --pooling mean`"
         raise ValueError(
             f"{model} lacks weights of {type(network).__name__} ({_few(missing)}), which would be random numbers: "
-            "train a classifier from it first, with `hf-video train --model`."
+            f"train a classifier from it first, with `hf-video train --model`{no_head if part == 'features' else ''}."
         )
+    if part == "base":
+        return network.base_model
     drop_query_axis(network)
     return network
 

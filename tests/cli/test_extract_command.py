@@ -4,12 +4,13 @@ import shutil
 import numpy as np
 import pytest
 from filelock import FileLock
-from transformers import VideoMAEConfig, VideoMAEForPreTraining
+from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoMAEForPreTraining
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
 from hf_video.cli.output_folder import LOCK_FILE
 from hf_video.processing.video_reading import read_video
+from tests.training.transformers_families import save_family
 
 
 @pytest.fixture
@@ -73,6 +74,25 @@ def test_a_pre_trained_model_needs_no_head(video, tmp_path):
     first = (tmp_path / "out" / "0000.npy").read_bytes()
     assert main(words(tmp_path / "model", tmp_path / "again", video)) == 0
     assert (tmp_path / "again" / "0000.npy").read_bytes() == first
+
+
+@pytest.mark.parametrize("family", ["vjepa2", "videoprism"])
+def test_an_encoder_alone_has_tokens_and_no_features_of_a_head(family, video, tmp_path, capsys):
+    """Their head sees what a pooler makes of the tokens, which an encoder does not have."""
+    save_family(family, tmp_path / "classifier", ["a", "b"])
+    shutil.copytree(tmp_path / "classifier", tmp_path / "encoder", ignore=shutil.ignore_patterns("*.safetensors"))
+    classifier = AutoModelForVideoClassification.from_pretrained(tmp_path / "classifier")
+    classifier.base_model.save_pretrained(tmp_path / "encoder")
+    assert main(words(tmp_path / "encoder", tmp_path / "out", video)) == 2
+    assert "--pooling mean" in capsys.readouterr().err
+    for model in ("encoder", "classifier"):
+        assert main([*words(tmp_path / model, tmp_path / f"{model} mean", video), "--pooling", "mean"]) == 0
+    of_encoder, of_classifier = (
+        np.load(tmp_path / f"{model} mean" / "0000.npy") for model in ("encoder", "classifier")
+    )
+    np.testing.assert_array_equal(of_encoder, of_classifier)
+    # A random pooler would be another one each time: the same folder goes on.
+    assert main([*words(tmp_path / "encoder", tmp_path / "encoder mean", video), "--pooling", "mean"]) == 0
 
 
 @pytest.mark.parametrize(
