@@ -8,7 +8,7 @@ a small VideoViT with random weights. The features of both must be equal, otherw
 turns, and the least times are compared: those that pass, and processor time, which says more on a busy machine.
 
 Before that, a tiny model watches a video of 10,000 windows: late ones must take as long as early ones, and memory must
-not grow. It takes about three minutes on 2 CPU cores.
+not grow. It takes about two and a half minutes on 2 CPU cores.
 
     python benchmarks/extract.py [--threads 2] [--rounds 3] [--smoke]
 """

@@ -8,7 +8,7 @@ take less time to decode, so that whatever windows add weighs more.
 
 The frames of the windows must be those of the decode, otherwise no figure is printed. Readers take turns, and the
 least time of each counts: by the clock, and of all processors together. Then memory: it must not grow over 10,000
-windows of frames that are made one by one. It takes about four minutes on 2 CPU cores.
+windows of frames that are made one by one. It takes about three minutes on 2 CPU cores.
 
     python benchmarks/windows.py [FILE ...] [--rounds 7] [--smoke]
 """

@@ -7,10 +7,12 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -161,6 +163,9 @@ def _readable(batches: Iterator[WindowFeatures]) -> Iterator[WindowFeatures]:
             batch = next(batches, None)
             if batch is not None and not np.isfinite(batch.features).all():
                 raise ValueError(f"The features of the windows from {batch.starts[0]:g} s are not finite.")
+        except (MemoryError, torch.OutOfMemoryError):
+            # The machine is too small for a batch, of the next video as well.
+            raise
         except Exception as error:
             raise _UnreadableVideo from error
         if batch is None:
@@ -250,7 +255,7 @@ class _Records:
         if summary := _read_summary(folder):
             self._require_same(summary["key"])
             self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
-        self.videos |= self._read_journal()
+            self.videos |= self._read_journal()
         folder.mkdir(parents=True, exist_ok=True)
         self.save({})
 
@@ -322,10 +327,8 @@ class _Records:
     def _read_journal(self) -> dict[str, Record]:
         """The videos since the last summary. The line that a killed run was writing is left out."""
         found: dict[str, Record] = {}
-        try:
+        with suppress(FileNotFoundError, ValueError):
             for line in (self.folder / JOURNAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
                 name, record = json.loads(line)
                 found[name] = record
-        except (FileNotFoundError, ValueError):
-            pass
         return found

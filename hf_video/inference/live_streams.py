@@ -57,10 +57,12 @@ def is_live(source: Any) -> bool:
 
 
 def is_camera(source: Any) -> bool:
-    """Whether a source is the path of a camera of this machine, such as `/dev/video0`."""
+    """Whether a source is the path of a camera of this machine, such as `/dev/video0`, plugged in or not."""
     if not isinstance(source, (str, os.PathLike)) or not os.fspath(source).startswith("/dev/"):
         return False
-    return not os.path.exists(source) or stat.S_ISCHR(os.stat(source).st_mode)
+    if not os.path.exists(source):
+        return os.fspath(source).startswith("/dev/video")
+    return stat.S_ISCHR(os.stat(source).st_mode)
 
 
 def stream_live(source: str | os.PathLike) -> Iterator[StreamedFrame]:

@@ -67,8 +67,8 @@ def sliding_windows(
     """
     Windows of `num_frames` samples of a video, one every `stride` samples.
 
-    Each frame is decoded once, however much windows overlap, and at most `num_frames` samples are held. Frames between
-    windows are not converted to RGB.
+    Each frame is decoded once, however much windows overlap. However long the video is, memory holds a few windows,
+    and those that the caller keeps. Frames between windows are not converted to RGB.
 
     Args:
         source, fps, frame_sampling_rate, source_fps:

@@ -153,6 +153,16 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
     assert not (out / "z.npy").exists() and (out / "a.npy").exists()
 
 
+def test_a_machine_without_memory_is_no_broken_video(processor, videos, tmp_path, monkeypatch):
+    def stream(*args, **options):
+        raise torch.OutOfMemoryError("the accelerator is full")
+        yield
+
+    monkeypatch.setattr(feature_folder, "stream_window_features", stream)
+    with pytest.raises(torch.OutOfMemoryError):
+        extract(processor, videos, tmp_path / "out")
+
+
 def test_features_of_a_video_that_is_out_of_reach_stay(processor, videos, tmp_path):
     data, out = shutil.copytree(videos, tmp_path / "videos"), tmp_path / "out"
     extract(processor, data / "a.mp4", out)

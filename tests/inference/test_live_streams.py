@@ -5,7 +5,7 @@ import io
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -132,10 +132,8 @@ def test_windows_of_udp_come_while_it_is_sent_and_a_dead_sender_is_named(monkeyp
 
         def send(piece):
             # Nobody listens at first.
-            try:
+            with suppress(ConnectionRefusedError):
                 out.send(piece)
-            except ConnectionRefusedError:
-                pass
 
         windows = []
         with sending(send, encode_stream(500), interval=0.005) as sender:
@@ -248,6 +246,7 @@ def test_the_pictures_of_an_http_camera_have_the_times_at_which_they_come():
 
 
 def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
+    assert not live_streams.is_camera("/dev/shm/missing.mp4")
     with pytest.raises(VideoReadError, match="There is no camera /dev/video99"):
         next(timed_samples("/dev/video99"))
     monkeypatch.setattr(live_streams, "CAMERA_FORMAT", "lavfi")
