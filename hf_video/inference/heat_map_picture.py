@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .clock import clock
-from .drawable_text import find_fonts, shorten
+from .drawable_text import find_fonts, one_line, shorten
 from .heat_maps import frame_shares, overlay_heat_maps, top_frames
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ _GAP = 0.08
 _LINE = 0.24
 _BAR = 0.07
 _MARGIN = 0.25
+_TITLE_LINE = 0.24
 _LEAST_WIDTH = 7.0
 _MARK = "#d62728"
+# Characters.
+_LONGEST_LINE = 90
 
 
 def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], title: str) -> "Figure":
@@ -33,13 +36,14 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
         images: (T, H, W, 3) uint8.
         heat_maps: (T, H, W) in [0, 1], see [`overlay_heat_maps`].
         times: (T,) seconds of each frame.
-        title: what is shown. Each of its lines is cut to the width of the picture.
+        title: what is shown. Lines of more than 90 characters are cut.
 
     Raises:
         ImportError: matplotlib is not installed.
         ValueError: shapes do not agree, or a value is outside of [0, 1].
     """
     drawn = overlay_heat_maps(images, heat_maps)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shares = frame_shares(heat_maps)
@@ -51,10 +55,11 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
     step_x, step_y = width + _GAP, 2 * (height + _LINE) + _BAR + 2.5 * _GAP
     lines = title.split("\n")
     page_width = max(num_columns * step_x - _GAP + 2 * _MARGIN, _LEAST_WIDTH)
-    top = 2 * _MARGIN + 0.26 * len(lines)
+    top = 1.4 * _MARGIN + _TITLE_LINE * len(lines)
     page_height = top + num_rows * step_y + 0.75
 
     figure = Figure(figsize=(page_width, page_height))
+    FigureCanvasAgg(figure)
     # One unit is an inch, from the upper left corner.
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")
@@ -85,10 +90,21 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
 def _write_title(axes: "Axes", lines: Sequence[str], page_width: float) -> None:
     fonts = find_fonts(lines)
     for number, line in enumerate(lines):
-        # Letters of Chinese and the like are twice as wide as others.
-        text = shorten(fonts.shown(line, "(no font on this machine has these characters)"), int(page_width * 11))
-        style = {"family": fonts.families, "parse_math": False, "fontsize": 11 if number == 0 else 9}
-        axes.text(page_width / 2, _MARGIN + 0.26 * (number + 0.5), text, ha="center", va="center", **style)
+        size = 11 if number == 0 else 10
+        drawable = "".join("?" if character in fonts.missing else character for character in one_line(line))
+        text = axes.text(
+            page_width / 2,
+            _MARGIN + _TITLE_LINE * (number + 0.5),
+            shorten(drawable, _LONGEST_LINE),
+            ha="center",
+            va="center",
+            family=fonts.families,
+            parse_math=False,
+            fontsize=size,
+        )
+        # At the figure's own resolution, in which an inch is `dpi` pixels.
+        room = (page_width - 2 * _MARGIN) * axes.figure.dpi
+        text.set_fontsize(size * min(1.0, room / max(text.get_window_extent().width, 1)))
 
 
 def _draw_box(axes: "Axes", x: float, y: float, width: float, height: float) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 
 _COLOR_MAP = "plasma"
-# Share of the colour at the highest evidence; the rest is the frame.
-_OPACITY = 0.75
+# Share of the colour at the highest evidence; the rest is the frame. The exponent makes half of it well seen.
+_OPACITY, _EXPONENT = 0.85, 0.75
 
 
 def overlay_heat_maps(images: np.ndarray, heat_maps: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ def overlay_heat_maps(images: np.ndarray, heat_maps: np.ndarray) -> np.ndarray:
     mixed = np.empty(images.shape, dtype=np.uint8)
     # A frame at a time: as numbers, a long clip would need many times the memory of its pixels.
     for image, heat, result in zip(images, heat_maps, mixed, strict=True):
-        opacity = _OPACITY * heat[..., None]
+        opacity = _OPACITY * heat[..., None] ** _EXPONENT
         result[:] = np.rint((1 - opacity) * image + opacity * colors[np.rint(heat * 255).astype(np.uint8)])
     return mixed
 
@@ -54,10 +54,16 @@ def frame_shares(heat_map: np.ndarray) -> np.ndarray:
 
 
 def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
-    """The frames that counted most, the first one most: at most `count`, and none without evidence.
+    """
+    The frames that counted most, the first one most: at most `count`, each with at least an even share. Neighbours with
+    the same share are shown by the first of them: a model that joins frames to tubelets has one value for all of them.
 
     Args:
         shares: (T,), see [`frame_shares`].
         count: most frames.
     """
-    return [int(frame) for frame in np.argsort(-shares, kind="stable")[:count] if shares[frame] > 0]
+    # The highest of some numbers may be below their mean by a rounding error.
+    even = shares.mean() * (1 - 1e-9)
+    is_first = np.append(True, ~np.isclose(shares[1:], shares[:-1], rtol=1e-6, atol=0))
+    ranked = np.argsort(-shares, kind="stable").tolist()
+    return [frame for frame in ranked if is_first[frame] and shares[frame] > 0 and shares[frame] >= even][:count]

@@ -64,6 +64,10 @@ def test_shares_sum_to_one_and_nothing_has_none():
     heat_maps = np.stack([np.full((8, 8), value) for value in (0.0, 0.25, 0.5, 0.25)])
     np.testing.assert_allclose(frame_shares(heat_maps), [0, 0.25, 0.5, 0.25])
     assert top_frames(frame_shares(heat_maps)) == [2, 1, 3] and top_frames(frame_shares(heat_maps), 1) == [2]
+    # Less than an even share is not what counted most.
+    assert top_frames(np.array([0.1, 0.5, 0.2, 0.2])) == [1]
+    # Frames of a tubelet have one value.
+    assert top_frames(np.array([0.05, 0.05, 0.3, 0.3, 0.15, 0.15])) == [2] and top_frames(np.full(7, 1 / 7)) == [0]
     nothing = frame_shares(np.zeros((3, 8, 8)))
     assert nothing.tolist() == [0, 0, 0] and top_frames(nothing) == []
 
