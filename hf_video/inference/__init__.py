@@ -18,6 +18,7 @@ _PUBLIC_NAMES = {
     "annotate_video": ".annotated_video",
     "draw_timeline": ".timeline_picture",
     "evaluate_segments": ".segment_evaluation",
+    "explain": ".explanation",
     "extract_features": ".features",
     "extract_to_folder": ".feature_folder",
     "extract_window_features": ".window_features",
