@@ -20,6 +20,7 @@ _PUBLIC_NAMES = {
     "draw_heat_maps": ".heat_map_picture",
     "draw_timeline": ".timeline_picture",
     "evaluate_segments": ".segment_evaluation",
+    "explain": ".explanation",
     "extract_features": ".features",
     "extract_to_folder": ".feature_folder",
     "extract_window_features": ".window_features",
