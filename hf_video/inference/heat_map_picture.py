@@ -72,7 +72,7 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
         axes.text(x + width / 2, y + 0.7 * _LINE, clock(times[number], 2), ha="center", fontsize=8)
         y += _LINE
         for image in (images[number], drawn[number]):
-            axes.imshow(image, extent=(x, x + width, y + height, y), aspect="auto", interpolation="nearest")
+            axes.imshow(image, extent=(x, x + width, y + height, y), aspect="auto", interpolation="antialiased")
             y += height + _GAP / 2
         color = _MARK if marked[number] else "#777777"
         if marked[number]:
