@@ -206,14 +206,29 @@ def test_what_a_classifier_remembered_is_drawn(video, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def words_folder(tmp_path_factory):
+def words_pair():
+    model, processor = tiny_pair(memory_bank_length=3, max_num_frames=200)
+    # To resize a frame twice would make another one of it.
+    processor.video_processor.size = {"shortest_edge": 20}
+    return model, processor
+
+
+@pytest.fixture(scope="module")
+def words_folder(words_pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("words")
-    for part in tiny_pair(memory_bank_length=3, max_num_frames=200):
+    for part in words_pair:
         part.save_pretrained(folder)
     return folder
 
 
-def test_an_answer_in_words_is_explained_by_the_memory(words_folder, video, tmp_path, capsys):
+def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder, video, tmp_path, monkeypatch, capsys):
+    memories, draw = [], cli_explain._draw_memory
+
+    def draw_and_keep(folder, memory, clip):
+        memories.append(memory)
+        draw(folder, memory, clip)
+
+    monkeypatch.setattr(cli_explain, "_draw_memory", draw_and_keep)
     question = "which digit came first"
     assert run(words_folder, video, "--question", question, "--output", tmp_path / "out") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -222,12 +237,12 @@ def test_an_answer_in_words_is_explained_by_the_memory(words_folder, video, tmp_
     assert len(found["frames"]) == 4 and len(found["memory"]) == 3 and len(lines) == 3 + 3
 
     # The same as watching the frames of the clip.
-    model, processor = tiny_pair(memory_bank_length=3, max_num_frames=200)
-    frames = processor.video_processor(video, return_metadata=True)["video_metadata"][0].frames_indices
+    model, processor = words_pair
+    inputs = processor.video_processor(video, return_metadata=True)
     watcher = VideoWatcher(model, processor, question)
-    watcher.update(read_video(video, lambda metadata: frames)[0])
-    assert found["answer"] == watcher.answer(do_sample=False)
-    assert lines[:2] == [video, f"  {found['answer']}"]
+    watcher.update(read_video(video, lambda metadata: inputs["video_metadata"][0].frames_indices)[0])
+    torch.testing.assert_close(memories[0].visual.states, watcher.memory.visual.states)
+    assert lines[:2] == [video, f"  {watcher.answer(do_sample=False)}"]
 
 
 def test_a_model_that_answers_in_words_needs_a_question_and_has_no_classes(words_folder, video, fails):
