@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -176,7 +177,12 @@ def _explain_words(args: argparse.Namespace) -> None:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Refuses a folder that cannot be written, before the model is loaded."""
+    """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
+    if args.source_fps is None and os.path.isdir(args.video):
+        raise ValueError(
+            f"{args.video} is a folder of frames, which have no times: give --source-fps, the rate at which they were "
+            "taken."
+        )
     if args.output is None:
         return
     ways_out = "Choose another folder: results are never overwritten."

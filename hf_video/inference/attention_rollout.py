@@ -1,14 +1,13 @@
 """Gradient-weighted roll-out of attention."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from .class_score import class_score
 from .patch_tokens import PatchTokens
 
 
@@ -56,7 +55,7 @@ def roll_out_attention(
     are 2.8 GB for VideoViT-B with 1568 tokens, and 7.6 GB for VideoViT-L.
 
     Args:
-        model: a classifier in evaluation mode.
+        model: a classifier in evaluation mode, with eager attention: fused implementations do not return weights.
         patches: of `find_patch_tokens`.
         clip: (1, num_frames, num_channels, height, width).
         options: further inputs of the model.
@@ -65,13 +64,16 @@ def roll_out_attention(
     Returns:
         (1, t, h, w), at least float32 and at least 0; None if the model does not record attention over one sequence of
         a class token, or none, and then all patches in the order time, row, column.
+
+    Raises:
+        ValueError: the model gives no gradients.
     """
     if not _records_attention(model):
         return None
     roll_out = RollOut()
     inputs = {model.main_input_name: clip.detach().requires_grad_(), **options}
-    with _eager_attention(model):
-        outputs = model(**inputs, output_attentions=True, return_dict=True)
+    outputs = model(**inputs, output_attentions=True, return_dict=True)
+    score = class_score(outputs.logits, target)
     num_patches = math.prod(patches.grid)
     attentions = outputs.attentions or ()
     num_tokens = {attention.shape[-1] if attention.shape[-2] == attention.shape[-1] else 0 for attention in attentions}
@@ -80,24 +82,10 @@ def roll_out_attention(
         return None
     for attention in attentions:
         attention.register_hook(partial(roll_out.add, attention.detach()))
-    torch.autograd.grad(outputs.logits.flatten()[target], inputs[model.main_input_name])
+    torch.autograd.grad(score, inputs[model.main_input_name])
     return roll_out.evidence()[:, -num_patches:].reshape(1, *patches.grid)
 
 
 def _records_attention(model: PreTrainedModel) -> bool:
     recorded = getattr(model, "_can_record_outputs", None) or {}
     return "attentions" in recorded and model._can_set_attn_implementation()
-
-
-@contextmanager
-def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Lets a model compute the weights of its attention, which fused implementations do not return."""
-    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    try:
-        for config in configs.values():
-            config._attn_implementation = "eager"
-        yield
-    finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]

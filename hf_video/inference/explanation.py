@@ -1,7 +1,7 @@
 """What speaks for a class, as a heat map on the pixels of a video."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def explain(
     and no parameter has got a gradient.
 
     Args:
-        model: a video classifier.
+        model: a video classifier, also a `PeftModel`, a quantised or a compiled one.
         inputs: `pixel_values` (batch_size, num_frames, num_channels, height, width), or the mapping that the processor
             gives; moved to the model's device and dtype.
         target: class id, or ids (batch_size,) int64; for a regression or multi-label model the number of the output.
@@ -45,13 +45,14 @@ def explain(
         centres; frames of one tubelet have the same values.
 
     Raises:
-        ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips, or
-            there is no such class.
+        ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips,
+            there is no such class, or the model gives no gradients or values that are not finite.
         ImportError: the model needs gradients on tokens, and captum is not installed.
     """
+    model = _without_wrapper(model)
     clips, options = _clips_of(model, inputs)
     _check_classifier(model)
-    with _undisturbed(model), torch.inference_mode(False), torch.enable_grad():
+    with _undisturbed(model), _eager_attention(model), _uncompiled(), torch.inference_mode(False), torch.enable_grad():
         # Tensors of a caller's inference mode cannot take part in gradients; their copies can.
         clips = clips.to(model.device, model.dtype).clone()
         targets = _targets(model, target, len(clips))
@@ -75,6 +76,11 @@ def _explain_clip(
     else:
         rolled_out = roll_out_attention(model, patches, clip, options, target)
         evidence = weigh_tokens(model, patches, clip, options, target) if rolled_out is None else rolled_out
+    if not evidence.isfinite().all():
+        raise ValueError(
+            f"The gradients of class {target} are not finite: check the inputs for NaN, and explain a model in "
+            "float16 in float32."
+        )
     return _on_pixels(evidence, patches, clip.shape)
 
 
@@ -119,6 +125,12 @@ def _row(options: dict[str, Any], row: int) -> dict[str, Any]:
     }
 
 
+def _without_wrapper(model: Any) -> PreTrainedModel:
+    """The model within a `PeftModel`, with its adapters, or within what `torch.compile` gives."""
+    compiled = getattr(model, "_orig_mod", model)
+    return compiled.get_base_model() if hasattr(compiled, "get_base_model") else compiled
+
+
 def _check_classifier(model: PreTrainedModel) -> None:
     if not isinstance(getattr(model, "classifier", None), torch.nn.Module) or not model.config.num_labels:
         raise ValueError(
@@ -133,7 +145,10 @@ def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_si
     """The number of the output for each clip."""
     if target is None:
         return None
-    given = torch.as_tensor(target)
+    try:
+        given = torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError):
+        given = torch.empty(0)
     if given.is_floating_point() or given.dtype == torch.bool or given.shape not in ((), (batch_size,)):
         raise ValueError(
             f"`target` must be a class id or one for each of the {batch_size} videos, whole numbers; got {target!r}."
@@ -165,3 +180,22 @@ def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
             parameter.requires_grad_(True)
         for module in was_training:
             module.training = True
+
+
+@contextmanager
+def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Attention step by step: fused implementations do not return weights, and some have no gradient."""
+    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """What was compiled runs as Python: a compiled model does not use the attention weights that it returns."""
+    return torch.compiler.set_stance("force_eager")

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from .class_score import class_score
 from .patch_tokens import PatchTokens
 
 
@@ -34,7 +35,7 @@ def weigh_memory(
         (1, num_frames, h, w) float32, at least 0. Frames that the bank has dropped have 0.
 
     Raises:
-        ValueError: the inputs have a memory of earlier frames, or a mask of frames.
+        ValueError: the inputs have a memory of earlier frames, or a mask of frames, or the model gives no gradients.
     """
     for name in ("memory", "frame_attention_mask"):
         if options.get(name) is not None:
@@ -65,7 +66,7 @@ def weigh_memory(
 
 
 def _score(model: PreTrainedModel, embeds: torch.Tensor, options: dict[str, Any], target: int) -> torch.Tensor:
-    return model(vision_embeds=embeds, **options).logits[0, target]
+    return class_score(model(vision_embeds=embeds, **options).logits, target)
 
 
 def _spread(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """The layer that turns patches into tokens, and the grid of places that its tokens have."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class PatchTokens(NamedTuple):
         Raises:
             ValueError: the projection gave another number of tokens than the grid has.
         """
-        is_convolution = isinstance(self.projection, _CONVOLUTIONS)
+        is_convolution = isinstance(getattr(self.projection, "base_layer", self.projection), _CONVOLUTIONS)
         found = values.sum(1 if is_convolution else -1)
         if found.numel() != math.prod(self.grid):
             raise ValueError(
@@ -57,8 +58,7 @@ def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens
             embedding = part.get_input_embeddings()
         except NotImplementedError:
             continue
-        layers = [] if embedding is None else list(embedding.modules())
-        found = [layer for layer in layers if isinstance(layer, (*_CONVOLUTIONS, nn.Linear))]
+        found = [] if embedding is None else list(_projections(embedding))
         if len(found) == 1:
             patch_shape = _patch_shape(found[0], getattr(embedding, "config", None))
             if patch_shape is not None:
@@ -75,8 +75,20 @@ def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens
     )
 
 
+def _projections(module: nn.Module) -> Iterator[nn.Module]:
+    """The convolutions and linear layers in a module. One with a LoRA adapter of PEFT is one layer."""
+    if isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
+        yield module
+    elif isinstance(getattr(module, "base_layer", None), (*_CONVOLUTIONS, nn.Linear)):
+        yield module
+    else:
+        for child in module.children():
+            yield from _projections(child)
+
+
 def _patch_shape(projection: nn.Module, config: object) -> tuple[int, int, int] | None:
     """Frames, rows and columns of a patch; None if patches overlap, or the shape is unknown."""
+    projection = getattr(projection, "base_layer", projection)
     if not isinstance(projection, _CONVOLUTIONS):
         return getattr(config, "patch_shape", None)
     if projection.kernel_size != projection.stride or any(projection.padding):

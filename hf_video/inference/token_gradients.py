@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from .class_score import class_score
 from .patch_tokens import PatchTokens
 
 
@@ -29,6 +30,7 @@ def weigh_tokens(
 
     Raises:
         ImportError: captum is not installed.
+        ValueError: the model gives no gradients.
     """
     try:
         from captum.attr import LayerGradientXActivation
@@ -38,7 +40,7 @@ def weigh_tokens(
         ) from error
 
     def score(pixels: torch.Tensor) -> torch.Tensor:
-        return model(**{model.main_input_name: pixels, **options}).logits.reshape(1, -1)[:, target]
+        return class_score(model(**{model.main_input_name: pixels, **options}).logits, target)
 
     products = LayerGradientXActivation(score, patches.projection).attribute(clip.detach().requires_grad_())
     return patches.on_grid(products.detach().float().clamp(min=0))

@@ -248,3 +248,8 @@ def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder,
 def test_a_model_that_answers_in_words_needs_a_question_and_has_no_classes(words_folder, video, fails):
     assert "say with --question" in fails("explain", video, "--model", words_folder)
     assert "has no classes" in fails("explain", video, "--model", words_folder, "--class", "0")
+
+
+def test_a_folder_of_frames_needs_a_rate(tmp_path, capsys):
+    assert run(tmp_path / "no model", tmp_path) == 2
+    assert "give --source-fps" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import sys
 
+import peft
 import pytest
 import torch
 from transformers import AutoModelForVideoClassification, InstructBlipVisionConfig
@@ -103,9 +104,9 @@ def test_what_stands_in_one_place_lights_up_there_alone(name):
 def test_the_roll_out_is_that_of_the_paper(pooling):
     options = {"use_class_token": True, "use_mean_pooling": False} if pooling == "class token" else {}
     model = make_videovit(**options).double().eval()
+    model.set_attn_implementation("eager")
     clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
     found = roll_out_attention(model, find_patch_tokens(model, clip), clip, {}, 5)
-    model.set_attn_implementation("eager")
     outputs = model(pixel_values=clip, output_attentions=True)
     gradients = torch.autograd.grad(outputs.logits[0, 5], outputs.attentions)
     relevance = torch.eye(outputs.attentions[0].shape[-1], dtype=torch.float64)
@@ -198,6 +199,35 @@ def test_nothing_of_the_surroundings_changes_the_map():
     assert (explain(model, clips, torch.tensor([1, 2])) - expected).abs().mean() < 0.05
 
 
+@pytest.mark.parametrize("name", ["videovit", "memory"])
+def test_an_adapter_counts_and_a_compiled_model_is_explained(name):
+    model, clip = MODELS[name](), torch.randn(1, 4, 3, 32, 32)
+    expected = explain(model, clip, 0)
+    torch.testing.assert_close(explain(torch.compile(model), clip, 0), expected)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear"))
+    torch.testing.assert_close(explain(adapted, clip, 0), expected)
+    for key, parameter in adapted.named_parameters():
+        if "lora_B" in key:
+            torch.nn.init.normal_(parameter)
+    assert not torch.allclose(explain(adapted, clip, 0), expected, atol=0.01)
+
+
+def test_flex_attention_which_has_no_gradient_on_a_cpu():
+    model, clip = make_memory_model(), torch.randn(1, 4, 3, 32, 32)
+    expected = explain(model, clip, 0)
+    model.set_attn_implementation("flex_attention")
+    torch.testing.assert_close(explain(model, clip, 0), expected)
+    assert model.config._attn_implementation == "flex_attention"
+
+
+@pytest.mark.parametrize("name", ["videovit", "videomamba", "memory"])
+def test_a_model_that_rounds_its_activations_has_no_gradients(name):
+    model = MODELS[name]()
+    model.classifier.register_forward_hook(lambda module, inputs, output: output.round().detach())
+    with pytest.raises(ValueError, match="gives no gradients"):
+        explain(model, torch.randn(1, 4, 3, 32, 32), 0)
+
+
 def test_the_default_is_the_predicted_class():
     model = make_videomamba().eval()
     clips = torch.randn(2, 4, 3, 32, 32)
@@ -224,6 +254,8 @@ def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
         (torch.zeros(1, 4, 3, 32, 32), 8, "8 is no class of this model: its classes are 0 to 7"),
         (torch.zeros(1, 4, 3, 32, 32), -1, "-1 is no class"),
         (torch.zeros(1, 4, 3, 32, 32), torch.tensor([0, 1]), "one for each of the 1 videos"),
+        (torch.full((1, 4, 3, 32, 32), torch.nan), 0, "class 0 are not finite"),
+        (torch.zeros(1, 4, 3, 32, 32), "1", "whole numbers; got '1'"),
         (torch.zeros(1, 4, 3, 32, 32), 0.5, "whole numbers; got 0.5"),
     ],
 )
