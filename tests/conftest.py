@@ -14,3 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()

@@ -23,7 +23,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MODULES = ("torch._dynamo", "torch.distributed.tensor", "torchvision", "pandas", "pyarrow", "scipy.optimize", "numba")
+MODULES = (
+    *("torch._dynamo", "torch.distributed.tensor", "torchao", "torchvision"),
+    *("pandas", "pyarrow", "scipy.optimize", "numba"),
+)
 ROOT = Path(__file__).parents[1]
 
 
@@ -147,6 +150,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         print(json.dumps(_run(**json.loads(line))), file=answers, flush=True)
+    gc.unfreeze()
 
 
 if __name__ == "__main__":
