@@ -84,6 +84,33 @@ def load_trained_model(
     return network.to(target).eval(), processor
 
 
+def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        device: see `choose_device`.
+        dtype: "float32", "bfloat16" or "float16".
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
+    """
+    target, model = choose_device(device), locate_model(model)
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from hf_video.training.loading import check_quantization, load_config
+
+    check_quantization(model, load_config(model), dtype)
+    network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target).eval()
+    if network.config.model_type != "memory_bank_qformer":
+        raise ValueError(
+            f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
+        )
+    return network, AutoProcessor.from_pretrained(model)
+
+
 def load_model(
     values: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
