@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import (
+    app,
     command_line,
     convert,
     demo,
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Any] = {
     "extract": extract,
     "timeline": timeline,
     "watch": watch,
+    "app": app,
     "publish": publish,
     "demo": demo,
     "convert": convert,

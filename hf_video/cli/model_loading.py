@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, ProcessorMixin
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import TrainedPart
@@ -82,6 +82,34 @@ def load_trained_model(
     processor = load_processor(model, network.config, **processor_options)
     check_clips(network, processor)
     return network.to(target).eval(), processor
+
+
+def load_answering_model(
+    model: str, *, device: str = "auto", dtype: str = "float32"
+) -> tuple[PreTrainedModel, ProcessorMixin]:
+    """A MemoryBankQFormer that answers questions, in evaluation mode, and its processor.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        device: see `choose_device`.
+        dtype: "float32", "bfloat16" or "float16".
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the model is another one, or the device does not exist.
+    """
+    target, model = choose_device(device), locate_model(model)
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from hf_video.training.loading import check_quantization, load_config
+
+    check_quantization(model, load_config(model), dtype)
+    network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target)
+    if network.config.model_type != "memory_bank_qformer":
+        kind = type(network).__name__
+        raise ValueError(f"{model} is a {kind}, which has no memory; a MemoryBankQFormer is expected.")
+    return network.eval(), AutoProcessor.from_pretrained(model)
 
 
 def load_model(

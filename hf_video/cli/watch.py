@@ -12,7 +12,7 @@ from typing import Any
 from hf_video.inference.clock import clock
 
 from .command_line import add_flags
-from .model_loading import choose_device, locate_model
+from .model_loading import load_answering_model
 from .stopping import collected, stop_requests
 
 DESCRIPTION = """\
@@ -177,13 +177,8 @@ def _open_video(args: argparse.Namespace) -> Iterator[Any]:
 
 
 def _make_watcher(args: argparse.Namespace) -> Any:
-    device, name = choose_device(args.device), locate_model(args.model)
-
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
     from hf_video import MemoryBank, VideoWatcher
     from hf_video.models.memory_bank_qformer.memory_picture import check_picture_format
-    from hf_video.training.loading import check_quantization, load_config
 
     if args.picture is not None:
         check_picture_format(args.picture)
@@ -191,11 +186,7 @@ def _make_watcher(args: argparse.Namespace) -> Any:
     origin = _origin(args)
     if memory is not None:
         _check_origin(memory.origin, origin, args)
-    check_quantization(name, load_config(name), args.dtype)
-    model = AutoModelForImageTextToText.from_pretrained(name, dtype=args.dtype).to(device)
-    if model.config.model_type != "memory_bank_qformer":
-        raise ValueError(f"{name} is a {type(model).__name__}, which has no memory; a MemoryBankQFormer is expected.")
-    processor = AutoProcessor.from_pretrained(name)
+    model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
     questions = [_ask(question, args) for question in args.question]
     # A memory keeps its question: merged frames hold what the first question found in them.
     in_mind = questions[0] if memory is None else memory.origin.get("text", questions[0])

@@ -1,0 +1,282 @@
+"""The page: its layout, and what its buttons do."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from hf_video.inference.clock import clock
+from hf_video.inference.segments import SegmentFinder
+
+from . import fragments
+from .addresses import fetch_video
+from .loaded_models import LoadedModel
+from .sentences import without_paths
+from .uploads import VideoFile
+from .visitors import Cancelled, Ticket, Visitor, Visitors
+
+logger = logging.getLogger(__name__)
+
+_INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
+_MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """
+    How a page is served.
+
+    Attributes:
+        max_upload: most megabytes of a video.
+        workers: requests that are worked on at a time, over all visitors.
+        only_public: whether videos are fetched from public machines alone.
+        tell_error: gives a sentence for an error that an input explains, None for a bug.
+        has_tracebacks: whether the log shows where an error came from.
+    """
+
+    max_upload: int
+    workers: int
+    only_public: bool
+    tell_error: Callable[[Exception], str | None]
+    has_tracebacks: bool = False
+
+
+def make_page(models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions) -> gr.Blocks:
+    """The page for some models, of which the first is chosen at the start."""
+    return _Page(models, visitors, options).blocks
+
+
+class _Page:
+    """
+    A page. Its methods are what its buttons do: each gives values for components, again and again while it works.
+    """
+
+    def __init__(self, models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions):
+        self.models = {model.name: model for model in models}
+        self.visitors = visitors
+        self.options = options
+        title = models[0].name if len(models) == 1 else "Video models"
+        # Results and files belong to the page in a browser: nothing of them is kept in this object.
+        with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 6 * 3600)) as self.blocks:
+            gr.Markdown(f"# {title}\n\n{_INTRODUCTION}", elem_id="title")
+            self._lay_out(models)
+            self._wire()
+
+    def _lay_out(self, models: Sequence[LoadedModel]) -> None:
+        first = models[0]
+        self.model = gr.Dropdown(
+            list(self.models), value=first.name, label="Model", elem_id="model", visible=len(models) > 1
+        )
+        with gr.Row():
+            with gr.Column(min_width=320), gr.Group(elem_id="player"):
+                self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video", height=360)
+            with gr.Column(min_width=320):
+                self.url = gr.Textbox(
+                    label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
+                )
+                self.open_url = gr.Button("Open address", elem_id="open-url")
+                self.message = gr.HTML(fragments.message(), elem_id="message")
+                self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
+        with gr.Tabs(elem_id="tabs", selected=_first_tab(first)) as self.tabs:
+            with gr.Tab("Classes", id="classes-tab", visible=not first.answers) as self.classes_tab:
+                self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
+                self.classes = gr.Label(label="Classes", num_top_classes=5, elem_id="classes")
+            with gr.Tab("Timeline", id="timeline-tab", visible=not first.answers) as self.timeline_tab:
+                self.onset = gr.Slider(
+                    0.05, 1, value=_default_onset(), step=0.05, label="Score with which a segment begins"
+                )
+                self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
+                self.segments = gr.HTML(elem_id="segments")
+                self.timeline_picture = gr.HTML(elem_id="timeline-picture")
+            with gr.Tab("Heat map", id="heat-map-tab", visible=not first.answers) as self.heat_map_tab:
+                self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
+                self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
+                self.heat_map = VideoFile(
+                    label="Heat map", elem_id="heat-map", interactive=False, height=360, loop=True, autoplay=True
+                )
+                self.heat_map_frames = gr.HTML(elem_id="heat-map-frames")
+            with gr.Tab("Question", id="question-tab", visible=first.answers) as self.question_tab:
+                self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
+                self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
+                self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
+        self.results = {
+            self.classes: None,
+            self.segments: "",
+            self.timeline_picture: "",
+            self.heat_map: None,
+            self.heat_map_frames: "",
+            self.answer: "",
+        }
+
+    def _wire(self) -> None:
+        shared: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+        at_once = shared | {"queue": False}
+        in_turn = shared | {"concurrency_id": "work", "concurrency_limit": self.options.workers}
+        works = []
+
+        def work(trigger: Any, step: Callable, inputs: list, outputs: list) -> None:
+            """The button says at once that work waits, works in its turn, and then lets go of Cancel."""
+            waiting = {self.message: fragments.message("Waiting for a free place ..."), self.cancel: _active(True)}
+            begun = trigger(lambda: waiting, None, list(waiting), **at_once)
+            running = begun.then(self._guarded(step), inputs, [self.message, *outputs], **in_turn)
+            works.append(running)
+            running.then(lambda: _active(False), None, self.cancel, **at_once)
+
+        inputs = [self.model, self.video]
+        work(self.open_url.click, self._open_url, [self.url], [self.video])
+        work(self.url.submit, self._open_url, [self.url], [self.video])
+        work(self.classify.click, self._classify, inputs, [self.classes])
+        timeline = [self.segments, self.timeline_picture]
+        work(self.find_segments.click, self._find_segments, [*inputs, self.onset], timeline)
+        heat_map = [self.heat_map, self.heat_map_frames]
+        work(self.explain.click, self._explain, [*inputs, self.target], heat_map)
+        for trigger in (self.ask.click, self.question.submit):
+            work(trigger, self._ask, [*inputs, self.question], [self.answer])
+
+        self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
+        self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
+        tabs = [self.classes_tab, self.timeline_tab, self.heat_map_tab, self.question_tab]
+        chosen = [self.tabs, *tabs, self.target, self.message, *self.results]
+        self.model.change(self._choose, self.model, chosen, **at_once)
+        self.blocks.unload(self._leave)
+
+    def _choose(self, name: str) -> dict[Any, Any]:
+        model = self.models[name]
+        tabs = dict.fromkeys((self.classes_tab, self.timeline_tab, self.heat_map_tab), not model.answers)
+        shown = {
+            tab: gr.update(visible=is_shown) for tab, is_shown in (tabs | {self.question_tab: model.answers}).items()
+        }
+        chosen = {self.tabs: gr.Tabs(selected=_first_tab(model))}
+        target = {self.target: gr.Dropdown(choices=_targets(model), value="")}
+        return shown | chosen | target | {self.message: fragments.message()} | self.results
+
+    def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
+        self.visitors.keep(str(request.session_hash), None if video is None else Path(video))
+        return {self.message: fragments.message(), **self.results}
+
+    def _leave(self, request: gr.Request) -> None:
+        self.visitors.leave(str(request.session_hash))
+
+    def _cancel(self, request: gr.Request) -> dict[Any, Any]:
+        self.visitors[str(request.session_hash)].cancel()
+        return {self.message: fragments.message("Cancelled."), self.cancel: _active(False)}
+
+    def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
+        most = self.options.max_upload * _MEGABYTE
+        for found in fetch_video(url.strip(), visitor.new_folder(), most, self.options.only_public, ticket):
+            if isinstance(found, Path):
+                yield self._say(f"{found.name} is open.") | {self.video: str(found)}
+            else:
+                yield self._say(f"{found / _MEGABYTE:.1f} MB fetched ...")
+
+    def _classify(self, visitor: Visitor, ticket: Ticket, name: str, video: str | None) -> Iterator[dict[Any, Any]]:
+        from .classification import classify
+
+        file = _required(video)
+        yield self._say("Reading the video ...") | {self.classes: None}
+        scores = classify(self.models[name], file, ticket)
+        best = next(iter(scores))
+        yield self._say(f"{best}: {scores[best]:.1%}.") | {self.classes: scores}
+
+    def _find_segments(
+        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, onset: float
+    ) -> Iterator[dict[Any, Any]]:
+        from .timeline import find_segments
+
+        file, shown = _required(video), 0
+        yield self._say("Opening the video ...") | {self.segments: "", self.timeline_picture: ""}
+        for found in find_segments(self.models[name], file, visitor.new_folder(), ticket, onset=onset):
+            count = f"{len(found.segments)} segment{'s' * (len(found.segments) != 1)}"
+            if found.picture is None:
+                step = self._say(f"Looked at {clock(found.end)}, {count} so far ...")
+            elif found.ending is not None:
+                step = self._problem(visitor, found.ending)
+            else:
+                step = self._say(f"{count} in {clock(found.end)}." + " Choose one to see it." * bool(found.segments))
+            if len(found.segments) != shown or found.picture is not None:
+                shown = len(found.segments)
+                step[self.segments] = fragments.segment_list(found.segments)
+            if found.picture is not None:
+                step[self.timeline_picture] = fragments.picture(found.picture, f"Timeline: {count}")
+            yield step
+
+    def _explain(
+        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, target: str
+    ) -> Iterator[dict[Any, Any]]:
+        from .heat_map import draw_heat_map
+
+        file = _required(video)
+        yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
+        found = draw_heat_map(self.models[name], file, target or None, visitor.new_folder(), ticket)
+        pictures = {self.heat_map_frames: fragments.picture(found.picture, found.sentence)}
+        yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
+
+    def _ask(
+        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, question: str
+    ) -> Iterator[dict[Any, Any]]:
+        from .answers import answer
+
+        file = _required(video)
+        if not question.strip():
+            raise ValueError("There is no question: type one first.")
+        yield self._say("Watching the video ...") | {self.answer: ""}
+        for found in answer(self.models[name], file, question.strip(), visitor, ticket):
+            if isinstance(found, str):
+                yield self._say("Answered.") | {self.answer: found}
+            else:
+                yield self._say(f"Watched {clock(found)} ...")
+
+    def _guarded(self, work: Callable[..., Iterator[dict[Any, Any]]]) -> Callable[..., Iterator[dict[Any, Any]]]:
+        """Work of a visitor, as Gradio calls it. An error, and an end by Cancel, are its last step."""
+
+        def run(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+            visitor = self.visitors[str(request.session_hash)]
+            with visitor.work() as ticket:
+                try:
+                    yield from work(visitor, ticket, *values)
+                except Cancelled:
+                    yield self._say("Cancelled.")
+                except Exception as error:
+                    yield self._problem(visitor, error)
+
+        return run
+
+    def _say(self, sentence: str) -> dict[Any, Any]:
+        return {self.message: fragments.message(sentence)}
+
+    def _problem(self, visitor: Visitor, error: Exception) -> dict[Any, Any]:
+        sentence = self.options.tell_error(error)
+        if sentence is None or self.options.has_tracebacks:
+            logger.error(str(error), exc_info=error if self.options.has_tracebacks else None)
+        names = {str(model.network.config.name_or_path): model.name for model in self.models.values()}
+        if visitor.video is not None:
+            names[str(visitor.video)] = visitor.video.name
+        sentence = sentence or f"This is a bug ({type(error).__name__}): see the log of the server."
+        return {self.message: fragments.message(without_paths(sentence, names), is_problem=True)}
+
+
+def _required(video: str | None) -> Path:
+    if video is None:
+        raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
+    return Path(video)
+
+
+def _active(is_active: bool) -> Any:
+    return gr.update(interactive=is_active)
+
+
+def _first_tab(model: LoadedModel) -> str:
+    return "question-tab" if model.answers else "classes-tab"
+
+
+def _targets(model: LoadedModel) -> list[tuple[str, str]]:
+    return [("the predicted class", ""), *((name, name) for name in model.class_names)]
+
+
+def _default_onset() -> float:
+    import inspect
+
+    return inspect.signature(SegmentFinder).parameters["onset"].default

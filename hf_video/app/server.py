@@ -1,0 +1,75 @@
+"""Serves the page until the program is interrupted, and removes everything that it was given."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+from .loaded_models import LoadedModel
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can open, where Gradio puts uploads. After the block it is gone.
+
+    Gradio reads its place, and whether to tell its makers of its use, when it is imported.
+    """
+    with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
+        yield Path(folder)
+
+
+def serve(
+    models: Sequence[LoadedModel], *, host: str, port: int, queue: int, tell_address: Callable[[str], None], **options
+) -> None:
+    """
+    Serves the page until an interrupt.
+
+    Args:
+        models: the models.
+        host: the address to listen at.
+        port: the port.
+        queue: most requests that wait.
+        tell_address: called with the address of the page when it can be opened.
+        options: of [`PageOptions`].
+
+    Raises:
+        OSError: the port is in use.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is removed.
+    """
+    with private_folder() as folder:
+        import gradio as gr
+
+        from .page import PageOptions, make_page
+        from .visitors import Visitors
+
+        visitors = Visitors(folder)
+        own = Path(__file__).parent
+        theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+        page = make_page(models, visitors, PageOptions(**options))
+        page.queue(max_size=queue, api_open=False)
+        try:
+            page.launch(
+                server_name=host,
+                server_port=port,
+                max_file_size=options["max_upload"] * 2**20,
+                theme=theme,
+                css_paths=own / "page.css",
+                head=f"<script>{(own / 'page.js').read_text(encoding='utf-8')}</script>",
+                footer_links=[],
+                prevent_thread_lock=True,
+                quiet=True,
+                share=False,
+                ssr_mode=False,
+                mcp_server=False,
+                pwa=False,
+                run_history=False,
+                enable_monitoring=False,
+            )
+            tell_address(page.local_url)
+            Event().wait()
+        finally:
+            page.close(verbose=False)
+            visitors.close()

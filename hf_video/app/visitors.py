@@ -1,0 +1,148 @@
+"""Who has the page open: the files and the running work of each, which end with the page."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Cancelled(Exception):
+    """The visitor has cancelled the work, or left."""
+
+
+class Ticket:
+    """A piece of work that may be cancelled."""
+
+    def __init__(self) -> None:
+        self._cancelled = Event()
+
+    def cancel(self) -> None:
+        """Ends the work at its next check."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """
+        Goes on, or ends the work.
+
+        Raises:
+            Cancelled: the work was cancelled.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def until_cancelled(self, items: Iterable[Item]) -> Iterator[Item]:
+        """
+        The items, each after a check. The iterator is closed at the end, however it comes.
+
+        Raises:
+            Cancelled: the work was cancelled.
+        """
+        iterator = iter(items)
+        try:
+            self.check()
+            for item in iterator:
+                yield item
+                self.check()
+        finally:
+            if hasattr(iterator, "close"):
+                iterator.close()
+
+
+class Visitor:
+    """
+    An open page.
+
+    Attributes:
+        folder: for the files that are made for this page.
+        watched: what was watched last, for further questions about it: (model, video, watcher).
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.video: Path | None = None
+        self.watched: tuple[Any, ...] = ()
+        self._tickets: set[Ticket] = set()
+        self._lock = Lock()
+
+    @contextmanager
+    def work(self) -> Iterator[Ticket]:
+        """A ticket for the work in the block."""
+        ticket = Ticket()
+        with self._lock:
+            self._tickets.add(ticket)
+        try:
+            yield ticket
+        finally:
+            with self._lock:
+                self._tickets.discard(ticket)
+
+    def cancel(self) -> bool:
+        """Cancels all work of this page. Returns whether there was any."""
+        with self._lock:
+            for ticket in self._tickets:
+                ticket.cancel()
+            return bool(self._tickets)
+
+    def new_folder(self) -> Path:
+        """An empty folder of this page."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+
+class Visitors:
+    """
+    All open pages, by the name that Gradio gives to each.
+
+    Args:
+        folder: for their files. Gradio puts uploads there, each into a folder of its own, named by content: two pages
+            with the same video share one file.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._by_session: dict[str, Visitor] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, session: str) -> Visitor:
+        with self._lock:
+            if session not in self._by_session:
+                self._by_session[session] = Visitor(Path(tempfile.mkdtemp(dir=self.folder)))
+            return self._by_session[session]
+
+    def keep(self, session: str, video: Path | None) -> None:
+        """Notes which video a page holds. The one that it held before is removed, unless another page holds it."""
+        visitor = self[session]
+        with self._lock:
+            before, visitor.video, visitor.watched = visitor.video, video, ()
+            if before != video:
+                self._remove(before)
+
+    def leave(self, session: str) -> None:
+        """A page was closed: its work ends, and its files are removed."""
+        with self._lock:
+            visitor = self._by_session.pop(session, None)
+            if visitor is None:
+                return
+            visitor.cancel()
+            self._remove(visitor.video)
+        shutil.rmtree(visitor.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """All pages end, with everything in the folder."""
+        for session in list(self._by_session):
+            self.leave(session)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _remove(self, video: Path | None) -> None:
+        if video is None or any(each.video == video for each in self._by_session.values()):
+            return
+        # Only what a page was given: never a file elsewhere, whatever its browser says.
+        if self.folder in video.parents:
+            video.unlink(missing_ok=True)
+            with suppress(OSError):
+                video.parent.rmdir()
