@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, ProcessorMixin
+    from transformers import PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import TrainedPart
@@ -84,10 +84,8 @@ def load_trained_model(
     return network.to(target).eval(), processor
 
 
-def load_answering_model(
-    model: str, *, device: str = "auto", dtype: str = "float32"
-) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """A MemoryBankQFormer that answers questions, in evaluation mode, and its processor.
+def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
 
     Args:
         model: a folder written by `save_pretrained`, or a Hub repository.
@@ -96,7 +94,7 @@ def load_answering_model(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the model is another one, or the device does not exist.
+        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
     """
     target, model = choose_device(device), locate_model(model)
 
@@ -105,11 +103,12 @@ def load_answering_model(
     from hf_video.training.loading import check_quantization, load_config
 
     check_quantization(model, load_config(model), dtype)
-    network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target)
+    network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target).eval()
     if network.config.model_type != "memory_bank_qformer":
-        kind = type(network).__name__
-        raise ValueError(f"{model} is a {kind}, which has no memory; a MemoryBankQFormer is expected.")
-    return network.eval(), AutoProcessor.from_pretrained(model)
+        raise ValueError(
+            f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
+        )
+    return network, AutoProcessor.from_pretrained(model)
 
 
 def load_model(

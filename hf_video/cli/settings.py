@@ -16,6 +16,7 @@ from hf_video.data.settings import (
     ReadingThreads,
 )
 from hf_video.settings import (
+    Alias,
     AtLeast1,
     BelowOne,
     Changeable,
@@ -331,6 +332,24 @@ class TimelineSettings(TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
+class ExplainSettings(FrameSourceSettings, TrainedModelSettings):
+    """Explanation"""
+
+    video: str = setting(help="Video file, URL, or folder of frames.", metavar="VIDEO")
+    class_name: Annotated[str | None, Alias("class")] = setting(
+        None, "Name or number of the class to explain; by default the one with the highest score.", "CLASS"
+    )
+    question: str | None = setting(None, "What a model that answers in words is asked.", "TEXT")
+    start: NotNegative[float] | None = setting(
+        None, "Seconds at which the part to look at begins; by default the start of the video."
+    )
+    end: Positive[float] | None = setting(None, "Seconds at which it ends; by default the end of the video.")
+    top_k: AtLeast1[int] = setting(5, "Classes shown.", "K")
+    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    json: bool = setting(False, "Print one JSON object.")
+
+
+@dataclass(kw_only=True)
 class WatchSettings(FrameSourceSettings, TrainedModelSettings):
     """Watching"""
 
@@ -398,6 +417,7 @@ EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
 INSPECT = CommandSettings(InspectSettings)
 DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
+EXPLAIN = CommandSettings(ExplainSettings)
 TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
 APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
 # By the name of the command, for the reference page.
@@ -410,6 +430,7 @@ ALL = {
     "predict": PREDICT,
     "extract": EXTRACT,
     "timeline": TIMELINE,
+    "explain": EXPLAIN,
     "inspect": INSPECT,
     "watch": WATCH,
     "app": APP,

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from hf_video.inference.clock import clock
 
@@ -17,6 +16,7 @@ from .command_line import add_flags
 from .model_loading import load_trained_model
 from .output_folder import require_fresh
 from .stopping import collected, stop_requests
+from .video_name import name_of
 from .window_options import window_options
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def follow(
 
     from hf_video.inference.timeline_folder import TimelineFolder
 
-    folder = None if args.output is None else TimelineFolder(args.output, _name_of(args.video), finder, processor)
+    folder = None if args.output is None else TimelineFolder(args.output, name_of(args.video), finder, processor)
     count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
 
     def give(segments: Iterable[Any]) -> None:
@@ -158,14 +158,6 @@ def _check_files(args: argparse.Namespace) -> None:
     if args.output is not None:
         ways_out = "Choose another folder: results are never overwritten."
         require_fresh(Path(args.output), ways_out=ways_out, option="--output")
-
-
-def _name_of(video: str) -> str:
-    """The name of a video in the files: that of its file, without ending, user or password."""
-    if "://" not in video:
-        return Path(video).resolve().stem
-    address = urlsplit(video)
-    return Path(address.path).stem or str(address.hostname)
 
 
 def _print_segment(segment: Any, as_json: bool) -> None:

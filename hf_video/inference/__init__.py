@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "Clip": ".clip_reading",
     "Features": ".features",
     "LabelledSegment": ".segment_files",
     "Sample": ".windows",
@@ -16,14 +17,19 @@ _PUBLIC_NAMES = {
     "WindowBatch": ".window_batching",
     "WindowFeatures": ".window_features",
     "annotate_video": ".annotated_video",
+    "draw_heat_maps": ".heat_map_picture",
     "draw_timeline": ".timeline_picture",
     "evaluate_segments": ".segment_evaluation",
+    "explain": ".explanation",
     "extract_features": ".features",
     "extract_to_folder": ".feature_folder",
     "extract_window_features": ".window_features",
     "find_segments": ".timeline",
+    "frame_shares": ".heat_maps",
     "group_samples": ".windows",
+    "overlay_heat_maps": ".heat_maps",
     "predict_scores": ".prediction",
+    "read_clip": ".clip_reading",
     "read_ground_truth": ".segment_files",
     "read_predictions": ".segment_files",
     "score_windows": ".timeline",
@@ -31,8 +37,10 @@ _PUBLIC_NAMES = {
     "sliding_windows": ".windows",
     "timed_samples": ".windows",
     "watch_features": ".features",
+    "top_frames": ".heat_maps",
     "weights_digest": ".feature_key",
     "window_batches": ".window_batching",
+    "write_heat_map_video": ".heat_map_video",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -3,10 +3,8 @@
 import os
 from collections import deque
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
-import av
 import numpy as np
 
 from hf_video.processing.frame_streaming import stream_frames
@@ -15,12 +13,9 @@ from hf_video.processing.video_opening import VideoReadError
 from .clock import clock
 from .drawable_text import find_fonts, shorten
 from .segments import Segment
+from .video_encoding import encode_video, enlarge
 
-# Ticks per second: MPEG-4 allows no more than 65535.
-_TICKS = 60_000
 _MOST_CLASSES = 4
-# Pixels.
-_LEAST_HEIGHT = 240
 _LONGEST_NAME = 40
 # Share of the video's light behind a text. Letters of any of the colours then have a contrast of more than 5 : 1 (that
 # of WCAG 2), whatever the video shows.
@@ -60,52 +55,18 @@ def annotate_video(
         OSError: `target` cannot be written.
     """
     artist = _Artist(segments, end)
-    ticks = -1
-    stream: Any = None
     damage: VideoReadError | None = None
-    with av.open(os.fspath(target), "w", format=container_format) as container:
+    with encode_video(target, container_format) as encoder:
         try:
             for frame in stream_frames(source):
                 if frame.seconds > end:
                     break
-                image = _enlarge(frame.image)
-                if stream is None:
-                    stream = _add_stream(container, *image.shape[:2])
-                # Two frames must not share a tick.
-                ticks = max(round(frame.seconds * _TICKS), ticks + 1)
-                drawn = _make_even(artist.draw(image, frame.seconds))
-                encoded = av.VideoFrame.from_ndarray(drawn, "rgb24")
-                encoded.pts, encoded.time_base = ticks, Fraction(1, _TICKS)
-                container.mux(stream.encode(encoded))
+                encoder.add(artist.draw(enlarge(frame.image), frame.seconds), frame.seconds)
         except VideoReadError as error:
             damage = error
-        if stream is not None:
-            container.mux(stream.encode(None))
+        encoder.finish()
     if damage is not None:
         raise damage
-
-
-def _add_stream(container: Any, height: int, width: int) -> Any:
-    has_h264 = "libx264" in av.codecs_available
-    # The rate is a hint for the encoder: the frames bring their own times.
-    stream = container.add_stream("libx264" if has_h264 else "mpeg4", rate=30)
-    stream.height, stream.width = height + height % 2, width + width % 2
-    stream.pix_fmt = "yuv420p"
-    stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
-    stream.options = {"crf": "20", "preset": "veryfast"} if has_h264 else {"qscale": "3"}
-    return stream
-
-
-def _enlarge(image: np.ndarray) -> np.ndarray:
-    """The image, each pixel of it repeated if it would be too small for letters."""
-    factor = -(-_LEAST_HEIGHT // image.shape[0])
-    return image.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _make_even(image: np.ndarray) -> np.ndarray:
-    """The image with an even height and width, as encoders demand."""
-    height, width = image.shape[:2]
-    return np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 class _Artist:

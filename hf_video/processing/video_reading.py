@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -67,6 +67,38 @@ def read_video(
         `ValueError`: for an unknown backend, an index outside the video, or a segment of a folder of frames.
         `TypeError`: if `video` is none of the above.
     """
+    timed = read_timed_video(video, sample_indices_fn, start=start, end=end, backend=backend)
+    return timed.frames, timed.metadata
+
+
+class TimedVideo(NamedTuple):
+    """
+    Frames that were read, and their times.
+
+    Attributes:
+        frames: (*indices.shape, height, width, 3) uint8 RGB, upright.
+        metadata: see [`read_video`].
+        seconds: (*indices.shape) float64, the time of each frame after the first frame of the video; NaN for a folder.
+        end: seconds at which the segment, or the video, ends; NaN for a folder.
+    """
+
+    frames: np.ndarray
+    metadata: VideoMetadata
+    seconds: np.ndarray
+    end: float
+
+
+def read_timed_video(
+    video: VideoSource,
+    sample_indices_fn: Callable[..., Any] | None = None,
+    *,
+    start: float | None = None,
+    end: float | None = None,
+    backend: str = "auto",
+) -> TimedVideo:
+    """
+    Read the sampled frames of a video with their times. Takes and raises what [`read_video`] does.
+    """
     with _open_reader(video, backend) as reader:
         first, stop = _find_segment(reader, start, end)
         metadata = _make_metadata(reader, first, stop)
@@ -76,10 +108,14 @@ def read_video(
             _check_indices(indices, stop - first, reader.name)
         wanted, inverse = np.unique(indices, return_inverse=True)
         frames = reader.read(wanted + first)
+        seconds = np.array([reader.seconds(first + frame) for frame in wanted.tolist()])[inverse.ravel()]
+        last = reader.seconds(stop)
     if not np.array_equal(wanted, indices.ravel()):
         frames = frames[inverse.ravel()]
     metadata.frames_indices = indices.ravel().tolist()
-    return frames.reshape(*indices.shape, *frames.shape[1:]), metadata
+    return TimedVideo(
+        frames.reshape(*indices.shape, *frames.shape[1:]), metadata, seconds.reshape(indices.shape), last
+    )
 
 
 def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float | None]] = ()) -> VideoMetadata:

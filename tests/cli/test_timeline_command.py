@@ -24,7 +24,8 @@ from hf_video.cli import stopping
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
 from hf_video.cli.stopping import end_process
-from hf_video.cli.timeline import _name_of, follow
+from hf_video.cli.timeline import follow
+from hf_video.cli.video_name import name_of
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
 from hf_video.processing import read_video
 
@@ -409,6 +410,6 @@ def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):
 
 
 def test_the_name_in_the_files_has_no_password():
-    assert _name_of("/a/b/match.2.mp4") == "match.2"
-    assert _name_of("rtsp://user:word@host:554/live?token=1") == "live"
-    assert _name_of("rtsp://user:word@host") == "host"
+    assert name_of("/a/b/match.2.mp4") == "match.2"
+    assert name_of("rtsp://user:word@host:554/live?token=1") == "live"
+    assert name_of("rtsp://user:word@host") == "host"

@@ -1,0 +1,253 @@
+"""`hf-video explain`: what a model looked at when it gave its answer."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_video.inference.clock import clock
+
+from .command_line import add_flags
+from .model_loading import load_answering_model, load_trained_model, locate_model
+from .output_folder import require_fresh
+from .video_name import name_of
+
+if TYPE_CHECKING:
+    from hf_video.inference import Clip
+
+DESCRIPTION = """\
+Show what a model looked at: where in the frames of a video the evidence for a class lies, and which frames counted
+most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose a part
+of a long video.
+
+Of a MemoryBankQFormer, the folder also shows which frames the memory held when the answer was given. One that answers
+in words has no classes: it needs a --question, and is explained by its memory alone.
+"""
+EPILOG = """\
+files in the folder of --output, which is complete or not there (needs matplotlib):
+  heat_maps.png     all frames, below each the same with its heat map and its share of the evidence
+  heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
+  top_frames/       a picture of each frame that counted most
+  memory.png        of a MemoryBankQFormer: the frames that its memory held
+  explanation.json  class, scores, times, shares of the frames, and where in the video each is hottest
+
+example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    return commands.add_parser(
+        "explain",
+        help="show what a model looked at",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .settings import EXPLAIN
+
+    add_flags(parser, EXPLAIN, positional="video")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the answer and the frames that counted most; writes the folder."""
+    _check_files(args)
+
+    from hf_video.training.loading import load_config
+
+    architectures = load_config(locate_model(args.model)).architectures or []
+    if "MemoryBankQFormerForConditionalGeneration" in architectures:
+        _explain_words(args)
+    else:
+        _explain_class(args)
+    return 0
+
+
+def find_class(word: str, names: Sequence[str]) -> int:
+    """The id of a class, for its name or the id itself.
+
+    Raises:
+        ValueError: there is no such class. The error lists the closest names.
+    """
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its first ones are {_few(names)}."
+    raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
+
+
+def _explain_class(args: argparse.Namespace) -> None:
+    """Explains a class by heat maps."""
+    if args.question is not None:
+        raise ValueError(f"--question asks a model that answers in words; {args.model} gives classes: leave it out.")
+    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, num_clips=1, num_crops=1)
+
+    from hf_video.inference import explain, predict_scores
+    from hf_video.inference.explanation_folder import describe_frames, write_explanation, write_heat_maps
+
+    names = _class_names(model, args)
+    target = None if args.class_name is None else find_class(args.class_name, names)
+    clip = _read_clip(args, processor)
+    scores = predict_scores(model, clip.pixel_values)[0]
+    if not scores.isfinite().all():
+        raise ValueError(f"The scores of {args.model} for this video are not finite: there is nothing to explain.")
+    target = int(scores.argmax()) if target is None else target
+    heat_map = explain(model, clip.pixel_values, target)[0].numpy()
+    top = scores.topk(min(args.top_k, len(scores)))
+    details = {
+        "video": name_of(args.video),
+        "model": args.model,
+        "label": names[target],
+        "class_id": target,
+        "score": round(float(scores[target]), 6),
+        "predictions": [
+            {"label": names[index], "score": round(score, 6)}
+            for score, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        ],
+        "frames": describe_frames(clip, heat_map),
+    }
+    memory = _memory_of(model, clip)
+    if args.output is not None:
+        with _output_folder(args) as folder:
+            write_heat_maps(folder, clip, heat_map, details)
+            if memory is not None:
+                _draw_memory(folder, memory, clip)
+            write_explanation(folder, clip, details)
+    if args.json:
+        print(json.dumps(details), flush=True)
+    else:
+        _print_class(args, details)
+
+
+def _explain_words(args: argparse.Namespace) -> None:
+    """Explains an answer in words by the frames that the memory held."""
+    if args.class_name is not None:
+        raise ValueError(
+            f"{args.model} answers in words and has no classes: leave --class out, and give a --question."
+        )
+    if args.question is None:
+        raise ValueError(f"{args.model} answers in words: say with --question what it is asked.")
+    model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
+
+    from hf_video import VideoWatcher
+    from hf_video.inference.explanation_folder import write_explanation
+
+    clip = _read_clip(args, processor.video_processor)
+    # The images of the clip have their size already.
+    processor.video_processor.do_resize = processor.video_processor.do_center_crop = False
+    watcher = VideoWatcher(model, processor, args.question)
+    watcher.check_question(args.question)
+    watcher.update(clip.images)
+    answer = watcher.answer(do_sample=False)
+    details = {
+        "video": name_of(args.video),
+        "model": args.model,
+        "question": args.question,
+        "answer": answer,
+        "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
+    }
+    if args.output is not None:
+        with _output_folder(args) as folder:
+            _draw_memory(folder, watcher.memory, clip)
+            write_explanation(folder, clip, details)
+    print(json.dumps(details) if args.json else answer, flush=True)
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuses a folder that cannot be written, before the model is loaded."""
+    if args.output is None:
+        return
+    require_fresh(
+        Path(args.output),
+        ways_out="Choose another folder: results are never overwritten.",
+        option="--output",
+    )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(
+            "--output draws with matplotlib: pip install hf-video-models[explain], or leave it out to see the times of "
+            "the frames that counted most."
+        )
+
+
+def _class_names(model: Any, args: argparse.Namespace) -> list[str]:
+    from hf_video.inference.prediction import problem_type_of
+    from hf_video.training.loading import class_names_of
+
+    if problem_type_of(model.config) == "regression":
+        raise ValueError(
+            f"{args.model} is a regression model: its values are no scores of classes. Choose a classifier."
+        )
+    return class_names_of(model.config)
+
+
+def _read_clip(args: argparse.Namespace, processor: Any) -> Clip:
+    from hf_video.inference import read_clip
+
+    return read_clip(processor, args.video, start=args.start, end=args.end, source_fps=args.source_fps)
+
+
+def _memory_of(model: Any, clip: Clip) -> Any:
+    """The memory of a classifier after the clip; None if the model has no memory of frames."""
+    if model.config.model_type != "memory_bank_qformer":
+        return None
+    import torch
+
+    with torch.inference_mode():
+        memory = model(clip.pixel_values.to(model.device, model.dtype)).memory
+    return memory if memory is not None and memory.visual is not None else None
+
+
+@contextmanager
+def _output_folder(args: argparse.Namespace) -> Iterator[Path]:
+    """A folder to fill, which then is that of --output."""
+    from hf_video.files import new_folder
+
+    with new_folder(args.output) as folder:
+        yield folder
+    written = ", ".join(sorted(path.name for path in Path(args.output).iterdir()))
+    print(f"{args.output} holds {written}.", file=sys.stderr, flush=True)
+
+
+def _draw_memory(folder: Path, memory: Any, clip: Clip) -> None:
+    from hf_video import draw_memory
+
+    draw_memory(memory, folder / "memory.png", lambda frames: clip.images[frames], clip.times.tolist())
+
+
+def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
+    import numpy as np
+
+    from hf_video.inference import top_frames
+    from hf_video.processing.video_downloading import public_url
+
+    print(public_url(args.video))
+    for prediction in details["predictions"]:
+        print(f"  {prediction['score']:6.1%}  {_one_line(prediction['label'])}")
+    frames = details["frames"]
+    top = top_frames(np.array([frame["share"] for frame in frames]))
+    explained = f"{_one_line(details['label'])} ({details['score']:.1%})"
+    print(f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}")
+    for number in top:
+        print(f"  {frames[number]['share']:6.1%}  {clock(frames[number]['seconds'], 2)}")
+    sys.stdout.flush()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")

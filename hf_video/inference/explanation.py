@@ -1,0 +1,164 @@
+"""What speaks for a class, as a heat map on the pixels of a video."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from .attention_rollout import roll_out_attention
+from .patch_tokens import PatchTokens, find_patch_tokens
+from .token_gradients import weigh_tokens
+
+
+def explain(
+    model: PreTrainedModel,
+    inputs: torch.Tensor | Mapping[str, Any],
+    target: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """
+    Heat maps of the evidence for a class: which pixels of which frames speak for it. Evidence against it is left out.
+
+    Two ways, by what the model can do:
+
+    - Models that record attention between all tokens of a clip (VideoViT, VideoMAE, ViViT, V-JEPA 2): roll-out of the
+      attention, weighted by its gradients, see `roll_out_attention`.
+    - All others (VideoMamba, TimeSformer, VideoPrism, MemoryBankQFormer): gradients on the patch tokens, see
+      `weigh_tokens`.
+
+    The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
+    and no parameter has got a gradient.
+
+    Args:
+        model: a video classifier.
+        inputs: `pixel_values` (batch_size, num_frames, num_channels, height, width), or the mapping that the processor
+            gives; moved to the model's device and dtype.
+        target: class id, or ids (batch_size,) int64; for a regression or multi-label model the number of the output.
+            By default the class with the highest score.
+
+    Returns:
+        (batch_size, num_frames, height, width) float32 in [0, 1], on the CPU. The highest value of a video is 1, or 0
+        if nothing speaks for the class. Values have the resolution of the model's patches, linear between their
+        centres; frames of one tubelet have the same values.
+
+    Raises:
+        ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips, or
+            there is no such class.
+        ImportError: the model needs gradients on tokens, and captum is not installed.
+    """
+    clips, options = _clips_of(model, inputs)
+    _check_classifier(model)
+    with _undisturbed(model), torch.inference_mode(False), torch.enable_grad():
+        # Tensors of a caller's inference mode cannot take part in gradients; their copies can.
+        clips = clips.to(model.device, model.dtype).clone()
+        targets = _targets(model, target, len(clips))
+        maps = [
+            _explain_clip(model, clip[None], _row(options, row), None if targets is None else targets[row])
+            for row, clip in enumerate(clips)
+        ]
+    return torch.cat(maps)
+
+
+def _explain_clip(
+    model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any], target: int | None
+) -> torch.Tensor:
+    """The heat map (1, num_frames, height, width) of one clip."""
+    patches = find_patch_tokens(model, clip)
+    if target is None:
+        with torch.no_grad():
+            target = int(_logits(model, clip, options)[0].argmax())
+    evidence = roll_out_attention(model, patches, clip, options, target)
+    if evidence is None:
+        evidence = weigh_tokens(model, patches, clip, options, target)
+    return _on_pixels(evidence, patches, clip.shape)
+
+
+def _on_pixels(evidence: torch.Tensor, patches: PatchTokens, shape: torch.Size) -> torch.Tensor:
+    """Evidence (1, t, h, w) on the pixels of a clip (1, num_frames, num_channels, height, width), from 0 to 1."""
+    (_, num_frames, _, height, width), (dt, dh, dw) = shape, patches.patch_shape
+    covered = evidence.shape[2] * dh, evidence.shape[3] * dw
+    maps = F.interpolate(evidence.float().cpu(), size=covered, mode="bilinear")
+    maps = maps.repeat_interleave(dt, 1)
+    # The model drops what fills no patch at the end: nothing there speaks for anything.
+    maps = F.pad(maps, (0, width - covered[1], 0, height - covered[0], 0, num_frames - maps.shape[1]))
+    highest = maps.amax((1, 2, 3), keepdim=True)
+    return maps / highest.where(highest > 0, 1)
+
+
+def _clips_of(model: PreTrainedModel, inputs: torch.Tensor | Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The clips, and the further inputs of the model."""
+    name = model.main_input_name
+    named = dict(inputs) if isinstance(inputs, Mapping) else {name: inputs}
+    clips = named.pop(name, None)
+    if not isinstance(clips, torch.Tensor):
+        raise ValueError(
+            f"{type(model).__name__} takes `{name}`, a tensor; got {sorted(named) or type(clips).__name__}."
+        )
+    if clips.ndim == 6:
+        raise ValueError(
+            f"`{name}` has {clips.shape[1]} views of each video, {tuple(clips.shape)}: explain one view at a time, "
+            "for example pixel_values[:, 0]. Views show different pixels, so they have no heat map in common."
+        )
+    if clips.ndim != 5 or not clips.numel():
+        raise ValueError(
+            f"`{name}` must be (batch_size, num_frames, num_channels, height, width), got {tuple(clips.shape)}."
+        )
+    return clips, {key: value for key, value in named.items() if key != "labels"}
+
+
+def _row(options: dict[str, Any], row: int) -> dict[str, Any]:
+    """The further inputs of one clip of the batch."""
+    return {
+        name: value[row : row + 1].clone() if isinstance(value, torch.Tensor) and value.ndim else value
+        for name, value in options.items()
+    }
+
+
+def _check_classifier(model: PreTrainedModel) -> None:
+    if not isinstance(getattr(model, "classifier", None), torch.nn.Module) or not model.config.num_labels:
+        raise ValueError(
+            f"{type(model).__name__} is no classifier with a head: heat maps need a class to explain. Load the model "
+            "with AutoModelForVideoClassification, with at least one label."
+        )
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ValueError("The model was made under torch.inference_mode, which rules out gradients: load it outside.")
+
+
+def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_size: int) -> list[int] | None:
+    """The number of the output for each clip."""
+    if target is None:
+        return None
+    given = torch.as_tensor(target)
+    if given.is_floating_point() or given.dtype == torch.bool or given.shape not in ((), (batch_size,)):
+        raise ValueError(
+            f"`target` must be a class id or one for each of the {batch_size} videos, whole numbers; got {target!r}."
+        )
+    targets = given.expand(batch_size).tolist()
+    last = model.config.num_labels - 1
+    for number in targets:
+        if not 0 <= number <= last:
+            raise ValueError(f"The target {number} is no class of this model: its classes are 0 to {last}.")
+    return targets
+
+
+def _logits(model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    return model(**{model.main_input_name: clip, **options}).logits
+
+
+@contextmanager
+def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, and no gradients of parameters; what each module and parameter had comes back."""
+    was_training = [module for module in model.modules() if module.training]
+    were_trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        for parameter in were_trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in were_trained:
+            parameter.requires_grad_(True)
+        for module in was_training:
+            module.training = True

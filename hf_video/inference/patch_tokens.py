@@ -1,0 +1,85 @@
+"""The layer that turns patches into tokens, and the grid of places that its tokens have."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+_CONVOLUTIONS = (nn.Conv2d, nn.Conv3d)
+
+
+class PatchTokens(NamedTuple):
+    """The projection of patches, and where its tokens lie.
+
+    Attributes:
+        projection: the layer from the pixels of a patch to a token: a convolution, or linear.
+        patch_shape: frames, rows and columns of a patch.
+        grid: token frames, rows and columns (t, h, w) of a clip.
+    """
+
+    projection: nn.Module
+    patch_shape: tuple[int, int, int]
+    grid: tuple[int, int, int]
+
+    def on_grid(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over the channels of what has the shape of the projection's output, for one clip: (1, t, h, w).
+
+        A convolution gives (1, channels, t, h, w), or (t, channels, h, w) if it sees each frame alone. A linear layer
+        gives (1, t * h * w, channels) in the order time, row, column.
+
+        Raises:
+            ValueError: the projection gave another number of tokens than the grid has.
+        """
+        is_convolution = isinstance(self.projection, _CONVOLUTIONS)
+        found = values.sum(1 if is_convolution else -1)
+        if found.numel() != math.prod(self.grid):
+            raise ValueError(
+                f"The model made {found.numel()} tokens of a clip with {math.prod(self.grid)} patches {self.grid}: "
+                "heat maps need all of them. Set `config.run_length_threshold` to None if it is set."
+            )
+        return found.reshape(1, *self.grid)
+
+
+def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens:
+    """The patch projection of a model, and its grid for a clip (1, num_frames, num_channels, height, width).
+
+    The projection is the only convolution or linear layer in the input embeddings of the model or, if these read text,
+    of the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell its patch: there
+    the `patch_shape` of the embeddings' configuration does.
+
+    Raises:
+        ValueError: no such layer is found, patches overlap, or the clip holds no patch.
+    """
+    for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
+        try:
+            embedding = part.get_input_embeddings()
+        except NotImplementedError:
+            continue
+        layers = [] if embedding is None else list(embedding.modules())
+        found = [layer for layer in layers if isinstance(layer, (*_CONVOLUTIONS, nn.Linear))]
+        if len(found) == 1:
+            patch_shape = _patch_shape(found[0], getattr(embedding, "config", None))
+            if patch_shape is not None:
+                sizes = clip.shape[1], *clip.shape[3:]
+                t, h, w = (size // patch for size, patch in zip(sizes, patch_shape, strict=True))
+                if not t * h * w:
+                    raise ValueError(
+                        f"{sizes[0]} frames of {sizes[1]} x {sizes[2]} pixels hold no patch of {patch_shape} (frames, "
+                        "height, width)."
+                    )
+                return PatchTokens(found[0], patch_shape, (t, h, w))
+    raise ValueError(
+        f"{type(model).__name__} cannot be explained: no layer was found that turns patches of pixels into tokens."
+    )
+
+
+def _patch_shape(projection: nn.Module, config: object) -> tuple[int, int, int] | None:
+    """Frames, rows and columns of a patch; None if patches overlap, or the shape is unknown."""
+    if not isinstance(projection, _CONVOLUTIONS):
+        return getattr(config, "patch_shape", None)
+    if projection.kernel_size != projection.stride or any(projection.padding):
+        return None
+    sizes = (1, *projection.kernel_size)[-3:]
+    return sizes[0], sizes[1], sizes[2]

@@ -1,0 +1,151 @@
+"""Heat maps on frames, as a picture and as a video: colours, times, places and shares."""
+
+import av
+import numpy as np
+import pytest
+
+from hf_video import VideoClipProcessor
+from hf_video.inference import (
+    draw_heat_maps,
+    frame_shares,
+    overlay_heat_maps,
+    read_clip,
+    top_frames,
+    write_heat_map_video,
+)
+from hf_video.inference.timeline_picture import save_figure
+from hf_video.processing import VideoReadError
+
+from ..video_files import encode_video, make_frames
+from .test_timeline_files import texts_of
+
+
+def grey(num_frames=4, height=64, width=64):
+    return np.full((num_frames, height, width, 3), 100, np.uint8)
+
+
+def one_hot_place(num_frames=4, height=64, width=64, frame=1, place=(slice(16, 32), slice(40, 56))):
+    heat_maps = np.zeros((num_frames, height, width), np.float32)
+    heat_maps[frame][place] = 1
+    return heat_maps
+
+
+def test_colour_lies_where_the_evidence_is_and_grows_with_it():
+    heat_maps = one_hot_place()
+    heat_maps[1, 40:48, 0:8] = 0.5
+    drawn = overlay_heat_maps(grey(), heat_maps)
+    change = np.abs(drawn.astype(int) - 100).sum(axis=-1)
+    assert drawn.dtype == np.uint8 and not change[heat_maps == 0].any()
+    assert change[heat_maps == 1].min() > change[heat_maps == 0.5].max() > 30
+    # The highest evidence is yellow.
+    red, green, blue = drawn[1, 20, 45]
+    assert red > 180 and green > 180 and blue < 80
+
+
+def test_each_value_has_its_own_place_on_the_scale_of_lightness():
+    heat = np.linspace(0, 1, 101, dtype=np.float32)[None, None]
+    drawn = overlay_heat_maps(np.full((1, 1, 101, 3), 0, np.uint8), heat)
+    lightness = drawn[0, 0] @ [0.21, 0.72, 0.07]
+    assert (np.diff(lightness[::5]) > 0).all()
+
+
+@pytest.mark.parametrize(("heat", "message"), [(1.5, r"\[0, 1\].*1.5"), (np.nan, "nan"), (-0.1, "-0.1")])
+def test_a_value_that_is_no_share_is_refused(heat, message):
+    with pytest.raises(ValueError, match=message):
+        overlay_heat_maps(grey(), np.full((4, 64, 64), heat))
+
+
+def test_maps_of_another_size_are_refused():
+    with pytest.raises(ValueError, match=r"\(4, 32, 64\).*\(4, 64, 64, 3\)"):
+        overlay_heat_maps(grey(), np.zeros((4, 32, 64)))
+
+
+def test_shares_sum_to_one_and_nothing_has_none():
+    heat_maps = np.stack([np.full((8, 8), value) for value in (0.0, 0.25, 0.5, 0.25)])
+    np.testing.assert_allclose(frame_shares(heat_maps), [0, 0.25, 0.5, 0.25])
+    assert top_frames(frame_shares(heat_maps)) == [2, 1, 3] and top_frames(frame_shares(heat_maps), 1) == [2]
+    # Less than an even share is not what counted most.
+    assert top_frames(np.array([0.1, 0.5, 0.2, 0.2])) == [1]
+    # Frames of a tubelet have one value.
+    assert top_frames(np.array([0.05, 0.05, 0.3, 0.3, 0.15, 0.15])) == [2] and top_frames(np.full(7, 1 / 7)) == [0]
+    nothing = frame_shares(np.zeros((3, 8, 8)))
+    assert nothing.tolist() == [0, 0, 0] and top_frames(nothing) == []
+
+
+@pytest.mark.parametrize("size", [(64, 64), (75, 121), (360, 202)])
+def test_the_video_holds_each_frame_until_the_next_and_is_hot_at_the_hot_place(size, tmp_path):
+    place = slice(size[0] // 4, size[0] // 2), slice(size[1] // 2, 3 * size[1] // 4)
+    heat_maps, times = one_hot_place(4, *size, place=place), [2.0, 2.5, 2.6, 4.0]
+    write_heat_map_video(tmp_path / "a.mp4", grey(4, *size), heat_maps, times, end=5.5)
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264" and stream.pix_fmt == "yuv420p"
+        frames = list(container.decode(video=0))
+        assert [frame.time for frame in frames] == pytest.approx([0, 0.5, 0.6, 2.0])
+        assert float(stream.duration * stream.time_base) == pytest.approx(3.5)
+    decoded = np.stack([frame.to_ndarray(format="rgb24") for frame in frames]).astype(int)
+    factor = -(-240 // size[0])
+    assert decoded.shape[1] in (factor * size[0], factor * size[0] + 1)
+    warmth = decoded[:, : factor * size[0], : factor * size[1]]
+    warmth = (warmth[..., 0] - warmth[..., 2])[:, factor // 2 :: factor, factor // 2 :: factor]
+    assert warmth[1][heat_maps[1] == 1].mean() > 100
+    for number in (0, 2, 3):
+        assert abs(warmth[number]).max() < 10
+    # A browser needs the index before the frames to begin at once.
+    content = (tmp_path / "a.mp4").read_bytes()
+    assert 0 < content.index(b"moov") < content.index(b"mdat")
+
+
+@pytest.mark.parametrize("size", [(4, 64, 64), (64, 32, 32), (9, 96, 54)])
+def test_the_picture_shows_every_frame_with_its_share(size, tmp_path):
+    num_frames = size[0]
+    heat_maps = one_hot_place(*size, frame=2, place=(slice(0, 16), slice(0, 16)))
+    heat_maps[3, :8, :16] = 1
+    figure = draw_heat_maps(grey(*size), heat_maps, np.arange(num_frames) / 2, "a $ video\n投げる of class_1$")
+    texts = texts_of(figure)
+    assert {"0:00:00.00", f"0:00:{(num_frames - 1) / 2:05.2f}", "66.7%", "33.3%"} <= set(texts)
+    assert texts.count("0.0%") == num_frames - 2 and "a $ video" in texts
+    save_figure(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_a_clip_has_the_images_that_the_model_sees_and_their_times(tmp_path):
+    size = {"height": 24, "width": 24}
+    processor = VideoClipProcessor(num_frames=6, frame_sampling_rate=2, size={"shortest_edge": 32}, crop_size=size)
+    processor.num_clips, processor.num_crops = 4, 3
+    # A frame is left out, so the rate varies.
+    times = [number for number in range(31) if number != 10]
+    video = encode_video(tmp_path / "a.mp4", make_frames(30, 48, 96), times=times)
+    clip = read_clip(processor, video)
+    expected = processor(video, num_clips=1, num_crops=1, return_tensors="pt")["pixel_values"]
+    assert clip.pixel_values.equal(expected) and clip.images.shape == (6, 24, 24, 3)
+    seen = (expected[0].movedim(1, -1).numpy() * processor.image_std + processor.image_mean) * 255
+    np.testing.assert_allclose(clip.images, seen, atol=1e-3)
+    np.testing.assert_allclose(clip.times, np.array([9, 12, 14, 16, 18, 20]) / 30, atol=1e-4)
+    assert clip.end == pytest.approx((20 + 11 / 5) / 30, abs=1e-4) and clip.video_size == (48, 96)
+    # 48 x 96 becomes 32 x 64; the crop begins at row 4 and column 20, and a pixel stands for 1.5 of the video.
+    np.testing.assert_allclose(clip.places[0, 0], [20.5 * 1.5 - 0.5, 4.5 * 1.5 - 0.5], atol=0.01)
+    np.testing.assert_allclose(clip.places[23, 23], [43.5 * 1.5 - 0.5, 27.5 * 1.5 - 0.5], atol=0.01)
+
+
+def test_a_part_of_a_video_keeps_the_times_of_the_video(tmp_path):
+    processor = VideoClipProcessor(num_frames=4, sampling_strategy="linspace", crop_size={"height": 24, "width": 24})
+    video = encode_video(tmp_path / "a.mp4")
+    clip = read_clip(processor, video, start=1.0, end=1.5)
+    np.testing.assert_allclose(clip.times, np.array([30, 35, 39, 44]) / 30, atol=1e-4)
+    assert clip.end == pytest.approx(1.5, abs=1e-4)
+    with pytest.raises(VideoReadError, match="start=7"):
+        read_clip(processor, video, start=7.0)
+
+
+def test_a_folder_of_frames_needs_a_rate(tmp_path):
+    from PIL import Image
+
+    for number, frame in enumerate(make_frames(5)):
+        Image.fromarray(frame).save(tmp_path / f"{number}.png")
+    processor = VideoClipProcessor(num_frames=8, frame_sampling_rate=1, crop_size={"height": 24, "width": 24})
+    with pytest.raises(ValueError, match="no times.*source_fps"):
+        read_clip(processor, tmp_path)
+    clip = read_clip(processor, tmp_path, source_fps=10)
+    np.testing.assert_allclose(clip.times, [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
+    assert clip.end == pytest.approx(0.4 + 0.4 / 7)
