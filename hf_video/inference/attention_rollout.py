@@ -32,9 +32,10 @@ class RollOut:
 
     def add(self, attention: torch.Tensor, gradient: torch.Tensor) -> None:
         """Takes in the layer before the last one added; both (batch_size, num_heads, num_tokens, num_tokens)."""
-        weights = (attention * gradient).float().clamp(min=0).mean(1)
+        weights = (attention * gradient).clamp(min=0)
+        weights = weights.to(torch.promote_types(weights.dtype, torch.float32)).mean(1)
         if self.row is None:
-            read = gradient.ne(0).any(-1).any(1).float()
+            read = gradient.ne(0).any(-1).any(1).to(weights)
             self.read = self.row = read / read.sum(1, keepdim=True).clamp(min=1)
         self.row = self.row + (self.row[:, None] @ weights)[:, 0]
 
@@ -62,8 +63,8 @@ def roll_out_attention(
         target: number of the output.
 
     Returns:
-        (1, t, h, w) float32, at least 0; None if the model does not record attention over one sequence that is a
-        class token, or none, and all patches in the order time, row, column.
+        (1, t, h, w), at least float32 and at least 0; None if the model does not record attention over one sequence of
+        a class token, or none, and then all patches in the order time, row, column.
     """
     if not _records_attention(model):
         return None

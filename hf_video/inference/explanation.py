@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from .attention_rollout import roll_out_attention
+from .memory_evidence import reads_into_memory, weigh_memory
 from .patch_tokens import PatchTokens, find_patch_tokens
 from .token_gradients import weigh_tokens
 
@@ -21,12 +22,12 @@ def explain(
     """
     Heat maps of the evidence for a class: which pixels of which frames speak for it. Evidence against it is left out.
 
-    Two ways, by what the model can do:
+    Three ways, by what the model can do:
 
     - Models that record attention between all tokens of a clip (VideoViT, VideoMAE, ViViT, V-JEPA 2): roll-out of the
       attention, weighted by its gradients, see `roll_out_attention`.
-    - All others (VideoMamba, TimeSformer, VideoPrism, MemoryBankQFormer): gradients on the patch tokens, see
-      `weigh_tokens`.
+    - Models that read frame by frame into a memory (MemoryBankQFormer): gradients on the memory, see `weigh_memory`.
+    - All others (VideoMamba, TimeSformer, VideoPrism): gradients on the patch tokens, see `weigh_tokens`.
 
     The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
     and no parameter has got a gradient.
@@ -69,9 +70,11 @@ def _explain_clip(
     if target is None:
         with torch.no_grad():
             target = int(_logits(model, clip, options)[0].argmax())
-    evidence = roll_out_attention(model, patches, clip, options, target)
-    if evidence is None:
-        evidence = weigh_tokens(model, patches, clip, options, target)
+    if reads_into_memory(model):
+        evidence = weigh_memory(model, patches, clip, options, target)
+    else:
+        rolled_out = roll_out_attention(model, patches, clip, options, target)
+        evidence = weigh_tokens(model, patches, clip, options, target) if rolled_out is None else rolled_out
     return _on_pixels(evidence, patches, clip.shape)
 
 

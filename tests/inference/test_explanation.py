@@ -1,0 +1,259 @@
+"""Heat maps: the formula, the places of all families, and that the model is left as it was."""
+
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForVideoClassification, InstructBlipVisionConfig
+
+from hf_video import (
+    MemoryBankQFormerForVideoClassification,
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+    VideoViTConfig,
+    VideoViTForVideoClassification,
+)
+from hf_video.inference import explain
+from hf_video.inference.attention_rollout import roll_out_attention
+from hf_video.inference.memory_evidence import _spread
+from hf_video.inference.patch_tokens import find_patch_tokens
+from hf_video.inference.token_gradients import weigh_tokens
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
+from tests.training.transformers_families import FAMILIES
+
+SIZES = {"image_size": 32, "patch_size": 16, "num_frames": 4, "num_labels": 8}
+WIDTHS = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+
+
+def make_videovit(**options):
+    torch.manual_seed(0)
+    return VideoViTForVideoClassification(VideoViTConfig(**{**SIZES, **WIDTHS, "initializer_range": 0.2, **options}))
+
+
+def make_videomamba(**options):
+    torch.manual_seed(0)
+    sizes = {**SIZES, "hidden_size": 24, "num_hidden_layers": 2, "tubelet_size": 2}
+    return VideoMambaForVideoClassification(VideoMambaConfig(**{**sizes, **options}))
+
+
+def make_family(name):
+    torch.manual_seed(0)
+    return AutoModelForVideoClassification.from_config(FAMILIES[name].configuration(num_labels=3))
+
+
+def make_memory_model(**options):
+    torch.manual_seed(0)
+    tower = {"hidden_size": QFORMER["encoder_hidden_size"], "intermediate_size": 32, "num_hidden_layers": 1}
+    tower |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 16}
+    config = tiny_config(vision_config=InstructBlipVisionConfig(**tower), num_labels=3, **options)
+    return MemoryBankQFormerForVideoClassification(config)
+
+
+MODELS = {
+    "videovit": lambda: make_videovit(position_embedding_type="none"),
+    "videovit with a class token": lambda: make_videovit(
+        position_embedding_type="rope", use_class_token=True, use_mean_pooling=False
+    ),
+    "videomamba": make_videomamba,
+    "videomamba, scans over time first": lambda: make_videomamba(scan_order="temporal_first"),
+    **{name: lambda name=name: make_family(name) for name in FAMILIES},
+    "memory": lambda: make_memory_model(memory_bank_length=8),
+    "no memory": lambda: make_memory_model(memory_bank_length=0),
+}
+# The first of two layers of the models whose attention is rolled out, and of the tower of the one with a memory.
+FIRST_LAYERS = {
+    "videovit": "videovit.layers.0",
+    "videovit with a class token": "videovit.layers.0",
+    "videomae": "videomae.encoder.layer.0",
+    "vivit": "vivit.layers.0",
+    "vjepa2": "vjepa2.encoder.layer.0",
+    "memory": "memory_bank_qformer.vision_model.encoder.layers.0",
+    "no memory": "memory_bank_qformer.vision_model.encoder.layers.0",
+}
+
+
+@torch.no_grad()
+def see_only_what_is_not_zero(model, name):
+    """Gives tokens of black patches the value 0 up to the layer where evidence is taken."""
+    for key, parameter in model.named_parameters():
+        if key.endswith("bias") or "position_embedding" in key or key.startswith(FIRST_LAYERS.get(name, "no layer")):
+            parameter.zero_()
+        elif parameter.ndim > 1 and "conv" not in key and "A_log" not in key:
+            parameter.normal_(std=0.3)
+    if name == "videomae":
+        model.videomae.embeddings.position_embeddings.zero_()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_stands_in_one_place_lights_up_there_alone(name):
+    model = MODELS[name]()
+    see_only_what_is_not_zero(model, name)
+    clip = torch.zeros(1, 4, 3, 32, 32)
+    clip[0, 2, :, :16, 16:] = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    maps = torch.cat([explain(model, clip, target) for target in range(model.config.num_labels)])
+    # At the centres of patches, where a pixel has the value of its patch: (frame, row, column).
+    found = {tuple(place) for place in maps[:, :, 7::16, 7::16].gt(0.5).any(0).nonzero().tolist()}
+    tubelet = find_patch_tokens(model, clip).patch_shape[0]
+    frames = [frame for frame in range(4) if frame // tubelet == 2 // tubelet]
+    # Without a memory the last frame alone is read.
+    assert found == (set() if name == "no memory" else {(frame, 0, 1) for frame in frames})
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class token"])
+def test_the_roll_out_is_that_of_the_paper(pooling):
+    options = {"use_class_token": True, "use_mean_pooling": False} if pooling == "class token" else {}
+    model = make_videovit(**options).double().eval()
+    clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
+    found = roll_out_attention(model, find_patch_tokens(model, clip), clip, {}, 5)
+    model.set_attn_implementation("eager")
+    outputs = model(pixel_values=clip, output_attentions=True)
+    gradients = torch.autograd.grad(outputs.logits[0, 5], outputs.attentions)
+    relevance = torch.eye(outputs.attentions[0].shape[-1], dtype=torch.float64)
+    for attention, gradient in zip(outputs.attentions, gradients, strict=True):
+        heads = [(a * g).clamp(min=0) for a, g in zip(attention[0], gradient[0], strict=True)]
+        relevance = relevance + sum(heads) / len(heads) @ relevance
+    relevance = relevance - torch.eye(len(relevance), dtype=torch.float64)
+    expected = relevance[0, 1:] if pooling == "class token" else relevance.mean(0)
+    torch.testing.assert_close(found.flatten(), expected)
+    assert found.max() > 0
+
+
+def test_token_gradients_are_the_positive_products_of_gradient_and_token():
+    model = make_videomamba().double().eval()
+    clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
+    patches = find_patch_tokens(model, clip)
+    found = weigh_tokens(model, patches, clip, {}, 1)
+    tokens = []
+
+    def keep(module, inputs, output):
+        output.retain_grad()
+        tokens.append(output)
+
+    with patches.projection.register_forward_hook(keep):
+        model(pixel_values=clip).logits[0, 1].backward()
+    expected = (tokens[0] * tokens[0].grad)[0].clamp(min=0).sum(0)
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-12)
+    assert found.max() > 0
+
+
+def test_entries_of_a_memory_share_their_evidence_among_the_frames_they_stand_for():
+    entries = torch.tensor([[6.0, 1.0], [1.0, 6.0]])
+    counts = torch.tensor([[3, 1], [1, 3]])
+    expected = torch.tensor([[2.0, 1.0], [2.0, 2.0], [2.0, 2.0], [1.0, 2.0]])
+    assert torch.equal(_spread(entries, counts), expected)
+
+
+def test_a_full_memory_gives_all_frames_evidence():
+    model = make_memory_model(memory_bank_length=2)
+    see_only_what_is_not_zero(model, "memory")
+    maps = explain(model, torch.randn(2, 6, 3, 32, 32))
+    assert maps.shape == (2, 6, 32, 32) and (maps.amax((2, 3)) > 0).all()
+
+
+def state_of(model):
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    modules = [
+        (module.training, len(module._forward_hooks), len(module._backward_hooks)) for module in model.modules()
+    ]
+    parameters = [(parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
+    return tensors, modules, parameters, model.config._attn_implementation, model.config.to_dict()
+
+
+@pytest.mark.parametrize("name", ["videovit", "videomamba", "timesformer", "memory"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_left_as_it_was(name, fails, monkeypatch):
+    model = MODELS[name]().train()
+    next(model.modules()).eval()
+    next(model.parameters()).requires_grad_(False)
+    clip = torch.randn(1, 4, 3, 32, 32)
+    # The hooks that record attention are Transformers' own, and stay after the first call of a model.
+    explain(model, clip, 0)
+    before = state_of(model)
+    if fails:
+        monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            explain(model, clip, 0)
+    else:
+        explain(model, clip, 0)
+    after = state_of(model)
+    assert all(torch.equal(after[0][key], tensor) for key, tensor in before[0].items())
+    assert after[1:] == before[1:]
+
+
+def test_nothing_of_the_surroundings_changes_the_map():
+    model = make_videovit(hidden_dropout_prob=0.5).eval()
+    clips = torch.randn(2, 4, 3, 32, 32)
+    expected = explain(model, clips, torch.tensor([1, 2]))
+    assert expected.dtype == torch.float32 and not expected.requires_grad
+    torch.testing.assert_close(expected.amax((1, 2, 3)), torch.ones(2))
+    torch.testing.assert_close(explain(model, clips[1:], 2), expected[1:])
+    torch.testing.assert_close(explain(model, {"pixel_values": clips, "labels": None}, torch.tensor([1, 2])), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(explain(model, clips.clone(), torch.tensor([1, 2])), expected)
+    model.train().gradient_checkpointing_enable()
+    torch.testing.assert_close(explain(model, clips, torch.tensor([1, 2])), expected)
+    model.requires_grad_(False)
+    torch.testing.assert_close(explain(model, clips, torch.tensor([1, 2])), expected)
+    model.bfloat16()
+    assert (explain(model, clips, torch.tensor([1, 2])) - expected).abs().mean() < 0.05
+
+
+def test_the_default_is_the_predicted_class():
+    model = make_videomamba().eval()
+    clips = torch.randn(2, 4, 3, 32, 32)
+    with torch.no_grad():
+        predicted = model(pixel_values=clips).logits.argmax(-1)
+    assert torch.equal(explain(model, clips), explain(model, clips, predicted))
+
+
+def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
+    maps = explain(make_videovit(tubelet_size=2), torch.randn(1, 5, 3, 40, 33), 0)
+    assert maps.shape == (1, 5, 40, 33)
+    assert maps[:, 4].max() == maps[:, :, 32:].max() == maps[..., 32:].max() == 0 < maps.max()
+    assert torch.equal(maps[:, 0], maps[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "target", "message"),
+    [
+        (torch.zeros(1, 2, 4, 3, 32, 32), None, "2 views of each video"),
+        (torch.zeros(4, 3, 32, 32), None, "num_frames, num_channels, height, width"),
+        (torch.zeros(0, 4, 3, 32, 32), None, "num_frames, num_channels, height, width"),
+        ({"pixels": torch.zeros(1, 4, 3, 32, 32)}, None, r"`pixel_values`, a tensor; got \['pixels'\]"),
+        (torch.zeros(1, 4, 3, 8, 32), None, "hold no patch"),
+        (torch.zeros(1, 4, 3, 32, 32), 8, "8 is no class of this model: its classes are 0 to 7"),
+        (torch.zeros(1, 4, 3, 32, 32), -1, "-1 is no class"),
+        (torch.zeros(1, 4, 3, 32, 32), torch.tensor([0, 1]), "one for each of the 1 videos"),
+        (torch.zeros(1, 4, 3, 32, 32), 0.5, "whole numbers; got 0.5"),
+    ],
+)
+def test_inputs_that_cannot_be_explained(inputs, target, message):
+    with pytest.raises(ValueError, match=message):
+        explain(make_videovit(), inputs, target)
+
+
+def test_models_that_cannot_be_explained():
+    clip = torch.zeros(1, 4, 3, 32, 32)
+    with pytest.raises(ValueError, match="VideoViTModel is no classifier"):
+        explain(make_videovit().videovit, clip)
+    with pytest.raises(ValueError, match="no classifier with a head"):
+        explain(make_videovit(num_labels=0), clip)
+    with pytest.raises(ValueError, match="run_length_threshold"):
+        explain(make_videovit(run_length_threshold=0.1), clip, 0)
+    with torch.inference_mode():
+        model = make_videovit()
+    with pytest.raises(ValueError, match="load it outside"):
+        explain(model, clip, 0)
+
+
+def test_a_missing_captum_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(ImportError, match=r"hf-video-models\[explain\]"):
+        explain(make_videomamba(), torch.zeros(1, 4, 3, 32, 32), 0)
+    assert explain(make_videovit(), torch.randn(1, 4, 3, 32, 32), 0).max() == 1
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_outputs_that_are_no_single_class(problem_type):
+    model = make_videovit(problem_type=problem_type, num_labels=1 if problem_type == "regression" else 4)
+    assert explain(model, torch.randn(1, 4, 3, 32, 32), model.config.num_labels - 1).shape == (1, 4, 32, 32)
