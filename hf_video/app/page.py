@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 _INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
 _MEGABYTE = 2**20
+# Puts the time of the player in place of the last value that a button sends.
+_WITH_MOMENT = """
+(...values) => [...values.slice(0, -1), document.querySelector("#player video")?.currentTime ?? 0]
+"""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,13 @@ class _Page:
                 self.timeline_picture = gr.HTML(elem_id="timeline-picture")
             with gr.Tab("Heat map", id="heat-map-tab", visible=not first.answers) as self.heat_map_tab:
                 self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
+                self.part = gr.Radio(
+                    [("frames of the whole video", False), ("two seconds around where the player is", True)],
+                    value=False,
+                    label="Frames to look at",
+                    elem_id="heat-map-part",
+                )
+                self.moment = gr.Number(0, visible=False)
                 self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
                 self.heat_map = VideoFile(
                     label="Heat map", elem_id="heat-map", interactive=False, height=360, loop=True, autoplay=True
@@ -117,11 +128,11 @@ class _Page:
         in_turn = shared | {"concurrency_id": "work", "concurrency_limit": self.options.workers}
         works = []
 
-        def work(trigger: Any, step: Callable, inputs: list, outputs: list) -> None:
+        def work(trigger: Any, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
             """The button says at once that work waits, works in its turn, and then lets go of Cancel."""
             waiting = {self.message: fragments.message("Waiting for a free place ..."), self.cancel: _active(True)}
             begun = trigger(lambda: waiting, None, list(waiting), **at_once)
-            running = begun.then(self._guarded(step), inputs, [self.message, *outputs], **in_turn)
+            running = begun.then(self._guarded(step), inputs, [self.message, *outputs], js=js, **in_turn)
             works.append(running)
             running.then(lambda: _active(False), None, self.cancel, **at_once)
 
@@ -132,7 +143,8 @@ class _Page:
         timeline = [self.segments, self.timeline_picture]
         work(self.find_segments.click, self._find_segments, [*inputs, self.onset], timeline)
         heat_map = [self.heat_map, self.heat_map_frames]
-        work(self.explain.click, self._explain, [*inputs, self.target], heat_map)
+        part = [self.target, self.part, self.moment]
+        work(self.explain.click, self._explain, [*inputs, *part], heat_map, js=_WITH_MOMENT)
         for trigger in (self.ask.click, self.question.submit):
             work(trigger, self._ask, [*inputs, self.question], [self.answer])
 
@@ -154,8 +166,9 @@ class _Page:
         return shown | chosen | target | {self.message: fragments.message()} | self.results
 
     def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
-        self.visitors.keep(str(request.session_hash), None if video is None else Path(video))
-        return {self.message: fragments.message(), **self.results}
+        file = None if video is None else Path(video)
+        self.visitors.keep(str(request.session_hash), file)
+        return self._say("" if file is None else f"{file.name} is open.") | self.results
 
     def _leave(self, request: gr.Request) -> None:
         self.visitors.leave(str(request.session_hash))
@@ -204,13 +217,21 @@ class _Page:
             yield step
 
     def _explain(
-        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, target: str
+        self,
+        visitor: Visitor,
+        ticket: Ticket,
+        name: str,
+        video: str | None,
+        target: str,
+        is_around: bool,
+        moment: float,
     ) -> Iterator[dict[Any, Any]]:
         from .heat_map import draw_heat_map
 
+        part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
         file = _required(video)
         yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
-        found = draw_heat_map(self.models[name], file, target or None, visitor.new_folder(), ticket)
+        found = draw_heat_map(self.models[name], file, target or None, visitor.new_folder(), ticket, **part)
         pictures = {self.heat_map_frames: fragments.picture(found.picture, found.sentence)}
         yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
 

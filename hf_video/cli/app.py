@@ -9,7 +9,7 @@ from typing import Any
 
 from .command_line import add_flags
 from .error_messages import explain, report_bug
-from .model_loading import load_answering_model, load_trained_model
+from .model_loading import load_answering_model, load_trained_model, locate_model
 
 DESCRIPTION = """\
 Open models in a browser: drop a video, open one by its address or record one, and see its classes, when it shows
@@ -87,14 +87,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(model: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier."""
+    from hf_video.inference.prediction import problem_type_of
     from hf_video.training.loading import load_config
 
-    from .model_loading import locate_model
-
     config = load_config(locate_model(model))
-    can_answer = any(name.endswith("ForConditionalGeneration") for name in config.architectures or [])
-    load = load_answering_model if can_answer else load_trained_model
-    return load(model, device=args.device, dtype=args.dtype)
+    if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):
+        return load_answering_model(model, device=args.device, dtype=args.dtype)
+    if problem_type_of(config) == "regression":
+        raise ValueError(f"{model} is a regression model: its values are no scores of classes. Choose a classifier.")
+    return load_trained_model(model, device=args.device, dtype=args.dtype)
 
 
 def _is_loopback(host: str) -> bool:
