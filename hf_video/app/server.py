@@ -73,5 +73,5 @@ def serve(
             tell_address(page.local_url)
             Event().wait()
         finally:
-            page.close(verbose=False)
             visitors.close()
+            page.close(verbose=False)

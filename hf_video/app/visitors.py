@@ -133,10 +133,9 @@ class Visitors:
         shutil.rmtree(visitor.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """All pages end, with everything in the folder."""
+        """All pages end."""
         for session in list(self._by_session):
             self.leave(session)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _remove(self, video: Path | None) -> None:
         if video is None or any(each.video == video for each in self._by_session.values()):
