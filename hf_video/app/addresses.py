@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,16 +17,17 @@ from hf_video.processing.video_opening import VideoReadError
 
 from .visitors import Ticket
 
+MEGABYTE = 2**20
 _LONGEST_NAME = 80
 
 
 def fetch_video(url: str, folder: Path, max_size: int, only_public: bool, ticket: Ticket) -> Iterator[Path | int]:
     """
-    The bytes of a video so far, again and again, and last its file.
+    The bytes of a video so far, after each megabyte, and last its file. Of an unfinished one nothing stays.
 
     Args:
         url: its address.
-        folder: for the file, which is named as in the address.
+        folder: an empty folder for the file, which is named as in the address.
         max_size: most bytes.
         only_public: whether machines of this network, and this one, are refused. Each address that a name stands for
             and each redirect are checked when the connection is made.
@@ -37,14 +39,24 @@ def fetch_video(url: str, folder: Path, max_size: int, only_public: bool, ticket
         Cancelled: the work was cancelled.
     """
     check_address(url)
-    name = public_url(url)
-    with closing(_client(only_public)) as client, open_response(url, client) as response:
-        file = folder / _file_name(url)
-        with file.open("xb") as output:
-            pieces = receive_pieces(response, name, too_large=_too_large(name, max_size), max_size=max_size)
+    name, file = public_url(url), folder / _file_name(url)
+    is_whole = False
+    try:
+        with (
+            closing(_client(only_public)) as client,
+            open_response(url, client) as response,
+            file.open("xb") as output,
+        ):
+            pieces, told = receive_pieces(response, name, max_size, _too_large(name, max_size)), 0
             for piece in ticket.until_cancelled(pieces):
                 output.write(piece)
-                yield output.tell()
+                if output.tell() - told >= MEGABYTE:
+                    told = output.tell()
+                    yield told
+        is_whole = True
+    finally:
+        if not is_whole:
+            shutil.rmtree(folder, ignore_errors=True)
     yield file
 
 
@@ -107,4 +119,4 @@ def _file_name(url: str) -> str:
 
 
 def _too_large(name: str, max_size: int) -> str:
-    return f"{name} is larger than {max_size / 2**20:,.0f} MB, the most that this page takes."
+    return f"{name} is larger than {max_size / MEGABYTE:,.0f} MB, the most that this page takes."

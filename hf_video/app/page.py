@@ -12,7 +12,7 @@ from hf_video.inference.clock import clock
 from hf_video.inference.segments import SegmentFinder
 
 from . import fragments
-from .addresses import fetch_video
+from .addresses import MEGABYTE, fetch_video
 from .loaded_models import LoadedModel
 from .sentences import without_paths
 from .uploads import VideoFile
@@ -21,7 +21,6 @@ from .visitors import Cancelled, Ticket, Visitor, Visitors
 logger = logging.getLogger(__name__)
 
 _INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
-_MEGABYTE = 2**20
 # Puts the time of the player in place of the last value that a button sends.
 _WITH_MOMENT = """
 (...values) => [...values.slice(0, -1), document.querySelector("#player video")?.currentTime ?? 0]
@@ -75,8 +74,8 @@ class _Page:
             list(self.models), value=first.name, label="Model", elem_id="model", visible=len(models) > 1
         )
         with gr.Row():
-            with gr.Column(min_width=320), gr.Group(elem_id="player"):
-                self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video", height=360)
+            with gr.Column(min_width=320, elem_id="player"):
+                self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
             with gr.Column(min_width=320):
                 self.url = gr.Textbox(
                     label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
@@ -178,12 +177,12 @@ class _Page:
         return {self.message: fragments.message("Cancelled."), self.cancel: _active(False)}
 
     def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
-        most = self.options.max_upload * _MEGABYTE
+        most = self.options.max_upload * MEGABYTE
         for found in fetch_video(url.strip(), visitor.new_folder(), most, self.options.only_public, ticket):
             if isinstance(found, Path):
                 yield self._say(f"{found.name} is open.") | {self.video: str(found)}
             else:
-                yield self._say(f"{found / _MEGABYTE:.1f} MB fetched ...")
+                yield self._say(f"{found / MEGABYTE:.0f} MB fetched ...")
 
     def _classify(self, visitor: Visitor, ticket: Ticket, name: str, video: str | None) -> Iterator[dict[Any, Any]]:
         from .classification import classify

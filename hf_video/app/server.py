@@ -45,11 +45,13 @@ def serve(
     with private_folder() as folder:
         import gradio as gr
 
+        from .addresses import MEGABYTE
         from .page import PageOptions, make_page
         from .visitors import Visitors
 
         visitors = Visitors(folder)
-        own = Path(__file__).parent
+        own, most = Path(__file__).parent, options["max_upload"]
+        script = (own / "page.js").read_text(encoding="utf-8")
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
         page = make_page(models, visitors, PageOptions(**options))
         page.queue(max_size=queue, api_open=False)
@@ -57,10 +59,10 @@ def serve(
             page.launch(
                 server_name=host,
                 server_port=port,
-                max_file_size=options["max_upload"] * 2**20,
+                max_file_size=most * MEGABYTE,
                 theme=theme,
                 css_paths=own / "page.css",
-                head=f"<script>{(own / 'page.js').read_text(encoding='utf-8')}</script>",
+                head=f'<meta name="max-upload" content="{most}">\n<script>{script}</script>',
                 footer_links=[],
                 prevent_thread_lock=True,
                 quiet=True,
