@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -14,11 +14,14 @@ from .loaded_models import LoadedModel
 def private_folder() -> Iterator[Path]:
     """A folder that only this user can open, where Gradio puts uploads. After the block it is gone.
 
-    Gradio reads its place, and whether to tell its makers of its use, when it is imported.
+    It is relative to the current folder of the process in the block, because Gradio tells a browser the paths of its
+    files. Gradio reads its place, and whether to tell its makers of its use, when it is imported.
     """
-    with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as folder:
-        os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
-        yield Path(folder)
+    folder = Path("uploads")
+    with tempfile.TemporaryDirectory(prefix="hf-video-", ignore_cleanup_errors=True) as private, chdir(private):
+        folder.mkdir()
+        os.environ |= {"GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}
+        yield folder
 
 
 def serve(

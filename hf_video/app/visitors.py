@@ -91,7 +91,7 @@ class Visitor:
     def new_folder(self) -> Path:
         """An empty folder of this page."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=self.folder))
+        return _new_folder(self.folder)
 
 
 class Visitors:
@@ -111,7 +111,7 @@ class Visitors:
     def __getitem__(self, session: str) -> Visitor:
         with self._lock:
             if session not in self._by_session:
-                self._by_session[session] = Visitor(Path(tempfile.mkdtemp(dir=self.folder)))
+                self._by_session[session] = Visitor(_new_folder(self.folder))
             return self._by_session[session]
 
     def keep(self, session: str, video: Path | None) -> None:
@@ -145,3 +145,8 @@ class Visitors:
             video.unlink(missing_ok=True)
             with suppress(OSError):
                 video.parent.rmdir()
+
+
+def _new_folder(parent: Path) -> Path:
+    """An empty folder, by a path that is as relative as `parent`."""
+    return parent / Path(tempfile.mkdtemp(dir=parent)).name
