@@ -83,18 +83,19 @@ class _Page:
                 self.open_url = gr.Button("Open address", elem_id="open-url")
                 self.message = gr.HTML(fragments.message(), elem_id="message")
                 self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
-        with gr.Tabs(elem_id="tabs", selected=_first_tab(first)) as self.tabs:
-            with gr.Tab("Classes", id="classes-tab", visible=not first.answers) as self.classes_tab:
+        # Two groups, because Gradio does not hide a tab that was shown.
+        with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
+            with gr.Tab("Classes"):
                 self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
                 self.classes = gr.Label(label="Classes", num_top_classes=5, elem_id="classes")
-            with gr.Tab("Timeline", id="timeline-tab", visible=not first.answers) as self.timeline_tab:
+            with gr.Tab("Timeline"):
                 self.onset = gr.Slider(
                     0.05, 1, value=_default_onset(), step=0.05, label="Score with which a segment begins"
                 )
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = gr.HTML(elem_id="segments")
                 self.timeline_picture = gr.HTML(elem_id="timeline-picture")
-            with gr.Tab("Heat map", id="heat-map-tab", visible=not first.answers) as self.heat_map_tab:
+            with gr.Tab("Heat map"):
                 self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
                 self.part = gr.Radio(
                     [("frames of the whole video", False), ("two seconds around where the player is", True)],
@@ -108,10 +109,10 @@ class _Page:
                     label="Heat map", elem_id="heat-map", interactive=False, height=360, loop=True, autoplay=True
                 )
                 self.heat_map_frames = gr.HTML(elem_id="heat-map-frames")
-            with gr.Tab("Question", id="question-tab", visible=first.answers) as self.question_tab:
-                self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
-                self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
-                self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
+        with gr.Column(visible=first.answers) as self.for_questions, gr.Tabs(), gr.Tab("Question"):
+            self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
+            self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
+            self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
         self.results = {
             self.classes: None,
             self.segments: "",
@@ -133,7 +134,7 @@ class _Page:
             begun = trigger(lambda: waiting, None, list(waiting), **at_once)
             running = begun.then(self._guarded(step), inputs, [self.message, *outputs], js=js, **in_turn)
             works.append(running)
-            running.then(lambda: _active(False), None, self.cancel, **at_once)
+            running.then(self._finish, None, self.cancel, **at_once)
 
         inputs = [self.model, self.video]
         work(self.open_url.click, self._open_url, [self.url], [self.video])
@@ -149,20 +150,22 @@ class _Page:
 
         self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
         self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
-        tabs = [self.classes_tab, self.timeline_tab, self.heat_map_tab, self.question_tab]
-        chosen = [self.tabs, *tabs, self.target, self.message, *self.results]
+        chosen = [self.for_classes, self.for_questions, self.target, self.message, *self.results]
         self.model.change(self._choose, self.model, chosen, **at_once)
         self.blocks.unload(self._leave)
 
-    def _choose(self, name: str) -> dict[Any, Any]:
+    def _finish(self, request: gr.Request) -> Any:
+        return _active(self.visitors[str(request.session_hash)].is_busy)
+
+    def _choose(self, name: str, request: gr.Request) -> dict[Any, Any]:
+        self.visitors[str(request.session_hash)].cancel()
         model = self.models[name]
-        tabs = dict.fromkeys((self.classes_tab, self.timeline_tab, self.heat_map_tab), not model.answers)
         shown = {
-            tab: gr.update(visible=is_shown) for tab, is_shown in (tabs | {self.question_tab: model.answers}).items()
+            self.for_classes: gr.update(visible=not model.answers),
+            self.for_questions: gr.update(visible=model.answers),
+            self.target: gr.update(choices=_targets(model), value=""),
         }
-        chosen = {self.tabs: gr.Tabs(selected=_first_tab(model))}
-        target = {self.target: gr.Dropdown(choices=_targets(model), value="")}
-        return shown | chosen | target | {self.message: fragments.message()} | self.results
+        return shown | self._say("") | self.results
 
     def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
         file = None if video is None else Path(video)
@@ -174,7 +177,7 @@ class _Page:
 
     def _cancel(self, request: gr.Request) -> dict[Any, Any]:
         self.visitors[str(request.session_hash)].cancel()
-        return {self.message: fragments.message("Cancelled."), self.cancel: _active(False)}
+        return self._say("Cancelled.") | {self.cancel: _active(False)}
 
     def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
         most = self.options.max_upload * MEGABYTE
@@ -250,7 +253,7 @@ class _Page:
                 yield self._say(f"Watched {clock(found)} ...")
 
     def _guarded(self, work: Callable[..., Iterator[dict[Any, Any]]]) -> Callable[..., Iterator[dict[Any, Any]]]:
-        """Work of a visitor, as Gradio calls it. An error, and an end by Cancel, are its last step."""
+        """Work of a visitor, as Gradio calls it. An error is its last step."""
 
         def run(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
             visitor = self.visitors[str(request.session_hash)]
@@ -258,7 +261,7 @@ class _Page:
                 try:
                     yield from work(visitor, ticket, *values)
                 except Cancelled:
-                    yield self._say("Cancelled.")
+                    return
                 except Exception as error:
                     yield self._problem(visitor, error)
 
@@ -286,10 +289,6 @@ def _required(video: str | None) -> Path:
 
 def _active(is_active: bool) -> Any:
     return gr.update(interactive=is_active)
-
-
-def _first_tab(model: LoadedModel) -> str:
-    return "question-tab" if model.answers else "classes-tab"
 
 
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:

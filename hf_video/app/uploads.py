@@ -1,5 +1,6 @@
 """The video of a page: uploaded, recorded or fetched, within limits, and shown as it is."""
 
+import os
 from abc import ABCMeta
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,12 @@ class VideoFile(gr.Video, metaclass=_WithoutStub):
         return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of an uploaded file.
+        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
 
         Raises:
             gr.Error: it is an address.
         """
         if url_or_file_path is not None and "://" in str(url_or_file_path):
             raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
-        return await super().async_move_resource_to_block_cache(url_or_file_path)
+        path = await super().async_move_resource_to_block_cache(url_or_file_path)
+        return None if path is None else os.path.relpath(path)

@@ -1,10 +1,10 @@
 """Who has the page open: the files and the running work of each, which end with the page."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from threading import Event, Lock
 from typing import Any, TypeVar
 
@@ -57,8 +57,11 @@ class Visitor:
     """
     An open page.
 
+    Args:
+        folder: for the files that are made for this page; made when the first one is.
+
     Attributes:
-        folder: for the files that are made for this page.
+        video: the file that the page holds.
         watched: what was watched last, for further questions about it: (model, video, watcher).
     """
 
@@ -81,17 +84,22 @@ class Visitor:
             with self._lock:
                 self._tickets.discard(ticket)
 
-    def cancel(self) -> bool:
-        """Cancels all work of this page. Returns whether there was any."""
+    def cancel(self) -> None:
+        """Cancels all work of this page."""
         with self._lock:
             for ticket in self._tickets:
                 ticket.cancel()
-            return bool(self._tickets)
 
     def new_folder(self) -> Path:
         """An empty folder of this page."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return _new_folder(self.folder)
+        folder = self.folder / token_hex(8)
+        folder.mkdir(parents=True)
+        return folder
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is any work of this page."""
+        return bool(self._tickets)
 
 
 class Visitors:
@@ -99,8 +107,8 @@ class Visitors:
     All open pages, by the name that Gradio gives to each.
 
     Args:
-        folder: for their files. Gradio puts uploads there, each into a folder of its own, named by content: two pages
-            with the same video share one file.
+        folder: for their files. Nobody can guess the names in it: Gradio serves a file to whoever names it. Gradio
+            puts uploads there, each into a folder that is named by content: two pages with one video share its file.
     """
 
     def __init__(self, folder: Path):
@@ -111,12 +119,14 @@ class Visitors:
     def __getitem__(self, session: str) -> Visitor:
         with self._lock:
             if session not in self._by_session:
-                self._by_session[session] = Visitor(_new_folder(self.folder))
+                self._by_session[session] = Visitor(self.folder / token_hex(16))
             return self._by_session[session]
 
     def keep(self, session: str, video: Path | None) -> None:
-        """Notes which video a page holds. The one that it held before is removed, unless another page holds it."""
+        """Notes which video a page holds. Work on the one that it held before ends; that file is removed, unless
+        another page holds it as well."""
         visitor = self[session]
+        visitor.cancel()
         with self._lock:
             before, visitor.video, visitor.watched = visitor.video, video, ()
             if before != video:
@@ -145,8 +155,3 @@ class Visitors:
             video.unlink(missing_ok=True)
             with suppress(OSError):
                 video.parent.rmdir()
-
-
-def _new_folder(parent: Path) -> Path:
-    """An empty folder, by a path that is as relative as `parent`."""
-    return parent / Path(tempfile.mkdtemp(dir=parent)).name
