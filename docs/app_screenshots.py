@@ -1,21 +1,27 @@
 """
-Pictures of the app for `docs/app.md`: classes, a timeline and heat maps of a model of moving digits.
+Pictures of the app for `docs/app.md`: classes, a timeline and heat maps.
 
-    make demo screenshots        # a minute after the demo; or: make screenshots MODEL=/path/to/another/model
+    make demo screenshots        # five minutes after the demo; or: make screenshots MODEL=/path/to/model/of/the/demo
 
-Starts the app, drives it in the machine's Chromium, and writes `app_classes.png`, `app_timeline.png` and
-`app_heat_maps.png`. With `--width 390` they are as on a phone.
+Classes and heat maps are those of the demo's model, which knows rounds of a digit. The timeline is that of the model
+of `benchmarks/timeline.py`, which knows where a digit moves, trained for a shorter time. The app is driven in the
+machine's Chromium; `app_classes.png`, `app_timeline.png` and `app_heat_maps.png` are written. With `--width 390` they
+are as on a phone.
 """
 
 import argparse
+import shutil
 import tempfile
 from pathlib import Path
 
 import av
 import numpy as np
+from helpers.event_video import write_event_video
 from PIL import Image
+from timeline import make_processor, read_windows, train
+from transformers import set_seed
 
-from hf_video.data.moving_digits import MOTIONS, write_moving_digits
+from hf_video.data.moving_digits import write_moving_digits
 from tests.app.app_server import AppServer
 from tests.app.chromium import start_chromium
 from tests.app.visits import Visit
@@ -23,14 +29,25 @@ from tests.video_files import encode_video
 
 MAX_BYTES = 250_000
 FPS, ENLARGED = 12, 6
+TRAINING_SECONDS, EPOCHS, SECONDS = 900, 12, 40
 
 
-def write_videos(folder: Path) -> tuple[str, str]:
-    """A video of one motion and one of four, of digits that the model of the demo was not trained on."""
-    digits = write_moving_digits(folder / "digits", train_per_class=1, test_per_class=1) / "test"
-    clips = [read_frames(next((digits / motion).glob("*.mp4"))) for motion in sorted(MOTIONS)[::2]]
-    one = encode_video(folder / "digit.mp4", clips[0], fps=FPS)
-    return one, encode_video(folder / "four_digits.mp4", np.concatenate(clips), fps=FPS)
+def write_round(folder: Path) -> str:
+    """A video of a digit on a round, which the model of the demo was not trained on; enlarged."""
+    digits = write_moving_digits(folder / "digits", train_per_class=1, test_per_class=1)
+    frames = read_frames(next((digits / "test" / "down-left").glob("*.mp4")))
+    return encode_video(folder / "round.mp4", frames, fps=FPS)
+
+
+def train_on_motions(folder: Path, model_folder: Path) -> str:
+    """Saves a model of straight motions. Returns a video of other digits."""
+    set_seed(0)
+    training, test = folder / "training.mp4", folder / "motions.mp4"
+    events = write_event_video(training, seconds=TRAINING_SECONDS, seed=0, held_out=False)
+    train(*read_windows(training, events), EPOCHS).save_pretrained(model_folder)
+    make_processor().save_pretrained(model_folder)
+    write_event_video(test, seconds=SECONDS, seed=0, held_out=True)
+    return str(test)
 
 
 def read_frames(path: Path) -> np.ndarray:
@@ -58,12 +75,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="folder of the pictures")
     parser.add_argument("--width", type=int, default=1100, help="width of the window in pixels; default: %(default)s")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, start_chromium() as browser:
-        one, four = write_videos(Path(folder))
-        server = AppServer([args.model], Path(folder) / "server")
+    with tempfile.TemporaryDirectory() as name, start_chromium() as browser:
+        folder = Path(name)
+        rounds, motions = folder / "digit-rounds", folder / "digit-motions"
+        shutil.copytree(args.model, rounds, ignore=shutil.ignore_patterns("checkpoint-*"))
+        round_video, motion_video = write_round(folder), train_on_motions(folder, motions)
+        server = AppServer([str(rounds), str(motions)], folder / "server")
         try:
             visit = Visit(browser, server.address, viewport={"width": args.width, "height": 700})
-            visit.choose(one)
+            visit.choose(round_video)
             visit.press("classify")
             visit.wait_until(visit.classes)
             draw(visit, args.output / "app_classes.png")
@@ -71,9 +91,11 @@ def main() -> None:
             visit.wait_until(lambda: visit.video_width("heat-map"))
             draw(visit, args.output / "app_heat_maps.png")
             visit.clear()
-            visit.choose(four)
+            visit.choose_model(motions.name)
+            visit.choose(motion_video)
             visit.press("find-segments")
-            visit.wait_until(visit.segments)[1].row.click()
+            visit.wait_until(lambda: visit.shows_picture("timeline-picture"))
+            visit.segments()[2].row.click()
             draw(visit, args.output / "app_timeline.png")
             if visit.problems:
                 raise SystemExit(f"The page had problems: {visit.problems}")

@@ -71,11 +71,11 @@ class AppServer:
         times = [process.cpu_times() for process in (parent, *parent.children(recursive=True))]
         return sum(each.user + each.system for each in times)
 
-    def load(self, seconds: float = 0.5) -> float:
-        """Share of a processor that the process uses for the next `seconds`."""
+    def is_idle(self) -> bool:
+        """Whether the process hardly computes for a second."""
         before = self.processor_seconds()
-        time.sleep(seconds)
-        return (self.processor_seconds() - before) / seconds
+        time.sleep(1)
+        return self.processor_seconds() - before < 0.1
 
     def files(self) -> list[str]:
         """The files in the temporary folder, relative to it."""

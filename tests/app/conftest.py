@@ -37,8 +37,8 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(browser, models, tmp_path_factory):
-    """An app with all models; it starts with the first one."""
-    server = AppServer(list(models.values()), tmp_path_factory.mktemp("server"))
+    """An app with all models, which takes videos of a megabyte. It starts with the first model."""
+    server = AppServer(list(models.values()), tmp_path_factory.mktemp("server"), "--max-upload", "1")
     yield server
     server.stop()
 

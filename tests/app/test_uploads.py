@@ -17,20 +17,6 @@ SEND_TWO_MEGABYTES = """async () => {
 }"""
 
 
-@pytest.fixture
-def start(models, tmp_path):
-    """Starts an app of its own."""
-    servers = []
-
-    def start_app(*options):
-        servers.append(AppServer([models["colours"]], tmp_path / str(len(servers)), *options))
-        return servers[-1]
-
-    yield start_app
-    for server in servers:
-        server.stop()
-
-
 def wait_until_empty(server):
     deadline = time.monotonic() + 20
     while server.files() and time.monotonic() < deadline:
@@ -50,23 +36,26 @@ def test_files_of_a_user_go_with_the_page(visit, videos, server):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_nothing_is_left_when_the_server_ends(visit, videos, start, number, code):
-    server = start()
-    page = visit(server)
-    page.choose(videos["red"])
-    page.press("classify")
-    page.wait_until(page.classes)
-    assert server.files()
-    page.close()
-    assert server.stop(number) == code
+def test_nothing_is_left_when_the_server_ends(visit, videos, models, tmp_path, number, code):
+    server = AppServer([models["colours"]], tmp_path)
+    try:
+        page = visit(server)
+        assert not page["model"].is_visible()  # there is no choice
+        page.choose(videos["red"])
+        page.press("classify")
+        assert page.wait_until(page.classes)[0] == "red"
+        assert server.files()
+        page.close()
+    finally:
+        ended = server.stop(number)
+    assert ended == code
     assert server.files() == []
 
 
-def test_a_file_that_is_too_large_is_refused(visit, videos, start, tmp_path):
+def test_a_file_that_is_too_large_is_refused(visit, videos, tmp_path):
     large = tmp_path / "large.mp4"
     large.write_bytes(bytes(2**20 + 1))
-    server = start("--max-upload", "1")
-    page = visit(server)
+    page = visit()
     page.choose(large, is_taken=False)
     page.wait_until(lambda: "large.mp4" in page.message() and "1 MB" in page.message())
     page.choose(videos["red"])
@@ -74,9 +63,9 @@ def test_a_file_that_is_too_large_is_refused(visit, videos, start, tmp_path):
     assert page.wait_until(page.classes)[0] == "red"
 
 
-def test_the_server_refuses_what_a_browser_sends_all_the_same(visit, start):
-    server = start("--max-upload", "1")
-    page = visit(server)
+def test_the_server_refuses_what_a_browser_sends_all_the_same(visit, server):
+    wait_until_empty(server)
+    page = visit()
     page.expected = "413"
     assert page.page.evaluate(SEND_TWO_MEGABYTES) == 413
     assert server.files() == []

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from playwright.sync_api import Browser, CDPSession, Error, Locator, Page, Request
 
-_TIMEOUT_MS = 20_000
+_TIMEOUT_MS = 60_000
 # Types of answers that a program reads. Pictures, videos, styles and scripts are none.
 _TEXTS = ("application/json", "text/event-stream", "text/html", "text/plain")
 _DROP = """([name, type, content]) => {
