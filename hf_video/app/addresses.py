@@ -97,14 +97,17 @@ class _PublicNetwork(httpx.HTTPTransport):
         if not all(is_public(address) for address in addresses):
             raise VideoReadError(f"{host} is a machine of a private network, from which this page fetches nothing.")
         # The request itself keeps its address, from which the client follows a relative redirect.
-        pinned = httpx.Request(
-            request.method,
-            request.url.copy_with(host=addresses[0]),
-            headers=request.headers,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": host},
-        )
-        return super().handle_request(pinned)
+        extensions = {**request.extensions, "sni_hostname": host}
+        for address in dict.fromkeys(addresses):
+            url = request.url.copy_with(host=address)
+            pinned = httpx.Request(
+                request.method, url, headers=request.headers, stream=request.stream, extensions=extensions
+            )
+            try:
+                return super().handle_request(pinned)
+            except httpx.ConnectError as error:
+                failure = error
+        raise failure
 
 
 def _client(only_public: bool) -> Any:

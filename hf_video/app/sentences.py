@@ -3,8 +3,11 @@
 import re
 from collections.abc import Mapping
 
-# An absolute path of POSIX or Windows that is no part of an address or of a relative path. A space ends it.
-_PATH = re.compile(r"""(?<![\w:/.\\~-])(?:~?/|[A-Za-z]:[\\/])(?:[^\s/\\'"<>|:]+[/\\])+([^\s/\\'"<>|:,;)]*[\w)\]])?""")
+# An absolute path of POSIX or Windows, also after `file:`. It is no part of an address or of a relative path, and ends
+# at a space.
+_PATH = re.compile(
+    r"""(?:(?<![\w:/.\\~-])|\bfile:(?://)?)(?:~?/|[A-Za-z]:[\\/])(?:[^\s/\\'"<>|:]+[/\\])+([^\s/\\'"<>|:,;)]*[\w)\]])?"""
+)
 
 
 def without_paths(sentence: str, names: Mapping[str, str]) -> str:
