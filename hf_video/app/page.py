@@ -21,6 +21,7 @@ from .visitors import Cancelled, Ticket, Visitor, Visitors
 logger = logging.getLogger(__name__)
 
 _INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
+_BUSY = "Too many others are waiting. Try again in a while."
 # Puts the time of the player in place of the last value that a button sends.
 _WITH_MOMENT = """
 (...values) => [...values.slice(0, -1), document.querySelector("#player video")?.currentTime ?? 0]
@@ -130,11 +131,12 @@ class _Page:
 
         def work(trigger: Any, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
             """The button says at once that work waits, works in its turn, and then lets go of Cancel."""
-            waiting = {self.message: fragments.message("Waiting for a free place ..."), self.cancel: _active(True)}
-            begun = trigger(lambda: waiting, None, list(waiting), **at_once)
-            running = begun.then(self._guarded(step), inputs, [self.message, *outputs], js=js, **in_turn)
+            begun = trigger(self._wait, None, [self.message, self.cancel], **at_once)
+            run = self._guarded(step, outputs)
+            running = begun.then(run, inputs, [self.message, *outputs], js=js, **in_turn)
             works.append(running)
             running.then(self._finish, None, self.cancel, **at_once)
+            running.failure(self._turn_away, None, self.message, **at_once)
 
         inputs = [self.model, self.video]
         work(self.open_url.click, self._open_url, [self.url], [self.video])
@@ -154,29 +156,41 @@ class _Page:
         self.model.change(self._choose, self.model, chosen, **at_once)
         self.blocks.unload(self._leave)
 
+    def _wait(self, request: gr.Request) -> dict[Any, Any]:
+        self.visitors[str(request.session_hash)].was_cancelled = False
+        return self._say("Waiting for a free place ...") | {self.cancel: _active(True)}
+
+    def _turn_away(self, request: gr.Request) -> dict[Any, Any]:
+        """Work tells its own errors; it fails only in the queue: if that is full, or if Cancel takes it out."""
+        if self.visitors[str(request.session_hash)].was_cancelled:
+            return self._say("Cancelled.")
+        return {self.message: fragments.message(_BUSY, is_problem=True)}
+
     def _finish(self, request: gr.Request) -> Any:
         return _active(self.visitors[str(request.session_hash)].is_busy)
 
     def _choose(self, name: str, request: gr.Request) -> dict[Any, Any]:
-        self.visitors[str(request.session_hash)].cancel()
+        self.visitors[str(request.session_hash)].cancel(is_outdated=True)
         model = self.models[name]
         shown = {
             self.for_classes: gr.update(visible=not model.answers),
             self.for_questions: gr.update(visible=model.answers),
             self.target: gr.update(choices=_targets(model), value=""),
         }
-        return shown | self._say("") | self.results
+        return shown | self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
 
     def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
         file = None if video is None else Path(video)
         self.visitors.keep(str(request.session_hash), file)
-        return self._say("" if file is None else f"{file.name} is open.") | self.results
+        return self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
 
     def _leave(self, request: gr.Request) -> None:
         self.visitors.leave(str(request.session_hash))
 
     def _cancel(self, request: gr.Request) -> dict[Any, Any]:
-        self.visitors[str(request.session_hash)].cancel()
+        visitor = self.visitors[str(request.session_hash)]
+        visitor.was_cancelled = True
+        visitor.cancel()
         return self._say("Cancelled.") | {self.cancel: _active(False)}
 
     def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
@@ -252,8 +266,11 @@ class _Page:
             else:
                 yield self._say(f"Watched {clock(found)} ...")
 
-    def _guarded(self, work: Callable[..., Iterator[dict[Any, Any]]]) -> Callable[..., Iterator[dict[Any, Any]]]:
-        """Work of a visitor, as Gradio calls it. An error is its last step."""
+    def _guarded(
+        self, work: Callable[..., Iterator[dict[Any, Any]]], outputs: Sequence[Any]
+    ) -> Callable[..., Iterator[dict[Any, Any]]]:
+        """Work of a visitor, as Gradio calls it. An error is its last step, and so is the removal of what it has shown
+        of another video or model."""
 
         def run(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
             visitor = self.visitors[str(request.session_hash)]
@@ -261,11 +278,16 @@ class _Page:
                 try:
                     yield from work(visitor, ticket, *values)
                 except Cancelled:
-                    return
+                    if ticket.is_outdated:
+                        shown = {each: empty for each, empty in self.results.items() if each in outputs}
+                        yield self._what_is_open(visitor) | shown
                 except Exception as error:
                     yield self._problem(visitor, error)
 
         return run
+
+    def _what_is_open(self, visitor: Visitor) -> dict[Any, Any]:
+        return self._say("" if visitor.video is None else f"{visitor.video.name} is open.")
 
     def _say(self, sentence: str) -> dict[Any, Any]:
         return {self.message: fragments.message(sentence)}

@@ -1,5 +1,6 @@
 """Serves the page until the program is interrupted, and removes everything that it was given."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -77,4 +78,7 @@ def serve(
             Event().wait()
         finally:
             visitors.close()
-            page.close(verbose=False)
+            if page.is_running:
+                # An open page holds a connection for as long as it is open; the server would tell that it breaks it.
+                logging.getLogger("uvicorn.error").disabled = page.server.force_exit = True
+                page.close(verbose=False)

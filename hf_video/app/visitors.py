@@ -12,17 +12,24 @@ Item = TypeVar("Item")
 
 
 class Cancelled(Exception):
-    """The visitor has cancelled the work, or left."""
+    """Work has ended because nobody wants it any more."""
 
 
 class Ticket:
-    """A piece of work that may be cancelled."""
+    """
+    A piece of work that may be cancelled.
+
+    Attributes:
+        is_outdated: whether it was, because it is about a video or model that the page no longer shows.
+    """
 
     def __init__(self) -> None:
+        self.is_outdated = False
         self._cancelled = Event()
 
-    def cancel(self) -> None:
+    def cancel(self, is_outdated: bool = False) -> None:
         """Ends the work at its next check."""
+        self.is_outdated = is_outdated
         self._cancelled.set()
 
     def check(self) -> None:
@@ -62,12 +69,14 @@ class Visitor:
 
     Attributes:
         video: the file that the page holds.
+        was_cancelled: whether its last work was, perhaps while it waited.
         watched: what was watched last, for further questions about it: (model, video, watcher).
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.video: Path | None = None
+        self.was_cancelled = False
         self.watched: tuple[Any, ...] = ()
         self._tickets: set[Ticket] = set()
         self._lock = Lock()
@@ -84,11 +93,11 @@ class Visitor:
             with self._lock:
                 self._tickets.discard(ticket)
 
-    def cancel(self) -> None:
+    def cancel(self, is_outdated: bool = False) -> None:
         """Cancels all work of this page."""
         with self._lock:
             for ticket in self._tickets:
-                ticket.cancel()
+                ticket.cancel(is_outdated)
 
     def new_folder(self) -> Path:
         """An empty folder of this page."""
@@ -126,7 +135,7 @@ class Visitors:
         """Notes which video a page holds. Work on the one that it held before ends; that file is removed, unless
         another page holds it as well."""
         visitor = self[session]
-        visitor.cancel()
+        visitor.cancel(is_outdated=True)
         with self._lock:
             before, visitor.video, visitor.watched = visitor.video, video, ()
             if before != video:

@@ -66,13 +66,18 @@ def test_a_file_elsewhere_is_never_removed(visitors, tmp_path):
 
 
 def test_work_ends_with_the_page_and_with_its_video(visitors, upload):
-    endings = (lambda: visitors.leave("ann"), lambda: visitors.keep("ann", upload()), lambda: visitors["ann"].cancel())
-    for end in endings:
+    endings = {
+        lambda: visitors.keep("ann", upload()): True,
+        lambda: visitors["ann"].cancel(): False,
+        lambda: visitors.leave("ann"): False,
+    }
+    for end, is_outdated in endings.items():
         with visitors["ann"].work() as ticket, visitors["bob"].work() as other:
             ticket.check()
             end()
             with pytest.raises(Cancelled):
                 ticket.check()
+            assert ticket.is_outdated is is_outdated
             other.check()
 
 
