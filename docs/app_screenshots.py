@@ -39,15 +39,13 @@ def write_round(folder: Path) -> str:
     return encode_video(folder / "round.mp4", frames, fps=FPS)
 
 
-def train_on_motions(folder: Path, model_folder: Path) -> str:
-    """Saves a model of straight motions. Returns a video of other digits."""
+def train_on_motions(folder: Path, model_folder: Path) -> None:
+    """Saves a model of straight motions."""
     set_seed(0)
-    training, test = folder / "training.mp4", folder / "motions.mp4"
-    events = write_event_video(training, seconds=TRAINING_SECONDS, seed=0, held_out=False)
-    train(*read_windows(training, events), EPOCHS).save_pretrained(model_folder)
+    video = folder / "training.mp4"
+    events = write_event_video(video, seconds=TRAINING_SECONDS, seed=0, held_out=False)
+    train(*read_windows(video, events), EPOCHS).save_pretrained(model_folder)
     make_processor().save_pretrained(model_folder)
-    write_event_video(test, seconds=SECONDS, seed=0, held_out=True)
-    return str(test)
 
 
 def read_frames(path: Path) -> np.ndarray:
@@ -72,6 +70,7 @@ def draw(visit: Visit, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="hf_video_demo/model", help="folder of the model; default: %(default)s")
+    parser.add_argument("--motion-model", help="folder of a model of motions that is already trained")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="folder of the pictures")
     parser.add_argument("--width", type=int, default=1100, help="width of the window in pixels; default: %(default)s")
     args = parser.parse_args()
@@ -79,7 +78,12 @@ def main() -> None:
         folder = Path(name)
         rounds, motions = folder / "digit-rounds", folder / "digit-motions"
         shutil.copytree(args.model, rounds, ignore=shutil.ignore_patterns("checkpoint-*"))
-        round_video, motion_video = write_round(folder), train_on_motions(folder, motions)
+        if args.motion_model is None:
+            train_on_motions(folder, motions)
+        else:
+            shutil.copytree(args.motion_model, motions)
+        round_video, motion_video = write_round(folder), folder / "motions.mp4"
+        write_event_video(motion_video, seconds=SECONDS, seed=0, held_out=True)
         server = AppServer([str(rounds), str(motions)], folder / "server")
         try:
             visit = Visit(browser, server.address, viewport={"width": args.width, "height": 700})

@@ -1,1 +1,1 @@
-"""The app in a real browser: `make test-extras`."""
+"""The app. The tests in a browser run with `make test-extras`."""
