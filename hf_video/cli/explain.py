@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Show what a model looked at: where in the frames of a video the evidence for a class lies, and which frames counted
-most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose a part
-of a long video.
+most. The model sees one clip, as its processor samples it, in the centre of the frames. --start and --end choose the
+part of a long video that it is sampled from.
 
 Of a MemoryBankQFormer, the folder also shows which frames the memory held when the answer was given. One that answers
 in words has no classes: it needs a --question, and is explained by its memory alone.
@@ -36,7 +36,7 @@ files in the folder of --output, which is complete or not there (needs matplotli
   heat_maps.mp4     the frames with their heat maps, each as long as it stands for the video
   top_frames/       a picture of each frame that counted most
   memory.png        of a MemoryBankQFormer: the frames that its memory held
-  explanation.json  class, scores, times, shares of the frames, and where in the video each is hottest
+  explanation.json  all of it in numbers: scores, times, shares, and the place of each frame's highest evidence
 
 example: hf-video explain pouring.mp4 --model my_model --class "pouring water" --output why_pouring
 """
@@ -120,6 +120,8 @@ def _explain_class(args: argparse.Namespace) -> None:
         "frames": describe_frames(clip, heat_map),
     }
     memory = _memory_of(model, clip)
+    if memory is not None:
+        details["memory"] = _frames_held(memory, clip)
     if args.output is not None:
         with _output_folder(args) as folder:
             write_heat_maps(folder, clip, heat_map, details)
@@ -158,27 +160,31 @@ def _explain_words(args: argparse.Namespace) -> None:
         "question": args.question,
         "answer": answer,
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
+        "memory": _frames_held(watcher.memory, clip),
     }
     if args.output is not None:
         with _output_folder(args) as folder:
             _draw_memory(folder, watcher.memory, clip)
             write_explanation(folder, clip, details)
-    print(json.dumps(details) if args.json else answer, flush=True)
+    if args.json:
+        print(json.dumps(details), flush=True)
+        return
+    print(_public_name(args), f"  {_one_line(answer)}", "what the memory held:", sep="\n")
+    for first, last in details["memory"]:
+        print(f"  {clock(first, 2)}  {clock(last, 2)}")
+    sys.stdout.flush()
 
 
 def _check_files(args: argparse.Namespace) -> None:
     """Refuses a folder that cannot be written, before the model is loaded."""
     if args.output is None:
         return
-    require_fresh(
-        Path(args.output),
-        ways_out="Choose another folder: results are never overwritten.",
-        option="--output",
-    )
+    ways_out = "Choose another folder: results are never overwritten."
+    require_fresh(Path(args.output), ways_out=ways_out, option="--output")
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError(
-            "--output draws with matplotlib: pip install hf-video-models[explain], or leave it out to see the times of "
-            "the frames that counted most."
+            "--output draws with matplotlib: pip install hf-video-models[explain]. Leave --output out to be told the "
+            "frames that counted most without pictures."
         )
 
 
@@ -221,6 +227,16 @@ def _output_folder(args: argparse.Namespace) -> Iterator[Path]:
     print(f"{args.output} holds {written}.", file=sys.stderr, flush=True)
 
 
+def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
+    """The seconds of the first and the last frame that each entry of a memory holds, oldest first. An entry may hold
+    other frames at other token positions: these are the first and the last of all."""
+    from hf_video.models.memory_bank_qformer.memory_picture import frames_of_entries
+
+    held = frames_of_entries(memory) > 0
+    frames = [entry.nonzero().flatten().tolist() for entry in held]
+    return [[round(float(clip.times[each]), 3) for each in (entry[0], entry[-1])] for entry in frames]
+
+
 def _draw_memory(folder: Path, memory: Any, clip: Clip) -> None:
     from hf_video import draw_memory
 
@@ -231,9 +247,8 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
     import numpy as np
 
     from hf_video.inference import top_frames
-    from hf_video.processing.video_downloading import public_url
 
-    print(public_url(args.video))
+    print(_public_name(args))
     for prediction in details["predictions"]:
         print(f"  {prediction['score']:6.1%}  {_one_line(prediction['label'])}")
     frames = details["frames"]
@@ -243,6 +258,12 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
     for number in top:
         print(f"  {frames[number]['share']:6.1%}  {clock(frames[number]['seconds'], 2)}")
     sys.stdout.flush()
+
+
+def _public_name(args: argparse.Namespace) -> str:
+    from hf_video.processing.video_downloading import public_url
+
+    return public_url(args.video)
 
 
 def _one_line(text: str) -> str:

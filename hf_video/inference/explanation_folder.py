@@ -15,12 +15,15 @@ import hf_video
 from hf_video.files import replace_text
 
 from .clip_reading import Clip
-from .drawable_text import find_fonts, one_line
+from .drawable_text import find_fonts, one_line, shorten
 from .heat_map_picture import draw_heat_maps
 from .heat_map_video import write_heat_map_video
 from .heat_maps import frame_shares, overlay_heat_maps, top_frames
 from .timeline_picture import save_figure
 from .video_encoding import enlarge
+
+# Characters of a class name in the title.
+_LONGEST_NAME = 60
 
 
 def describe_frames(clip: Clip, heat_map: np.ndarray) -> list[dict[str, Any]]:
@@ -56,7 +59,7 @@ def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dic
         OSError: writing failed.
     """
     fonts = find_fonts([details["video"], details["label"]])
-    name = fonts.shown(details["label"], f"class {details['class_id']}")
+    name = shorten(fonts.shown(details["label"], f"class {details['class_id']}"), _LONGEST_NAME)
     title = f"{one_line(details['video'])}\nwhat speaks for {name} ({details['score']:.1%})"
     save_figure(draw_heat_maps(clip.images, heat_map, clip.times.tolist(), title), folder / "heat_maps.png")
     write_heat_map_video(folder / "heat_maps.mp4", clip.images, heat_map, clip.times.tolist(), clip.end)

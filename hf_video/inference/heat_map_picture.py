@@ -47,7 +47,8 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
     from matplotlib.figure import Figure
 
     shares = frame_shares(heat_maps)
-    marked = top_frames(shares)
+    # With their neighbours of the same share.
+    marked = np.isclose(shares[:, None], shares[top_frames(shares)], rtol=1e-6, atol=0).any(axis=1)
     num_rows = -(-len(images) // _MOST_COLUMNS)
     num_columns = -(-len(images) // num_rows)
     scale = _FRAME_SIZE / min(images.shape[1:3])
@@ -71,14 +72,14 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
         axes.text(x + width / 2, y + 0.7 * _LINE, clock(times[number], 2), ha="center", fontsize=8)
         y += _LINE
         for image in (images[number], drawn[number]):
-            axes.imshow(image, extent=(x, x + width, y + height, y), aspect="auto", interpolation="nearest")
+            axes.imshow(image, extent=(x, x + width, y + height, y), aspect="auto", interpolation="antialiased")
             y += height + _GAP / 2
-        color = _MARK if number in marked else "#777777"
-        if number in marked:
+        color = _MARK if marked[number] else "#777777"
+        if marked[number]:
             _draw_box(axes, x, y - 0.5 * _GAP - height, width, height)
         # The longest bar is as long as the frame.
         axes.barh(y + _BAR / 2, width * share / (shares.max() or 1), _BAR, left=x, color=color)
-        weight = "bold" if number in marked else "normal"
+        weight = "bold" if marked[number] else "normal"
         axes.text(
             x + width / 2, y + _BAR + 0.75 * _LINE, f"{share:.1%}", ha="center", fontsize=8, color=color, weight=weight
         )

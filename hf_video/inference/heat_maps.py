@@ -55,8 +55,8 @@ def frame_shares(heat_map: np.ndarray) -> np.ndarray:
 
 def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
     """
-    The frames that counted most, the first one most: at most `count`, each with at least an even share. Neighbours with
-    the same share are shown by the first of them: a model that joins frames to tubelets has one value for all of them.
+    The frames that counted most, the first one most: at most `count`, each with at least an even share. Of neighbours
+    with the same share the first one counts: a model that joins frames to tubelets has one value for all of them.
 
     Args:
         shares: (T,), see [`frame_shares`].

@@ -23,6 +23,13 @@ class PatchTokens(NamedTuple):
     patch_shape: tuple[int, int, int]
     grid: tuple[int, int, int]
 
+    def background(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The median of each channel over the tokens of a clip, as the projection gives them; see `on_grid`."""
+        dim = 1 if isinstance(self.projection, _CONVOLUTIONS) else tokens.ndim - 1
+        channels = tokens.float().movedim(dim, 0).flatten(1)
+        shape = [-1 if axis == dim else 1 for axis in range(tokens.ndim)]
+        return channels.median(1).values.to(tokens.dtype).view(shape)
+
     def on_grid(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over the channels of what has the shape of the projection's output, for one clip: (1, t, h, w).
 

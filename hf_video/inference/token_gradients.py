@@ -12,10 +12,12 @@ def weigh_tokens(
     model: PreTrainedModel, patches: PatchTokens, clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor:
     """
-    Evidence of patches: gradient times activation of each channel of a token, as far as it is positive.
+    Evidence of patches: for each channel of a token, its gradient times how far it is from the background, as far as
+    the product is positive.
 
-    They are taken at the output of the patch projection, where every model has its tokens on the grid of the video,
-    whatever order, class token or scan comes behind.
+    Gradients are taken at the output of the patch projection, where every model has its tokens on the grid of the
+    video, whatever order, class token or scan comes behind. The background is the median of a channel over the tokens
+    of the clip. Without it, patches that show nothing would count by what all tokens have in common.
 
     Args:
         model: a classifier in evaluation mode.
@@ -31,7 +33,7 @@ def weigh_tokens(
         ImportError: captum is not installed.
     """
     try:
-        from captum.attr import LayerGradientXActivation
+        from captum.attr import LayerActivation, LayerGradientXActivation
     except ImportError as error:
         raise ImportError(
             f"Heat maps of {type(model).__name__} are computed with captum: pip install hf-video-models[explain]"
@@ -40,5 +42,9 @@ def weigh_tokens(
     def score(pixels: torch.Tensor) -> torch.Tensor:
         return model(**{model.main_input_name: pixels, **options}).logits.reshape(1, -1)[:, target]
 
-    products = LayerGradientXActivation(score, patches.projection).attribute(clip.detach().requires_grad_())
+    pixels = clip.detach().requires_grad_()
+    projection = patches.projection
+    gradients = LayerGradientXActivation(score, projection, multiply_by_inputs=False).attribute(pixels)
+    tokens = LayerActivation(score, projection).attribute(pixels)
+    products = gradients * (tokens - patches.background(tokens))
     return patches.on_grid(products.detach().float().clamp(min=0))

@@ -25,6 +25,13 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 # What has to stand on lines of the output.
 FIGURES = {
+    "explain.py": [
+        r"  deletion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
+        r"  insertion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
+        r"    better than Gaussian by -?\d\.\d{3} \+- \d\.\d{3}",
+        r"  on the digit's box: \d+\.\d% of the map, \d+\.\d% of the area; wanted: 60%",
+        r"  random weights: \d+\.\d% on the digit's box, rank correlation [+-]\d\.\d\d",
+    ],
     "extract.py": [
         r"200 windows: the last 20 took \d\.\d+ of the processor time .* MiB, then \d+ MiB",
         r"key frame every 250 frames, milliseconds a window:",

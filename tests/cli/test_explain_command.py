@@ -1,0 +1,250 @@
+"""`hf-video explain`: pictures that show what the heat map says, numbers that agree, and nothing overwritten."""
+
+import json
+import re
+import sys
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import InstructBlipVisionConfig
+
+from hf_video import (
+    MemoryBankQFormerForVideoClassification,
+    VideoClipProcessor,
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+    VideoViTForVideoClassification,
+    VideoWatcher,
+)
+from hf_video.cli import explain as cli_explain
+from hf_video.cli.main import main
+from hf_video.inference import explain, explanation_folder, frame_shares, read_clip
+from hf_video.processing import read_video
+
+from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import cut_file, damage_frame, encode_video
+from .test_timeline_command import save_model
+
+NAMES = ["pouring water", "投げる $x$", "tossing coin"]
+FILES = ["explanation.json", "heat_maps.mp4", "heat_maps.png", "top_frames"]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"), NAMES)
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    """Two seconds of grey frames of 64 x 96, with a brighter square that moves a little."""
+    frames = np.full((60, 64, 96, 3), 90, np.uint8)
+    for number, frame in enumerate(frames):
+        frame[20:50, 10 + number : 40 + number] = 130
+    return encode_video(tmp_path_factory.mktemp("videos") / "square.mp4", frames)
+
+
+def run(model_folder, video, *words):
+    return main(["explain", str(video), "--model", str(model_folder), "--device", "cpu", *map(str, words)])
+
+
+def heat_map_of(model_folder, video, target):
+    model = VideoViTForVideoClassification.from_pretrained(model_folder)
+    clip = read_clip(VideoClipProcessor.from_pretrained(model_folder), video)
+    return clip, explain(model, clip.pixel_values, target)[0].numpy()
+
+
+def test_the_files_show_what_the_heat_map_says(model_folder, video, tmp_path, capsys):
+    folder = tmp_path / "new" / "why"
+    assert run(model_folder, video, "--class", "tossing coin", "--output", folder) == 0
+    printed = capsys.readouterr()
+    assert sorted(path.name for path in folder.iterdir()) == FILES and ", ".join(FILES) in printed.err
+    clip, heat_map = heat_map_of(model_folder, video, 2)
+    found = json.loads((folder / "explanation.json").read_text())
+    assert (found["video"], found["label"], found["class_id"]) == ("square", "tossing coin", 2)
+    shares = frame_shares(heat_map)
+    np.testing.assert_allclose([frame["share"] for frame in found["frames"]], shares, atol=1e-5)
+    np.testing.assert_allclose([frame["seconds"] for frame in found["frames"]], clip.times, atol=1e-3)
+    assert (found["image_size"], found["video_size"]) == ([32, 32], [64, 96]) and "torch" in found["versions"]
+    # The clip is 64 x 96 pixels squeezed into 32 x 32.
+    row, column = np.unravel_index(heat_map[0].argmax(), (32, 32))
+    assert found["frames"][0]["highest"] == pytest.approx([column * 3 + 1, row * 2 + 0.5], abs=0.1)
+
+    with av.open(str(folder / "heat_maps.mp4")) as container:
+        decoded = [frame.to_ndarray(format="rgb24").astype(int) for frame in container.decode(video=0)]
+    # The video is grey: what is not grey is heat. Yellow is much brighter than blue.
+    colour = np.stack([np.ptp(frame[4::8, 4::8], axis=-1) for frame in decoded])
+    assert colour.shape == heat_map.shape
+    assert np.corrcoef(colour.ravel(), heat_map.ravel())[0, 1] > 0.9
+    assert heat_map[np.unravel_index(colour.argmax(), colour.shape)] > 0.9
+
+    best = int(shares.argmax())
+    first = next((folder / "top_frames").glob("1_at_*"))
+    assert first.name == f"1_at_{clip.times[best]:.2f}s.png"
+    picture = np.asarray(Image.open(first)).astype(int)
+    assert picture.shape == (256, 256, 3) and np.abs(picture - decoded[best]).mean() < 6
+    assert Image.open(folder / "heat_maps.png").width > 1000
+    lines = printed.out.splitlines()
+    assert lines[0] == video and sum("%" in line for line in lines[1:4]) == 3
+    assert lines[4] == f"what spoke most for tossing coin ({found['score']:.1%}):"
+    assert lines[5].split() == [f"{shares[best]:.1%}", f"0:00:{clip.times[best]:05.2f}"]
+
+
+def test_the_predicted_class_is_explained_unless_another_is_named(model_folder, video, capsys):
+    assert run(model_folder, video, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    scores = [prediction["score"] for prediction in found["predictions"]]
+    assert scores == sorted(scores, reverse=True) and sum(scores) == pytest.approx(1, abs=1e-4)
+    assert found["predictions"][0] == {"label": found["label"], "score": found["score"]}
+    other = (found["class_id"] + 1) % 3
+    by_number, by_name = (
+        (run(model_folder, video, "--json", "--top-k", 1, "--class", word), json.loads(capsys.readouterr().out))
+        for word in (other, NAMES[other])
+    )
+    assert by_number == by_name and by_name[1]["label"] == NAMES[other] and len(by_name[1]["predictions"]) == 1
+    assert by_name[1]["frames"] != found["frames"]
+    _, heat_map = heat_map_of(model_folder, video, other)
+    np.testing.assert_allclose([each["share"] for each in by_name[1]["frames"]], frame_shares(heat_map), atol=1e-5)
+
+
+def test_a_part_of_the_video_is_explained_with_the_times_of_the_video(model_folder, video, capsys):
+    assert run(model_folder, video, "--json", "--start", 1, "--end", 1.5) == 0
+    seconds = [frame["seconds"] for frame in json.loads(capsys.readouterr().out)["frames"]]
+    assert 1 <= seconds[0] and seconds[-1] < 1.5 and len(seconds) == 8
+
+
+def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder, video, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "hf_video.inference.explanation.explain", lambda model, clips, target: torch.zeros(1, 8, 32, 32)
+    )
+    assert run(model_folder, video, "--class", NAMES[1], "--output", tmp_path / "out") == 0
+    assert f"nothing in the clip speaks for {NAMES[1]}" in capsys.readouterr().out
+    assert not list((tmp_path / "out" / "top_frames").iterdir())
+    assert json.loads((tmp_path / "out" / "explanation.json").read_text())["frames"][0]["highest"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--class", "poring watr"], "'poring watr' is none of the model's 3 classes. Did you mean 'pouring water'"),
+        (["--class", "3"], "'3' is none of the model's 3 classes. Its first ones are 'pouring water', "),
+        (["--question", "why?"], "gives classes"),
+        (["--start", "7"], "start=7.0.*lasts 2.000 s"),
+        (["--top-k", "0"], "--top-k is 0"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(words, message, model_folder, video, tmp_path, fails):
+    given = fails("explain", video, "--model", model_folder, "--output", tmp_path / "out", *words)
+    assert re.search(message, given) and not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_files_is_refused_before_the_model_is_loaded(video, tmp_path, fails):
+    (tmp_path / "mine.txt").write_text("mine")
+    message = fails("explain", video, "--model", "no/model", "--output", tmp_path)
+    assert "is not empty (mine.txt)" in message and "never overwritten" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("break_video", [lambda video: cut_file(video, 0.3), lambda video: damage_frame(video, 29)])
+def test_a_broken_video_is_one_sentence_and_leaves_nothing(break_video, model_folder, video, tmp_path, fails):
+    broken = break_video(video)
+    assert broken in fails("explain", broken, "--model", model_folder, "--output", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, video, tmp_path, monkeypatch):
+    def interrupt(*args):
+        assert list(tmp_path.rglob("heat_maps.png"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explanation_folder, "write_heat_map_video", interrupt)
+    assert run(model_folder, video, "--output", tmp_path / "out") == 130
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_text_is_printed(model_folder, video, tmp_path, monkeypatch, capsys, fails):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(cli_explain.importlib.util, "find_spec", lambda name: None)
+    message = fails("explain", video, "--model", model_folder, "--output", tmp_path / "out")
+    assert "pip install hf-video-models[explain]" in message
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(model_folder, video) == 0 and "what spoke most for" in capsys.readouterr().out
+
+
+def test_videomamba_is_explained(video, tmp_path, capsys):
+    torch.manual_seed(0)
+    config = VideoMambaConfig(num_frames=4, image_size=32, patch_size=16, hidden_size=16, num_hidden_layers=1)
+    size = {"height": 32, "width": 32}
+    processor = VideoClipProcessor(num_frames=4, frame_sampling_rate=4, size=size, crop_size=size)
+    for part in (VideoMambaForVideoClassification(config), processor):
+        part.save_pretrained(tmp_path / "model")
+    assert run(tmp_path / "model", video, "--output", tmp_path / "out") == 0
+    assert "what spoke most for" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+
+
+def test_what_a_classifier_remembered_is_drawn(video, tmp_path, capsys):
+    sizes = {"image_size": 14, "patch_size": 7, "hidden_size": 40, "intermediate_size": 48}
+    vision = InstructBlipVisionConfig(num_hidden_layers=1, num_attention_heads=4, **sizes)
+    model = tiny_model(MemoryBankQFormerForVideoClassification, vision_config=vision, memory_bank_length=3)
+    size = {"height": 14, "width": 14}
+    processor = VideoClipProcessor(num_frames=6, frame_sampling_rate=6, size=size, crop_size=size)
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "model")
+    assert run(tmp_path / "model", video, "--json", "--output", tmp_path / "out") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([*FILES, "memory.png"])
+    assert Image.open(tmp_path / "out" / "memory.png").width > 1000
+    # Six frames in three entries, which are runs in time.
+    seconds = [frame["seconds"] for frame in found["frames"]]
+    assert len(found["memory"]) == 3
+    assert found["memory"][0][0] == seconds[0] and found["memory"][-1][1] == seconds[-1]
+
+
+@pytest.fixture(scope="module")
+def words_pair():
+    model, processor = tiny_pair(memory_bank_length=3, max_num_frames=200)
+    # To resize a frame twice would make another one of it.
+    processor.video_processor.size = {"shortest_edge": 20}
+    return model, processor
+
+
+@pytest.fixture(scope="module")
+def words_folder(words_pair, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("words")
+    for part in words_pair:
+        part.save_pretrained(folder)
+    return folder
+
+
+def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder, video, tmp_path, monkeypatch, capsys):
+    memories, draw = [], cli_explain._draw_memory
+
+    def draw_and_keep(folder, memory, clip):
+        memories.append(memory)
+        draw(folder, memory, clip)
+
+    monkeypatch.setattr(cli_explain, "_draw_memory", draw_and_keep)
+    question = "which digit came first"
+    assert run(words_folder, video, "--question", question, "--output", tmp_path / "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["explanation.json", "memory.png"]
+    found = json.loads((tmp_path / "out" / "explanation.json").read_text())
+    assert len(found["frames"]) == 4 and len(found["memory"]) == 3 and len(lines) == 3 + 3
+
+    # The same as watching the frames of the clip.
+    model, processor = words_pair
+    inputs = processor.video_processor(video, return_metadata=True)
+    watcher = VideoWatcher(model, processor, question)
+    watcher.update(read_video(video, lambda metadata: inputs["video_metadata"][0].frames_indices)[0])
+    torch.testing.assert_close(memories[0].visual.states, watcher.memory.visual.states)
+    assert lines[:2] == [video, f"  {watcher.answer(do_sample=False)}"]
+
+
+def test_a_model_that_answers_in_words_needs_a_question_and_has_no_classes(words_folder, video, fails):
+    assert "say with --question" in fails("explain", video, "--model", words_folder)
+    assert "has no classes" in fails("explain", video, "--model", words_folder, "--class", "0")
