@@ -4,14 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Installation is finished when this file is newer than what it installed from.
 INSTALLED := $(VENV)/.installed
+INSTALLED_EXTRAS := $(VENV)/.installed-extras
 
 help:  ## list these targets
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(INSTALLED_EXTRAS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,test-extras]'
 	@touch $@
 
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
@@ -20,11 +25,14 @@ demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on mo
 # One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
-test: lint  ## lint, then run every test that needs no GPU and is not slow
-	$(PYTEST) -m "not slow and not gpu" $(ARGS)
+test: lint  ## lint, then run every test that needs no GPU and no browser and is not slow
+	$(PYTEST) -m "not slow and not gpu and not extras" $(ARGS)
 
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
-	$(PYTEST) -m "slow and not gpu" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
+
+test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium; 2 minutes)
+	$(BIN)/python -m pytest -m extras tests/app $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
@@ -42,10 +50,14 @@ cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from th
 docs: $(INSTALLED)  ## write the reference page of all settings
 	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
 
+# The model of the timeline is that of a benchmark.
+screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
+	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
+
 # A benchmark that needs another machine exits with 77. The figures of the others are printed all the same.
 bench: $(INSTALLED)  ## run every benchmark and print its figures (an hour; ARGS=--smoke: small inputs, a minute)
 	@failed=; for script in benchmarks/*.py; do \
 	  printf '\n%s\n' "$$script"; $(BIN)/python $$script $(ARGS) || [ $$? -eq 77 ] || failed="$$failed $$script"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-.PHONY: help demo test test-slow lint format cards docs bench
+.PHONY: help demo test test-slow test-extras lint format cards docs screenshots bench

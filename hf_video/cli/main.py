@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import (
+    app,
     command_line,
     convert,
     demo,
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Any] = {
     "timeline": timeline,
     "explain": explain,
     "watch": watch,
+    "app": app,
     "publish": publish,
     "demo": demo,
     "convert": convert,

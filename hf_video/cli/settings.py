@@ -370,6 +370,17 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings):
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
 
 
+@dataclass(kw_only=True)
+class AppSettings:
+    """Page"""
+
+    host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
+    port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
+    max_upload: AtLeast1[int] = setting(500, "Most megabytes of a video that is uploaded or fetched.", "MB")
+    workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
+    queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
+
+
 TRAIN = CommandSettings(
     RunSettings,
     ClassifierSettings,
@@ -408,6 +419,7 @@ DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
 EXPLAIN = CommandSettings(ExplainSettings)
 TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
+APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
 # By the name of the command, for the reference page.
 ALL = {
     "train": TRAIN,
@@ -421,5 +433,6 @@ ALL = {
     "explain": EXPLAIN,
     "inspect": INSPECT,
     "watch": WATCH,
+    "app": APP,
     "demo": DEMO,
 }

@@ -1,10 +1,10 @@
 """The layer that turns patches into tokens, and the grid of places that its tokens have."""
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -24,23 +24,12 @@ class PatchTokens(NamedTuple):
     patch_shape: tuple[int, int, int]
     grid: tuple[int, int, int]
 
-    def on_grid(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over the channels of what has the shape of the projection's output, for one clip: (1, t, h, w).
+    def sum_pixels(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over the pixels of each patch: (1, num_frames, num_channels, height, width) to (1, t, h, w).
 
-        A convolution gives (1, channels, t, h, w), or (t, channels, h, w) if it sees each frame alone. A linear layer
-        gives (1, t * h * w, channels) in the order time, row, column.
-
-        Raises:
-            ValueError: the projection gave another number of tokens than the grid has.
+        Frames, rows and columns at the end that fill no patch are left out.
         """
-        is_convolution = isinstance(getattr(self.projection, "base_layer", self.projection), _CONVOLUTIONS)
-        found = values.sum(1 if is_convolution else -1)
-        if found.numel() != math.prod(self.grid):
-            raise ValueError(
-                f"The model made {found.numel()} tokens of a clip with {math.prod(self.grid)} patches {self.grid}: "
-                "heat maps need all of them. Set `config.run_length_threshold` to None if it is set."
-            )
-        return found.reshape(1, *self.grid)
+        return F.avg_pool3d(values.sum(2)[:, None], self.patch_shape, divisor_override=1)[:, 0]
 
 
 def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens:

@@ -51,17 +51,23 @@ def download_video(url: str) -> io.BytesIO:
 
 
 @contextmanager
-def open_response(url: str) -> Iterator[Any]:
+def open_response(url: str, client: Any = None) -> Iterator[Any]:
     """
     The answer to a request for a URL, whose body has not been read. Errors of the network in the block become
     `VideoReadError`.
+
+    Args:
+        url (`str`):
+            A URL of `http` or `https`.
+        client (`httpx.Client`, *optional*):
+            Sends the requests; by default the client of huggingface_hub.
 
     Raises:
         `VideoReadError`: as [`download_video`].
     """
     name, seconds = public_url(url), constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        with closing(_request(url, name, seconds)) as response:
+        with closing(_request(url, name, seconds, client or get_session())) as response:
             if not response.is_success:
                 status = f"{response.status_code} {response.reason_phrase}".strip()
                 raise VideoReadError(
@@ -91,16 +97,15 @@ def public_url(url: str) -> str:
     return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
 
 
-def _request(url: str, name: str, seconds: float) -> Any:
+def _request(url: str, name: str, seconds: float, client: Any) -> Any:
     """The open response after all redirects."""
-    session = get_session()
     # Videos are compressed already.
     headers = {"Accept-Encoding": "identity"}
     try:
-        request = session.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
+        request = client.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
         # The client would read the whole body of every redirect, so redirects are followed here.
         for _ in range(_MAX_REDIRECTS + 1):
-            response = session.send(request, stream=True, follow_redirects=False)
+            response = client.send(request, stream=True, follow_redirects=False)
             if response.next_request is None:
                 return response
             response.close()
@@ -112,27 +117,54 @@ def _request(url: str, name: str, seconds: float) -> Any:
 
 def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
     """The body of the response to a request, at its start, within the limits of [`download_video`]."""
-    video, seconds = io.BytesIO(), constants.HF_HUB_DOWNLOAD_TIMEOUT
-    is_encoded = "Content-Encoding" in response.headers
-    size = None if is_encoded else int(response.headers.get("Content-Length", 0)) or None
-    if size is not None and size > max_size:
-        raise VideoReadError(_too_large(name, max_size))
-    window_start, window_bytes = time.monotonic(), 0
+    video = io.BytesIO()
+    size = _announced_size(response)
     # `disable=None`: shown only on a terminal.
-    progress = tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None)
-    with progress:
-        for piece in response.iter_bytes():
-            if video.tell() + len(piece) > max_size:
-                raise VideoReadError(_too_large(name, max_size))
+    with tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None) as progress:
+        for piece in receive_pieces(response, name, max_size, _too_large(name, max_size)):
             video.write(piece)
             progress.update(len(piece))
-            elapsed = time.monotonic() - window_start
-            if elapsed > seconds:
-                if response.num_bytes_downloaded - window_bytes < _SLOWEST * elapsed:
-                    raise VideoReadError(_stalled(name, seconds))
-                window_start, window_bytes = time.monotonic(), response.num_bytes_downloaded
     video.seek(0)
     return video
+
+
+def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> Iterator[bytes]:
+    """
+    The body of the response to a request, piece by piece.
+
+    Args:
+        response (`httpx.Response`):
+            The response.
+        name (`str`):
+            Name of the video in messages.
+        max_size (`int`):
+            Most bytes.
+        too_large (`str`):
+            The message of the error for more.
+
+    Raises:
+        `VideoReadError`: if the video is larger, or the server stalls.
+    """
+    seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    if (_announced_size(response) or 0) > max_size:
+        raise VideoReadError(too_large)
+    total, window_start, window_bytes = 0, time.monotonic(), 0
+    for piece in response.iter_bytes():
+        total += len(piece)
+        if total > max_size:
+            raise VideoReadError(too_large)
+        yield piece
+        elapsed = time.monotonic() - window_start
+        if elapsed > seconds:
+            if response.num_bytes_downloaded - window_bytes < _SLOWEST * elapsed:
+                raise VideoReadError(_stalled(name, seconds))
+            window_start, window_bytes = time.monotonic(), response.num_bytes_downloaded
+
+
+def _announced_size(response: Any) -> int | None:
+    """The number of bytes that the server announces; None if it does not, or if it counts compressed ones."""
+    is_encoded = "Content-Encoding" in response.headers
+    return None if is_encoded else int(response.headers.get("Content-Length", 0)) or None
 
 
 def _stalled(name: str, seconds: float) -> str:

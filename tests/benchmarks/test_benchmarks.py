@@ -83,6 +83,7 @@ FIGURES = {
     "videovit.py": [rf"{dtype} +forward(\+backward)? .*x .* vs \d+\.\d\d" for dtype in ("float32", "bfloat16")],
     "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
     "watch.py": [r"frames a second: \d+", r"speed: [+-]\d+\.\d%", r"memory: [+-]\d+\.\d%"],
+    "what_it_saw.py": [r"\d+ events, \d+ segments; picture of \d+ KiB", r"answer for \d+\.\d to \d+\.\d s: \w+"],
     "windows.py": [
         r"64 x 48, 40 frames at \d\.\d\d Mbit/s",
         r"clock: +decode \d+ ms, PyAV \d+ ms, windows \d+ ms: windows \d+\.\d\dx of decode, \d+\.\d\dx of PyAV",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,13 @@ from hf_video.cli.processes import check_processes
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..process_group import free_port, torchrun_variables
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
+# Two processes with what torchrun tells them, but without the time that it and they take for imports.
+FORKED = ("forked",)
 # As scripts they are torchrun and accelerate launch.
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "PORT")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "PORT")
@@ -28,13 +30,16 @@ HF_VIDEO = "import sys; from hf_video.cli.main import main; sys.exit(main(sys.ar
 
 
 def launch(launcher, *words):
-    """Runs `hf-video WORDS`, without a launcher on one process, and returns what came of it."""
+    """Runs `hf-video WORDS`, without a launcher on one process, and returns what came of all processes."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if not launcher:
-        return run_forked(Program(["-c", HF_VIDEO, *map(str, words)], environment), timeout=400)[0]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        launcher = [word.replace("PORT", str(probe.getsockname()[1])) for word in launcher]
+    if launcher in ((), FORKED):
+        variables = torchrun_variables(2) if launcher else [{}]
+        program = ["-c", HF_VIDEO, *map(str, words)]
+        processes = run_forked(*(Program(program, environment | each) for each in variables), timeout=400)
+        code = max(abs(each.returncode) for each in processes)
+        texts = ("".join(each) for each in zip(*((each.stdout, each.stderr) for each in processes), strict=True))
+        return subprocess.CompletedProcess(program, code, *texts)
+    launcher = [word.replace("PORT", free_port()) for word in launcher]
     command = [sys.executable, *launcher, "-m", "hf_video.cli", *map(str, words)]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
 
@@ -60,7 +65,11 @@ def losses_of_one(digits, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "launcher",
-    [pytest.param(TORCHRUN, id="torchrun"), pytest.param(ACCELERATE, id="accelerate launch", marks=pytest.mark.slow)],
+    [
+        pytest.param(FORKED, id="forked"),
+        pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow),
+        pytest.param(ACCELERATE, id="accelerate launch", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses_of_one, tmp_path):
     losses = train(launcher, digits, tmp_path / "model")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from transformers import AutoModelForVideoClassification
 from hf_video.data import collate_clips
 
 from ..fork_server import Program, run_forked
+from ..process_group import free_port, torchrun_variables
 from .distributed_run import NUM_STEPS
 from .tiny import RandomClips, weights_of
 
@@ -32,22 +32,12 @@ def run(task, folder, num_processes, launcher=()):
         finished = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
         assert finished.returncode == 0, finished.stderr[-20000:]
     else:
-        variables = [{}]
-        if num_processes > 1:
-            group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(num_processes)}
-            group["LOCAL_WORLD_SIZE"] = str(num_processes)
-            variables = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_processes)]
+        variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
         processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=400)
         assert not any(each.returncode for each in processes), [each.stderr[-20000:] for each in processes]
     result = json.loads((folder / "result.json").read_text())
     assert result["world_size"] == num_processes
     return result
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("task", ["loss_curve", pytest.param("distilled", marks=pytest.mark.slow)])

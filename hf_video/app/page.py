@@ -1,0 +1,323 @@
+"""The page: its layout, and what its buttons do."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from hf_video.inference.clock import clock
+from hf_video.inference.segments import SegmentFinder
+
+from . import fragments
+from .addresses import MEGABYTE, fetch_video
+from .loaded_models import LoadedModel
+from .sentences import without_paths
+from .uploads import VideoFile
+from .visitors import Cancelled, Ticket, Visitor, Visitors
+
+logger = logging.getLogger(__name__)
+
+_INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
+_BUSY = "Too many others are waiting. Try again in a while."
+# Puts the time of the player in place of the last value that a button sends.
+_WITH_MOMENT = """
+(...values) => [...values.slice(0, -1), document.querySelector("#player video")?.currentTime ?? 0]
+"""
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """
+    How a page is served.
+
+    Attributes:
+        max_upload: most megabytes of a video.
+        workers: requests that are worked on at a time, over all visitors.
+        only_public: whether videos are fetched from public machines alone.
+        tell_error: gives a sentence for an error that an input explains, None for a bug.
+        has_tracebacks: whether the log shows where an error came from.
+    """
+
+    max_upload: int
+    workers: int
+    only_public: bool
+    tell_error: Callable[[Exception], str | None]
+    has_tracebacks: bool = False
+
+
+def make_page(models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions) -> gr.Blocks:
+    """The page for some models, of which the first is chosen at the start."""
+    return _Page(models, visitors, options).blocks
+
+
+class _Page:
+    """
+    A page. Its methods are what its buttons do: each gives values for components, again and again while it works.
+    """
+
+    def __init__(self, models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions):
+        self.models = {model.name: model for model in models}
+        self.visitors = visitors
+        self.options = options
+        title = models[0].name if len(models) == 1 else "Video models"
+        # Results and files belong to the page in a browser: nothing of them is kept in this object.
+        with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 6 * 3600)) as self.blocks:
+            gr.Markdown(f"# {title}\n\n{_INTRODUCTION}", elem_id="title")
+            self._lay_out(models)
+            self._wire()
+
+    def _lay_out(self, models: Sequence[LoadedModel]) -> None:
+        first = models[0]
+        self.model = gr.Dropdown(
+            list(self.models), value=first.name, label="Model", elem_id="model", visible=len(models) > 1
+        )
+        with gr.Row():
+            with gr.Column(min_width=320, elem_id="player"):
+                self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
+            with gr.Column(min_width=320):
+                self.url = gr.Textbox(
+                    label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
+                )
+                self.open_url = gr.Button("Open address", elem_id="open-url")
+                self.message = gr.HTML(fragments.message(), elem_id="message")
+                self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
+        # Two groups, because Gradio does not hide a tab that was shown.
+        with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
+            with gr.Tab("Classes"):
+                self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
+                self.classes = gr.Label(label="Classes", num_top_classes=5, elem_id="classes")
+            with gr.Tab("Timeline"):
+                self.onset = gr.Slider(
+                    0.05, 1, value=_default_onset(), step=0.05, label="Score with which a segment begins"
+                )
+                self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
+                self.segments = gr.HTML(elem_id="segments")
+                self.timeline_picture = gr.HTML(elem_id="timeline-picture")
+            with gr.Tab("Heat map"):
+                self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
+                self.part = gr.Radio(
+                    [("frames of the whole video", False), ("two seconds around where the player is", True)],
+                    value=False,
+                    label="Frames to look at",
+                    elem_id="heat-map-part",
+                )
+                self.moment = gr.Number(0, visible=False)
+                self.explain = gr.Button("Show the heat map", variant="primary", elem_id="explain")
+                self.heat_map = VideoFile(
+                    label="Heat map", elem_id="heat-map", interactive=False, height=360, loop=True, autoplay=True
+                )
+                self.heat_map_frames = gr.HTML(elem_id="heat-map-frames")
+        with gr.Column(visible=first.answers) as self.for_questions, gr.Tabs(), gr.Tab("Question"):
+            self.question = gr.Textbox(label="Question", elem_id="question", max_lines=3)
+            self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
+            self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
+        self.results = {
+            self.classes: None,
+            self.segments: "",
+            self.timeline_picture: "",
+            self.heat_map: None,
+            self.heat_map_frames: "",
+            self.answer: "",
+        }
+
+    def _wire(self) -> None:
+        shared: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+        at_once = shared | {"queue": False}
+        in_turn = shared | {"concurrency_id": "work", "concurrency_limit": self.options.workers}
+        works = []
+
+        def work(trigger: Any, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
+            """The button says at once that work waits, works in its turn, and then lets go of Cancel."""
+            begun = trigger(self._wait, None, [self.message, self.cancel], **at_once)
+            run = self._guarded(step, outputs)
+            running = begun.then(run, inputs, [self.message, *outputs], js=js, **in_turn)
+            works.append(running)
+            running.then(self._finish, None, self.cancel, **at_once)
+            running.failure(self._turn_away, None, self.message, **at_once)
+
+        inputs = [self.model, self.video]
+        work(self.open_url.click, self._open_url, [self.url], [self.video])
+        work(self.url.submit, self._open_url, [self.url], [self.video])
+        work(self.classify.click, self._classify, inputs, [self.classes])
+        timeline = [self.segments, self.timeline_picture]
+        work(self.find_segments.click, self._find_segments, [*inputs, self.onset], timeline)
+        heat_map = [self.heat_map, self.heat_map_frames]
+        part = [self.target, self.part, self.moment]
+        work(self.explain.click, self._explain, [*inputs, *part], heat_map, js=_WITH_MOMENT)
+        for trigger in (self.ask.click, self.question.submit):
+            work(trigger, self._ask, [*inputs, self.question], [self.answer])
+
+        self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
+        self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
+        chosen = [self.for_classes, self.for_questions, self.target, self.message, *self.results]
+        self.model.change(self._choose, self.model, chosen, **at_once)
+        self.blocks.unload(self._leave)
+
+    def _wait(self, request: gr.Request) -> dict[Any, Any]:
+        self.visitors[str(request.session_hash)].was_cancelled = False
+        return self._say("Waiting for a free place ...") | {self.cancel: _active(True)}
+
+    def _turn_away(self, request: gr.Request) -> dict[Any, Any]:
+        """Work tells its own errors; it fails only in the queue: if that is full, or if Cancel takes it out."""
+        if self.visitors[str(request.session_hash)].was_cancelled:
+            return self._say("Cancelled.")
+        return {self.message: fragments.message(_BUSY, is_problem=True)}
+
+    def _finish(self, request: gr.Request) -> Any:
+        return _active(self.visitors[str(request.session_hash)].is_busy)
+
+    def _choose(self, name: str, request: gr.Request) -> dict[Any, Any]:
+        self.visitors[str(request.session_hash)].cancel(is_outdated=True)
+        model = self.models[name]
+        shown = {
+            self.for_classes: gr.update(visible=not model.answers),
+            self.for_questions: gr.update(visible=model.answers),
+            self.target: gr.update(choices=_targets(model), value=""),
+        }
+        return shown | self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
+
+    def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
+        file = None if video is None else Path(video)
+        self.visitors.keep(str(request.session_hash), file)
+        return self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
+
+    def _leave(self, request: gr.Request) -> None:
+        self.visitors.leave(str(request.session_hash))
+
+    def _cancel(self, request: gr.Request) -> dict[Any, Any]:
+        visitor = self.visitors[str(request.session_hash)]
+        visitor.was_cancelled = True
+        visitor.cancel()
+        return self._say("Cancelled.") | {self.cancel: _active(False)}
+
+    def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
+        most = self.options.max_upload * MEGABYTE
+        for found in fetch_video(url.strip(), visitor.new_folder(), most, self.options.only_public, ticket):
+            if isinstance(found, Path):
+                yield self._say(f"{found.name} is open.") | {self.video: str(found)}
+            else:
+                yield self._say(f"{found / MEGABYTE:.0f} MB fetched ...")
+
+    def _classify(self, visitor: Visitor, ticket: Ticket, name: str, video: str | None) -> Iterator[dict[Any, Any]]:
+        from .classification import classify
+
+        file = _required(video)
+        yield self._say("Reading the video ...") | {self.classes: None}
+        scores = classify(self.models[name], file, ticket)
+        best = next(iter(scores))
+        yield self._say(f"{best}: {scores[best]:.1%}.") | {self.classes: scores}
+
+    def _find_segments(
+        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, onset: float
+    ) -> Iterator[dict[Any, Any]]:
+        from .timeline import find_segments
+
+        file, shown = _required(video), 0
+        yield self._say("Opening the video ...") | {self.segments: "", self.timeline_picture: ""}
+        for found in find_segments(self.models[name], file, visitor.new_folder(), ticket, onset=onset):
+            count = f"{len(found.segments)} segment{'s' * (len(found.segments) != 1)}"
+            if found.picture is None:
+                step = self._say(f"Looked at {clock(found.end)}, {count} so far ...")
+            elif found.ending is not None:
+                step = self._problem(visitor, found.ending)
+            else:
+                step = self._say(f"{count} in {clock(found.end)}." + " Choose one to see it." * bool(found.segments))
+            if len(found.segments) != shown or found.picture is not None:
+                shown = len(found.segments)
+                step[self.segments] = fragments.segment_list(found.segments)
+            if found.picture is not None:
+                step[self.timeline_picture] = fragments.picture(found.picture, f"Timeline: {count}")
+            yield step
+
+    def _explain(
+        self,
+        visitor: Visitor,
+        ticket: Ticket,
+        name: str,
+        video: str | None,
+        target: str,
+        is_around: bool,
+        moment: float,
+    ) -> Iterator[dict[Any, Any]]:
+        from .heat_map import draw_heat_map
+
+        part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
+        file = _required(video)
+        yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
+        found = draw_heat_map(self.models[name], file, target or None, visitor.new_folder(), ticket, **part)
+        pictures = {self.heat_map_frames: fragments.picture(found.picture, found.sentence)}
+        yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
+
+    def _ask(
+        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, question: str
+    ) -> Iterator[dict[Any, Any]]:
+        from .answers import answer
+
+        file = _required(video)
+        if not question.strip():
+            raise ValueError("There is no question: type one first.")
+        yield self._say("Watching the video ...") | {self.answer: ""}
+        for found in answer(self.models[name], file, question.strip(), visitor, ticket):
+            if isinstance(found, str):
+                yield self._say("Answered.") | {self.answer: found}
+            else:
+                yield self._say(f"Watched {clock(found)} ...")
+
+    def _guarded(
+        self, work: Callable[..., Iterator[dict[Any, Any]]], outputs: Sequence[Any]
+    ) -> Callable[..., Iterator[dict[Any, Any]]]:
+        """Work of a visitor, as Gradio calls it. An error is its last step, and so is the removal of what it has shown
+        of another video or model."""
+
+        def run(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+            visitor = self.visitors[str(request.session_hash)]
+            with visitor.work() as ticket:
+                try:
+                    yield from work(visitor, ticket, *values)
+                except Cancelled:
+                    if ticket.is_outdated:
+                        shown = {each: empty for each, empty in self.results.items() if each in outputs}
+                        yield self._what_is_open(visitor) | shown
+                except Exception as error:
+                    yield self._problem(visitor, error)
+
+        return run
+
+    def _what_is_open(self, visitor: Visitor) -> dict[Any, Any]:
+        return self._say("" if visitor.video is None else f"{visitor.video.name} is open.")
+
+    def _say(self, sentence: str) -> dict[Any, Any]:
+        return {self.message: fragments.message(sentence)}
+
+    def _problem(self, visitor: Visitor, error: Exception) -> dict[Any, Any]:
+        sentence = self.options.tell_error(error)
+        if sentence is None or self.options.has_tracebacks:
+            logger.error(str(error), exc_info=error if self.options.has_tracebacks else None)
+        names = {str(model.network.config.name_or_path): model.name for model in self.models.values()}
+        if visitor.video is not None:
+            names[str(visitor.video)] = visitor.video.name
+        sentence = sentence or f"This is a bug ({type(error).__name__}): see the log of the server."
+        return {self.message: fragments.message(without_paths(sentence, names), is_problem=True)}
+
+
+def _required(video: str | None) -> Path:
+    if video is None:
+        raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
+    return Path(video)
+
+
+def _active(is_active: bool) -> Any:
+    return gr.update(interactive=is_active)
+
+
+def _targets(model: LoadedModel) -> list[tuple[str, str]]:
+    return [("the predicted class", ""), *((name, name) for name in model.class_names)]
+
+
+def _default_onset() -> float:
+    import inspect
+
+    return inspect.signature(SegmentFinder).parameters["onset"].default

@@ -1,0 +1,166 @@
+"""Who has the page open: the files and the running work of each, which end with the page."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Lock
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Cancelled(Exception):
+    """Work has ended because nobody wants it any more."""
+
+
+class Ticket:
+    """
+    A piece of work that may be cancelled.
+
+    Attributes:
+        is_outdated: whether it was, because it is about a video or model that the page no longer shows.
+    """
+
+    def __init__(self) -> None:
+        self.is_outdated = False
+        self._cancelled = Event()
+
+    def cancel(self, is_outdated: bool = False) -> None:
+        """Ends the work at its next check."""
+        self.is_outdated = is_outdated
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """
+        Goes on, or ends the work.
+
+        Raises:
+            Cancelled: the work was cancelled.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def until_cancelled(self, items: Iterable[Item]) -> Iterator[Item]:
+        """
+        The items, each after a check. The iterator is closed at the end, however it comes.
+
+        Raises:
+            Cancelled: the work was cancelled.
+        """
+        iterator = iter(items)
+        try:
+            self.check()
+            for item in iterator:
+                yield item
+                self.check()
+        finally:
+            if hasattr(iterator, "close"):
+                iterator.close()
+
+
+class Visitor:
+    """
+    An open page.
+
+    Args:
+        folder: for the files that are made for this page; made when the first one is.
+
+    Attributes:
+        video: the file that the page holds.
+        was_cancelled: whether its last work was, perhaps while it waited.
+        watched: what was watched last, for further questions about it: (model, video, watcher).
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.video: Path | None = None
+        self.was_cancelled = False
+        self.watched: tuple[Any, ...] = ()
+        self._tickets: set[Ticket] = set()
+        self._lock = Lock()
+
+    @contextmanager
+    def work(self) -> Iterator[Ticket]:
+        """A ticket for the work in the block."""
+        ticket = Ticket()
+        with self._lock:
+            self._tickets.add(ticket)
+        try:
+            yield ticket
+        finally:
+            with self._lock:
+                self._tickets.discard(ticket)
+
+    def cancel(self, is_outdated: bool = False) -> None:
+        """Cancels all work of this page."""
+        with self._lock:
+            for ticket in self._tickets:
+                ticket.cancel(is_outdated)
+
+    def new_folder(self) -> Path:
+        """An empty folder of this page."""
+        folder = self.folder / token_hex(8)
+        folder.mkdir(parents=True)
+        return folder
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is any work of this page."""
+        return bool(self._tickets)
+
+
+class Visitors:
+    """
+    All open pages, by the name that Gradio gives to each.
+
+    Args:
+        folder: for their files. Nobody can guess the names in it: Gradio serves a file to whoever names it. Gradio
+            puts uploads there, each into a folder that is named by content: two pages with one video share its file.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._by_session: dict[str, Visitor] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, session: str) -> Visitor:
+        with self._lock:
+            if session not in self._by_session:
+                self._by_session[session] = Visitor(self.folder / token_hex(16))
+            return self._by_session[session]
+
+    def keep(self, session: str, video: Path | None) -> None:
+        """Notes which video a page holds. Work on the one that it held before ends; that file is removed, unless
+        another page holds it as well."""
+        visitor = self[session]
+        visitor.cancel(is_outdated=True)
+        with self._lock:
+            before, visitor.video, visitor.watched = visitor.video, video, ()
+            if before != video:
+                self._remove(before)
+
+    def leave(self, session: str) -> None:
+        """A page was closed: its work ends, and its files are removed."""
+        with self._lock:
+            visitor = self._by_session.pop(session, None)
+            if visitor is None:
+                return
+            visitor.cancel()
+            self._remove(visitor.video)
+        shutil.rmtree(visitor.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """All pages end."""
+        for session in list(self._by_session):
+            self.leave(session)
+
+    def _remove(self, video: Path | None) -> None:
+        if video is None or any(each.video == video for each in self._by_session.values()):
+            return
+        # Only what a page was given: never a file elsewhere, whatever its browser says.
+        if self.folder in video.parents:
+            video.unlink(missing_ok=True)
+            with suppress(OSError):
+                video.parent.rmdir()

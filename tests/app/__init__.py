@@ -1,0 +1,1 @@
+"""The app. The tests in a browser run with `make test-extras`."""

@@ -1,0 +1,90 @@
+"""What the page of Gradio lets a browser do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import VideoMAEConfig, VideoMAEForVideoClassification
+
+import hf_video.app
+from hf_video.app.loaded_models import LoadedModel
+from hf_video.app.visitors import Visitors
+from hf_video.processing import VideoClipProcessor
+
+pytestmark = pytest.mark.extras
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Makes the page of a small model; `tell_error` gives the sentence for an error."""
+    pytest.importorskip("gradio")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    from hf_video.app.page import PageOptions, make_page
+
+    config = VideoMAEConfig(
+        image_size=32, patch_size=16, num_frames=2, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    config.name_or_path = "/models/secret"
+    size = {"height": 32, "width": 32}
+    torch.manual_seed(0)
+    model = LoadedModel(
+        "videomae", VideoMAEForVideoClassification(config).eval(), VideoClipProcessor(num_frames=2, crop_size=size)
+    )
+
+    def make_page_of(tell_error=lambda error: str(error)):
+        options = PageOptions(max_upload=1, workers=1, only_public=True, tell_error=tell_error)
+        return make_page([model], Visitors(tmp_path), options)
+
+    return make_page_of
+
+
+@pytest.fixture
+def press(make):
+    """Presses a button, and returns the messages of its work."""
+
+    def run(element, *values, **options):
+        page = make(**options)
+        button = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == element)
+        begun = next(each for each in page.fns.values() if (button._id, "click") in each.targets)
+        work = next(each for each in page.fns.values() if each.trigger_after == begun._id)
+        request = type("Request", (), {"session_hash": "ann"})()
+        return [next(iter(step.values())) for step in work.fn(request, *values)]
+
+    return run
+
+
+def test_no_function_can_be_called_from_outside(make):
+    functions = make().config["dependencies"]
+    assert functions and all(
+        each["api_visibility"] == "private" for each in functions if each["targets"][0][1] != "unload"
+    )
+
+
+def test_a_broken_file_is_one_sentence_with_the_name_of_the_user(press, tmp_path):
+    file = tmp_path / "a hash" / "my clip.mp4"
+    file.parent.mkdir()
+    file.write_bytes(b"no video")
+    for element, *more in (("classify",), ("find-segments", 0.5), ("explain", "", False, 0)):
+        *_, last = press(element, "videomae", str(file), *more)
+        assert 'class="problem"' in last and str(tmp_path) not in last
+        assert "clip.mp4 cannot be opened as a video: Invalid data found when processing input." in last
+
+
+def test_without_a_video_the_page_says_what_to_do(press):
+    assert "There is no video yet: drop one" in press("classify", "videomae", None)[-1]
+
+
+def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
+    last = press("classify", "videomae", 7, tell_error=lambda error: None)[-1]
+    assert "This is a bug (TypeError): see the log of the server." in last
+    assert "Traceback" not in last and "NoneType" not in last
+
+
+def test_a_path_of_the_server_is_no_address(press):
+    assert "This is no address of a video" in press("open-url", "/etc/passwd")[-1]
+    assert "is a machine of a private network" in press("open-url", "http://127.0.0.1:9/x.mp4")[-1]
+
+
+def test_no_stub_is_written_beside_the_component(make):
+    make()
+    assert not list(Path(hf_video.app.__file__).parent.glob("*.pyi"))

@@ -1,0 +1,75 @@
+"""Segments, the player that jumps to them, progress, and work that is cancelled."""
+
+import pytest
+
+pytestmark = pytest.mark.extras
+
+
+def wait_for_segments(page, *labels):
+    """The segments of a whole video, which have to have these classes."""
+    page.wait_until(lambda: "Choose one" in page.message())
+    segments = page.segments()
+    assert [segment.label for segment in segments] == list(labels)
+    return segments
+
+
+def test_a_click_on_a_segment_moves_the_player(visit, videos):
+    page = visit()
+    page.drop(videos["both"])
+    page.press("find-segments")
+    red, blue = wait_for_segments(page, "red", "blue")
+    blue.row.click()
+    page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
+    red.row.click()
+    page.wait_until(lambda: page.player_time() < blue.start)
+    page.wait_until(lambda: page.shows_picture("timeline-picture"))
+
+
+def test_a_segment_is_reached_with_the_keyboard(visit, videos):
+    page = visit()
+    page.choose(videos["both"])
+    page.press("find-segments")
+    _, blue = wait_for_segments(page, "red", "blue")
+    page.tab_to(blue.row)
+    page.page.keyboard.press("Enter")
+    page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
+
+
+def test_long_work_shows_progress_and_stops_when_cancelled(visit, videos, server):
+    page = visit()
+    page.choose_model("slow")
+    page.choose(videos["long"])
+    page.press("find-segments")
+    first = page.wait_until(page.seconds_done)
+    page.wait_until(lambda: page.seconds_done() > first)
+    assert not server.is_idle()
+    page["cancel"].click()
+    page.wait_until(lambda: page.message() == "Cancelled.", seconds=5)
+    page.wait_until(server.is_idle, seconds=5)
+    assert page.message() == "Cancelled."
+
+    page.choose_model("colours")
+    page.clear()
+    page.choose(videos["blue"])
+    page.press("classify")
+    assert page.wait_until(page.classes)[0] == "blue"
+
+
+def test_work_of_one_user_does_not_end_when_another_cancels(visit, videos):
+    working, cancelling = visit(), visit()
+    for page in (working, cancelling):
+        page.choose(videos["long"])
+        page.press("find-segments")
+    cancelling["cancel"].click()
+    wait_for_segments(working, *["red", "blue"] * 4)
+
+
+def test_work_ends_when_the_page_is_closed(visit, videos, server):
+    page = visit()
+    page.choose_model("slow")
+    page.choose(videos["long"])
+    page.press("find-segments")
+    page.wait_until(page.seconds_done)
+    assert not server.is_idle()
+    page.close()
+    assert any(server.is_idle() for _ in range(5))

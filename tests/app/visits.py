@@ -1,0 +1,280 @@
+"""What a user does on the page of the app, and what the browser notices meanwhile."""
+
+import base64
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+from playwright.sync_api import Browser, CDPSession, Error, Locator, Page, Request
+
+_TIMEOUT_MS = 60_000
+# Types of answers that a program reads. Pictures, videos, styles and scripts are none.
+_TEXTS = ("application/json", "text/event-stream", "text/html", "text/plain")
+_DROP = """([name, type, content]) => {
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], name, {type}));
+  return transfer;
+}"""
+_READ_FRAME = """async (video) => {
+  video.pause();
+  await new Promise((done) => { video.onseeked = done; video.currentTime = 0.5; });
+  const canvas = new OffscreenCanvas(64, 48).getContext("2d");
+  canvas.drawImage(video, 0, 0, 64, 48);
+  return Array.from(canvas.getImageData(0, 0, 64, 48).data);
+}"""
+
+
+class Visit:
+    """
+    A user of their own on the page of the app: a browser context without cookies.
+
+    Args:
+        browser: a Chromium.
+        address: URL of the page.
+        context: options of `Browser.new_context`.
+
+    Attributes:
+        page: the page.
+        problems: errors in the console and on the page, requests that failed or went to another host.
+        expected: pattern of the problems that belong to what the test does; by default of none.
+    """
+
+    def __init__(self, browser: Browser, address: str, **context: Any):
+        self.problems: list[str] = []
+        self.expected = "(?!)"
+        self._answers: dict[str, _Answer] = {}
+        self._host = urlsplit(address).netloc
+        self._context = browser.new_context(**context)
+        self._context.set_default_timeout(_TIMEOUT_MS)
+        self.page = self._context.new_page()
+        self._watch(self.page)
+        self.page.goto(address)
+        self["video"].wait_for()
+
+    def __getitem__(self, name: str) -> Locator:
+        """The element of the page with an id."""
+        return self.page.locator(f"#{name}")
+
+    def answers(self) -> dict[str, str]:
+        """Texts that the server has sent, by URL: JSON, streams of events and the page itself."""
+        return {f"{number} {answer.url}": answer.text() for number, answer in self._answers.items()}
+
+    def unexpected(self) -> list[str]:
+        """Problems that do not belong to what the test does."""
+        return [problem for problem in self.problems if not re.search(self.expected, problem)]
+
+    def close(self) -> None:
+        """The user leaves."""
+        self._context.close()
+
+    def drop(self, path: str | Path) -> None:
+        """Drops a file on the page, as from a file manager."""
+        path = Path(path)
+        content = base64.b64encode(path.read_bytes()).decode()
+        transfer = self.page.evaluate_handle(_DROP, [path.name, "video/mp4", content])
+        target = self["video"].locator("input[type=file]").locator("xpath=..")
+        for event in ("dragenter", "dragover", "drop"):
+            target.dispatch_event(event, {"dataTransfer": transfer})
+        self._wait_for_video()
+
+    def choose(self, path: str | Path, is_taken: bool = True) -> None:
+        """Chooses a file in the dialog of the browser, and waits until the page has it, unless it will refuse it."""
+        self["video"].locator("input[type=file]").set_input_files(path)
+        if is_taken:
+            self._wait_for_video()
+
+    def choose_model(self, name: str) -> None:
+        """Takes another of the models."""
+        self["model"].locator("input").click()
+        self.page.get_by_role("option", name=name).click()
+
+    def show(self, name: str) -> None:
+        """Opens the tab that an element is on."""
+        self.wait_until(lambda: self[name].is_visible() or self._open_tabs(name))
+
+    def press(self, button: str) -> None:
+        """Presses a button, on whatever tab it is."""
+        self.show(button)
+        self[button].click()
+
+    def clear(self) -> None:
+        """Takes the video away."""
+        self["video"].get_by_label("Clear").click()
+
+    def record(self, seconds: float) -> None:
+        """Records with the camera."""
+        camera = self["video"]
+        camera.get_by_label("Capture from camera").click()
+        camera.get_by_title("grant webcam access").get_by_role("button").click()
+        camera.get_by_title("start recording").click()
+        self.page.wait_for_timeout(seconds * 1000)
+        camera.get_by_title("stop recording").click()
+        self._wait_for_video()
+
+    def open_address(self, address: str) -> None:
+        """Pastes an address and opens it."""
+        self["url"].locator("input, textarea").fill(address)
+        self["open-url"].click()
+
+    def ask(self, question: str) -> None:
+        """Asks the model."""
+        self.show("ask")
+        self["question"].locator("input, textarea").fill(question)
+        self["ask"].click()
+
+    def tab_to(self, target: Locator) -> None:
+        """Presses Tab until an element has the focus.
+
+        Raises:
+            AssertionError: no element has it after 100 times.
+        """
+        for _ in range(100):
+            if target.evaluate("each => each === document.activeElement"):
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError("The keyboard does not reach it.")
+
+    # What a user sees.
+
+    def classes(self) -> list[str]:
+        """Classes in the order of their scores; none before there is a result."""
+        return self["classes"].locator("dt").all_inner_texts()
+
+    def segments(self) -> list["SeenSegment"]:
+        """Rows of the timeline."""
+        return [SeenSegment.read(row) for row in self["segments"].get_by_role("button").all()]
+
+    def seconds_done(self) -> float:
+        """Seconds of the video that work on the timeline has come to, as the message says; 0 before."""
+        match = re.search(r"Looked at ([\d:.]+)", self.message())
+        return _seconds(match[1]) if match else 0.0
+
+    def player_time(self) -> float:
+        """Position of the player in seconds."""
+        return self["player"].locator("video").evaluate("video => video.currentTime")
+
+    def video_width(self, name: str) -> int:
+        """Width of the decoded frame that a player shows, in pixels; 0 without one."""
+        players = self[name].locator("video")
+        return players.evaluate("video => video.videoWidth") if players.count() else 0
+
+    def pixels(self, name: str) -> np.ndarray:
+        """(48, 64, 3) uint8: what a player shows at half a second."""
+        values = self[name].locator("video").evaluate(_READ_FRAME)
+        return np.array(values, dtype=np.uint8).reshape(48, 64, 4)[..., :3]
+
+    def shows_picture(self, name: str) -> bool:
+        """Whether a picture is there, decoded."""
+        pictures = self[name].locator("img")
+        return bool(pictures.count()) and pictures.first.evaluate("img => img.naturalWidth > 0")
+
+    def answer(self) -> str:
+        """What the model says."""
+        return self["answer"].locator("textarea").input_value()
+
+    def message(self) -> str:
+        """The sentence that says what goes on or what went wrong."""
+        return self["message"].get_by_role("status").inner_text().strip()
+
+    def wait_until(self, condition: Callable[[], Any], seconds: float = _TIMEOUT_MS / 1000) -> Any:
+        """The first value of `condition` that is true.
+
+        Raises:
+            AssertionError: there was none in time; with the message on the page.
+        """
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s; the page says: {self.message()!r}")
+            self.page.wait_for_timeout(50)
+        return value
+
+    def _open_tabs(self, name: str) -> bool:
+        """Opens one tab after another, until an element is to be seen."""
+        for tab in self.page.get_by_role("tab").filter(visible=True).all():
+            tab.click()
+            if self[name].is_visible():
+                return True
+        return False
+
+    def _wait_for_video(self) -> None:
+        """The server has the video, and the page a player for it."""
+        self["video"].locator("video[src]").wait_for()
+
+    def _watch(self, page: Page) -> None:
+        """Collects problems and answers from here on."""
+        note = self.problems.append
+        page.on("console", lambda each: note(f"console: {each.text}") if each.type == "error" else None)
+        page.on("pageerror", lambda error: note(f"page: {error}"))
+        page.on("request", self._check_host)
+        page.on("requestfailed", self._note_failure)
+        page.on("response", lambda each: note(f"{each.status}: {each.url}") if each.status >= 400 else None)
+        network = self._context.new_cdp_session(page)
+        network.on("Network.responseReceived", lambda event: self._note_answer(network, event))
+        network.on("Network.dataReceived", self._note_data)
+        network.on("Network.loadingFinished", lambda event: self._note_end(network, event["requestId"]))
+        network.send("Network.enable")
+
+    def _check_host(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.netloc != self._host:
+            self.problems.append(f"request to another host: {request.url}")
+
+    def _note_failure(self, request: Request) -> None:
+        # The page itself ends a stream of events or a part of a video that it does not need any more.
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"failed, {request.failure}: {request.url}")
+
+    def _note_answer(self, network: CDPSession, event: Mapping[str, Any]) -> None:
+        """Asks for what comes from here on: the page ends some streams, and then no body is kept."""
+        if event["response"]["mimeType"] in _TEXTS:
+            answer = self._answers.setdefault(event["requestId"], _Answer(event["response"]["url"]))
+            with suppress(Error):  # it has ended
+                sent = network.send("Network.streamResourceContent", {"requestId": event["requestId"]})
+                answer.parts.insert(0, base64.b64decode(sent["bufferedData"]))
+
+    def _note_data(self, event: Mapping[str, Any]) -> None:
+        if answer := self._answers.get(event["requestId"]):
+            answer.parts.append(base64.b64decode(event.get("data", "")))
+
+    def _note_end(self, network: CDPSession, request: str) -> None:
+        if answer := self._answers.get(request):
+            with suppress(Error):  # a body that was never kept
+                body = network.send("Network.getResponseBody", {"requestId": request})
+                answer.parts = [base64.b64decode(body["body"]) if body["base64Encoded"] else body["body"].encode()]
+
+
+class SeenSegment(NamedTuple):
+    """A row of the timeline: where to click, times in seconds, and the class."""
+
+    row: Locator
+    start: float
+    end: float
+    label: str
+
+    @classmethod
+    def read(cls, row: Locator) -> "SeenSegment":
+        text = row.inner_text()
+        start, end = re.findall(r"\d+:\d\d:\d\d(?:\.\d+)?", text)
+        return cls(row, _seconds(start), _seconds(end), row.locator(".label").inner_text())
+
+
+def _seconds(clock: str) -> float:
+    hours, minutes, seconds = clock.split(":")
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+
+
+class _Answer:
+    """The text of an answer, in parts as they came."""
+
+    def __init__(self, url: str):
+        self.url, self.parts = url, list[bytes]()
+
+    def text(self) -> str:
+        return b"".join(self.parts).decode(errors="replace")

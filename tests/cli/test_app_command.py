@@ -1,0 +1,66 @@
+"""`hf-video app` before it serves anything; `tests/app/` tests the page."""
+
+import importlib.util
+import socket
+
+import pytest
+
+from hf_video.app.loaded_models import name_models
+from hf_video.cli import app
+
+
+def test_without_gradio_the_way_to_install_it_is_told(fails, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gradio" else find(name))
+    assert "pip install hf-video-models[app]" in fails("app", "no_such_folder/model")
+
+
+def test_models_are_looked_up_before_anything_is_served(fails, monkeypatch):
+    pretend_gradio(monkeypatch)
+    monkeypatch.setattr("hf_video.app.server.serve", lambda *_, **__: pytest.fail("it serves"))
+    assert "there is no such folder" in fails("app", "no_such_folder/at/all", "--port", free_port())
+
+
+def test_a_port_that_is_in_use_is_told_before_models_are_loaded(fails, monkeypatch):
+    pretend_gradio(monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        message = fails("app", "no_such_folder/at/all", "--port", port)
+    assert f"--port {port} cannot be used (address already in use). Choose another" in message
+
+
+@pytest.mark.parametrize("option, value", [("--max-upload", "0"), ("--port", "70000"), ("--workers", "-1")])
+def test_a_wrong_number_is_told(fails, option, value):
+    assert f"{option} is {value}; a whole number" in fails("app", "model", option, value)
+
+
+@pytest.mark.parametrize("host, is_warned", [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+def test_other_machines_are_let_in_only_with_a_warning(trained, monkeypatch, capsys, host, is_warned):
+    from hf_video.cli.main import main
+
+    pretend_gradio(monkeypatch)
+    served = []
+    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append((models, options)))
+    assert main(["app", str(trained), "--host", host, "--port", str(free_port()), "--device", "cpu"]) == 0
+    ((models, options),) = served
+    assert [model.name for model in models] == ["model"] and len(models[0].class_names) == 8
+    assert options["only_public"] is is_warned
+    assert ("anybody who reaches port" in capsys.readouterr().err) is is_warned
+
+
+def test_models_of_one_name_get_numbers(tmp_path):
+    folders = [tmp_path / run / "model" for run in ("first", "second")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    names = name_models([*map(str, folders), "user/model", str(tmp_path)])
+    assert names == ["model (1)", "model (2)", "user/model", tmp_path.name]
+
+
+def pretend_gradio(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(app.importlib.util, "find_spec", lambda name: name == "gradio" or find(name))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
