@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .class_score import class_score
-from .patch_tokens import PatchTokens
+from .patch_grid import PatchGrid
 
 
 class RollOut:
@@ -46,7 +46,7 @@ class RollOut:
 
 
 def roll_out_attention(
-    model: PreTrainedModel, patches: PatchTokens, clip: torch.Tensor, options: dict[str, Any], target: int
+    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor | None:
     """
     Evidence of patches, by the gradient-weighted roll-out of attention; see `RollOut`.
@@ -56,7 +56,7 @@ def roll_out_attention(
 
     Args:
         model: a classifier in evaluation mode, with eager attention: fused implementations do not return weights.
-        patches: of `find_patch_tokens`.
+        patches: of `find_patch_grid`.
         clip: (1, num_frames, num_channels, height, width).
         options: further inputs of the model.
         target: number of the output.

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from .attention_rollout import roll_out_attention
+from .integrated_gradients import weigh_patches
 from .memory_evidence import reads_into_memory, weigh_memory
-from .patch_tokens import PatchTokens, find_patch_tokens
-from .token_gradients import weigh_tokens
+from .patch_grid import PatchGrid, find_patch_grid
 
 
 def explain(
@@ -27,7 +27,7 @@ def explain(
     - Models that record attention between all tokens of a clip (VideoViT, VideoMAE, ViViT, V-JEPA 2): roll-out of the
       attention, weighted by its gradients, see `roll_out_attention`.
     - Models that read frame by frame into a memory (MemoryBankQFormer): gradients on the memory, see `weigh_memory`.
-    - All others (VideoMamba, TimeSformer, VideoPrism): gradients on the patch tokens, see `weigh_tokens`.
+    - All others (VideoMamba, TimeSformer, VideoPrism): integrated gradients of the patches, see `weigh_patches`.
 
     The model computes in evaluation mode, one video after the other. Afterwards it is as it was, also after an error,
     and no parameter has got a gradient.
@@ -47,7 +47,7 @@ def explain(
     Raises:
         ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips,
             there is no such class, or the model gives no gradients or values that are not finite.
-        ImportError: the model needs gradients on tokens, and captum is not installed.
+        ImportError: the model needs integrated gradients, and captum is not installed.
     """
     model = _without_wrapper(model)
     clips, options = _clips_of(model, inputs)
@@ -67,7 +67,7 @@ def _explain_clip(
     model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any], target: int | None
 ) -> torch.Tensor:
     """The heat map (1, num_frames, height, width) of one clip."""
-    patches = find_patch_tokens(model, clip)
+    patches = find_patch_grid(model, clip)
     if target is None:
         with torch.no_grad():
             target = int(_logits(model, clip, options)[0].argmax())
@@ -75,7 +75,7 @@ def _explain_clip(
         evidence = weigh_memory(model, patches, clip, options, target)
     else:
         rolled_out = roll_out_attention(model, patches, clip, options, target)
-        evidence = weigh_tokens(model, patches, clip, options, target) if rolled_out is None else rolled_out
+        evidence = weigh_patches(model, patches, clip, options, target) if rolled_out is None else rolled_out
     if not evidence.isfinite().all():
         raise ValueError(
             f"The gradients of class {target} are not finite: check the inputs for NaN, and explain a model in "
@@ -84,7 +84,7 @@ def _explain_clip(
     return _on_pixels(evidence, patches, clip.shape)
 
 
-def _on_pixels(evidence: torch.Tensor, patches: PatchTokens, shape: torch.Size) -> torch.Tensor:
+def _on_pixels(evidence: torch.Tensor, patches: PatchGrid, shape: torch.Size) -> torch.Tensor:
     """Evidence (1, t, h, w) on the pixels of a clip (1, num_frames, num_channels, height, width), from 0 to 1."""
     (_, num_frames, _, height, width), (dt, dh, dw) = shape, patches.patch_shape
     covered = evidence.shape[2] * dh, evidence.shape[3] * dw

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .class_score import class_score
-from .patch_tokens import PatchTokens
+from .patch_grid import PatchGrid
 
 
 def reads_into_memory(model: PreTrainedModel) -> bool:
@@ -15,7 +15,7 @@ def reads_into_memory(model: PreTrainedModel) -> bool:
 
 
 def weigh_memory(
-    model: PreTrainedModel, patches: PatchTokens, clip: torch.Tensor, options: dict[str, Any], target: int
+    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor:
     """
     Evidence of patches: gradient times activation of each channel of a vision token, as far as it is positive.
@@ -26,7 +26,7 @@ def weigh_memory(
 
     Args:
         model: a classifier in evaluation mode with `reads_into_memory`.
-        patches: of `find_patch_tokens`.
+        patches: of `find_patch_grid`.
         clip: (1, num_frames, num_channels, height, width).
         options: further inputs of the model.
         target: number of the output.

@@ -17,9 +17,9 @@ from hf_video import (
 )
 from hf_video.inference import explain
 from hf_video.inference.attention_rollout import roll_out_attention
+from hf_video.inference.integrated_gradients import weigh_patches
 from hf_video.inference.memory_evidence import _spread
-from hf_video.inference.patch_tokens import find_patch_tokens
-from hf_video.inference.token_gradients import weigh_tokens
+from hf_video.inference.patch_grid import find_patch_grid
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
 from tests.training.transformers_families import FAMILIES
 
@@ -95,7 +95,7 @@ def test_what_stands_in_one_place_lights_up_there_alone(name):
     maps = torch.cat([explain(model, clip, target) for target in range(model.config.num_labels)])
     # At the centres of patches, where a pixel has the value of its patch: (frame, row, column).
     found = {tuple(place) for place in maps[:, :, 7::16, 7::16].gt(0.5).any(0).nonzero().tolist()}
-    tubelet = find_patch_tokens(model, clip).patch_shape[0]
+    tubelet = find_patch_grid(model, clip).patch_shape[0]
     frames = [frame for frame in range(4) if frame // tubelet == 2 // tubelet]
     # Without a memory the last frame alone is read.
     assert found == (set() if name == "no memory" else {(frame, 0, 1) for frame in frames})
@@ -107,7 +107,7 @@ def test_the_roll_out_is_that_of_the_paper(pooling):
     model = make_videovit(**options).double().eval()
     model.set_attn_implementation("eager")
     clip = torch.randn(1, 4, 3, 32, 32, dtype=torch.float64)
-    found = roll_out_attention(model, find_patch_tokens(model, clip), clip, {}, 5)
+    found = roll_out_attention(model, find_patch_grid(model, clip), clip, {}, 5)
     outputs = model(pixel_values=clip, output_attentions=True)
     gradients = torch.autograd.grad(outputs.logits[0, 5], outputs.attentions)
     relevance = torch.eye(outputs.attentions[0].shape[-1], dtype=torch.float64)
@@ -123,8 +123,8 @@ def test_the_roll_out_is_that_of_the_paper(pooling):
 def test_evidence_adds_up_along_the_way_from_a_blank_clip():
     model = make_videomamba(use_mean_pooling=True).eval()
     clip = torch.randn(1, 4, 3, 32, 32)
-    patches = find_patch_tokens(model, clip)
-    found = weigh_tokens(model, patches, clip, {}, 1)
+    patches = find_patch_grid(model, clip)
+    found = weigh_patches(model, patches, clip, {}, 1)
     blank = clip.transpose(1, 2).flatten(2).median(-1).values[:, None, :, None, None]
     # The places of 8-point Gauss-Legendre quadrature, and their weights, on [0, 1].
     places, weights = np.polynomial.legendre.leggauss(8)
@@ -155,7 +155,7 @@ def test_integrated_gradients_follow_the_weights():
             target = int(
                 (model(pixel_values=clip).logits - model(pixel_values=torch.zeros_like(clip)).logits).argmax()
             )
-        return weigh_tokens(model, find_patch_tokens(model, clip), clip, {}, target)[0]
+        return weigh_patches(model, find_patch_grid(model, clip), clip, {}, target)[0]
 
     def share(evidence):
         return float(evidence[place] / evidence.sum())
@@ -166,7 +166,7 @@ def test_integrated_gradients_follow_the_weights():
     model = make_videomamba(image_size=64, use_mean_pooling=True).eval()
     with torch.no_grad():
         direction = torch.randn(24, generator=generator)
-        projection = find_patch_tokens(model, clip).projection
+        projection = model.get_input_embeddings().projection
         projection.weight.copy_(direction[:, None, None, None, None] * pattern / pattern.square().sum())
         projection.bias.copy_(torch.randn(24, generator=generator))
     found = find(model)

@@ -6,13 +6,13 @@ import torch
 from transformers import PreTrainedModel
 
 from .class_score import class_score
-from .patch_tokens import PatchTokens
+from .patch_grid import PatchGrid
 
 _NUM_STEPS = 8
 
 
-def weigh_tokens(
-    model: PreTrainedModel, patches: PatchTokens, clip: torch.Tensor, options: dict[str, Any], target: int
+def weigh_patches(
+    model: PreTrainedModel, patches: PatchGrid, clip: torch.Tensor, options: dict[str, Any], target: int
 ) -> torch.Tensor:
     """
     Evidence of patches: the integrated gradients of their pixels from a blank clip, as far as their sum is positive.
@@ -31,7 +31,7 @@ def weigh_tokens(
 
     Args:
         model: a classifier in evaluation mode.
-        patches: of `find_patch_tokens`.
+        patches: of `find_patch_grid`.
         clip: (1, num_frames, num_channels, height, width).
         options: further inputs of the model.
         target: number of the output.

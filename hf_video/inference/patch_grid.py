@@ -1,4 +1,4 @@
-"""The layer that turns patches into tokens, and the grid of places that its tokens have."""
+"""The patches that a model cuts a clip into."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,16 +11,14 @@ from transformers import PreTrainedModel
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d)
 
 
-class PatchTokens(NamedTuple):
-    """The projection of patches, and where its tokens lie.
+class PatchGrid(NamedTuple):
+    """Size and number of the patches of a clip.
 
     Attributes:
-        projection: the layer from the pixels of a patch to a token: a convolution, or linear.
         patch_shape: frames, rows and columns of a patch.
-        grid: token frames, rows and columns (t, h, w) of a clip.
+        grid: patches in time, in rows and in columns (t, h, w).
     """
 
-    projection: nn.Module
     patch_shape: tuple[int, int, int]
     grid: tuple[int, int, int]
 
@@ -32,12 +30,12 @@ class PatchTokens(NamedTuple):
         return F.avg_pool3d(values.sum(2)[:, None], self.patch_shape, divisor_override=1)[:, 0]
 
 
-def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens:
-    """The patch projection of a model, and its grid for a clip (1, num_frames, num_channels, height, width).
+def find_patch_grid(model: PreTrainedModel, clip: torch.Tensor) -> PatchGrid:
+    """The patches that a model cuts a clip (1, num_frames, num_channels, height, width) into.
 
-    The projection is the only convolution or linear layer in the input embeddings of the model or, if these read text,
-    of the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell its patch: there
-    the `patch_shape` of the embeddings' configuration does.
+    The layer that turns a patch into a token tells them. It is the only convolution or linear layer in the input
+    embeddings of the model or, if these read text, of the vision tower within it. A convolution's kernel is the patch.
+    A linear layer does not tell its patch: there the `patch_shape` of the embeddings' configuration does.
 
     Raises:
         ValueError: no such layer is found, patches overlap, or the clip holds no patch.
@@ -58,7 +56,7 @@ def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens
                         f"{sizes[0]} frames of {sizes[1]} x {sizes[2]} pixels hold no patch of {patch_shape} (frames, "
                         "height, width)."
                     )
-                return PatchTokens(found[0], patch_shape, (t, h, w))
+                return PatchGrid(patch_shape, (t, h, w))
     raise ValueError(
         f"{type(model).__name__} cannot be explained: no layer was found that turns patches of pixels into tokens."
     )
@@ -66,10 +64,9 @@ def find_patch_tokens(model: PreTrainedModel, clip: torch.Tensor) -> PatchTokens
 
 def _projections(module: nn.Module) -> Iterator[nn.Module]:
     """The convolutions and linear layers in a module. One with a LoRA adapter of PEFT is one layer."""
-    if isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
-        yield module
-    elif isinstance(getattr(module, "base_layer", None), (*_CONVOLUTIONS, nn.Linear)):
-        yield module
+    layer = getattr(module, "base_layer", module)
+    if isinstance(layer, (*_CONVOLUTIONS, nn.Linear)):
+        yield layer
     else:
         for child in module.children():
             yield from _projections(child)
@@ -77,7 +74,6 @@ def _projections(module: nn.Module) -> Iterator[nn.Module]:
 
 def _patch_shape(projection: nn.Module, config: object) -> tuple[int, int, int] | None:
     """Frames, rows and columns of a patch; None if patches overlap, or the shape is unknown."""
-    projection = getattr(projection, "base_layer", projection)
     if not isinstance(projection, _CONVOLUTIONS):
         return getattr(config, "patch_shape", None)
     if projection.kernel_size != projection.stride or any(projection.padding):
