@@ -20,10 +20,10 @@ predicts:
   https://arxiv.org/abs/1810.03292). Random weights must lose the digit. A random head alone does not: only the digit
   tells videos apart, so whatever a head looks for in the tokens of a trained encoder is there.
 
-The script fails if the random map or the Gaussian is better on a curve of a seed, if less than 60% is on the box, or if
-the maps of random weights have more than 5 percentage points above the box's share of the area. It takes about six
-minutes for a seed on 2 idle CPU cores. Another trained model, such as that of `hf-video demo FOLDER --model videomamba`,
-takes `--model` and `--videos`.
+The script fails if the random map or the Gaussian is better on a curve of a seed, if less than 60% is on the box, or
+if the maps of random weights have more than 5 percentage points above the box's share of the area. It takes about six
+minutes for a seed on 2 idle CPU cores. Another trained model, such as that of `hf-video demo FOLDER --model
+videomamba`, takes `--model` and `--videos`.
 
     python benchmarks/explain.py [--seeds 3] [--threads 2] [--model DIR --videos DIR] [--smoke]
 """

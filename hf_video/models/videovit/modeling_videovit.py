@@ -979,8 +979,8 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
             if stage in self.out_features:
                 if self.videovit.layernorm is not None:
                     hidden_states = self.videovit.layernorm(hidden_states)
-                patch_grid = hidden_states[:, int(self.config.use_class_token) :]
-                feature_maps.append(rearrange(patch_grid, "b (t h w) c -> b c t h w", t=grid[0], h=grid[1]))
+                patch_tokens = hidden_states[:, int(self.config.use_class_token) :]
+                feature_maps.append(rearrange(patch_tokens, "b (t h w) c -> b c t h w", t=grid[0], h=grid[1]))
         return BackboneOutput(
             feature_maps=tuple(feature_maps), hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
