@@ -77,6 +77,7 @@ class _Page:
         with gr.Row():
             with gr.Column(min_width=320, elem_id="player"):
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
+                gr.HTML(fragments.message(), elem_id="playback")
             with gr.Column(min_width=320):
                 self.url = gr.Textbox(
                     label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from .colour_models import write_colours
+
 pytestmark = pytest.mark.extras
 
 
@@ -33,6 +35,17 @@ def test_a_segment_is_reached_with_the_keyboard(visit, videos):
     page.tab_to(blue.row)
     page.page.keyboard.press("Enter")
     page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
+
+
+def test_a_video_that_the_browser_cannot_play_is_worked_on(visit, tmp_path):
+    page = visit()
+    page.choose(write_colours(tmp_path / "both.avi", "red", "blue"))
+    page.wait_until(lambda: "cannot play" in page["playback"].inner_text())
+    page.press("find-segments")
+    wait_for_segments(page, "red", "blue")[1].row.click()
+    assert not page.page.get_by_test_id("toast-body").count()
+    page.clear()
+    page["playback"].wait_for(state="hidden")
 
 
 def test_long_work_shows_progress_and_stops_when_cancelled(visit, videos, server):
