@@ -77,6 +77,7 @@ class _Page:
         with gr.Row():
             with gr.Column(min_width=320, elem_id="player"):
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
+                gr.HTML(fragments.message(), elem_id="playback")
             with gr.Column(min_width=320):
                 self.url = gr.Textbox(
                     label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
@@ -133,22 +134,21 @@ class _Page:
             """The button says at once that work waits, works in its turn, and then lets go of Cancel."""
             begun = trigger(self._wait, None, [self.message, self.cancel], **at_once)
             run = self._guarded(step, outputs)
-            running = begun.then(run, inputs, [self.message, *outputs], js=js, **in_turn)
+            running = begun.then(run, [self.video, self.model, *inputs], [self.message, *outputs], js=js, **in_turn)
             works.append(running)
             running.then(self._finish, None, self.cancel, **at_once)
             running.failure(self._turn_away, None, self.message, **at_once)
 
-        inputs = [self.model, self.video]
-        work(self.open_url.click, self._open_url, [self.url], [self.video])
-        work(self.url.submit, self._open_url, [self.url], [self.video])
-        work(self.classify.click, self._classify, inputs, [self.classes])
+        for trigger in (self.open_url.click, self.url.submit):
+            work(trigger, self._open_url, [self.url], [self.video])
+        work(self.classify.click, self._classify, [], [self.classes])
         timeline = [self.segments, self.timeline_picture]
-        work(self.find_segments.click, self._find_segments, [*inputs, self.onset], timeline)
+        work(self.find_segments.click, self._find_segments, [self.onset], timeline)
         heat_map = [self.heat_map, self.heat_map_frames]
         part = [self.target, self.part, self.moment]
-        work(self.explain.click, self._explain, [*inputs, *part], heat_map, js=_WITH_MOMENT)
+        work(self.explain.click, self._explain, part, heat_map, js=_WITH_MOMENT)
         for trigger in (self.ask.click, self.question.submit):
-            work(trigger, self._ask, [*inputs, self.question], [self.answer])
+            work(trigger, self._ask, [self.question], [self.answer])
 
         self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
         self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
@@ -170,7 +170,7 @@ class _Page:
         return _active(self.visitors[str(request.session_hash)].is_busy)
 
     def _choose(self, name: str, request: gr.Request) -> dict[Any, Any]:
-        self.visitors[str(request.session_hash)].cancel(is_outdated=True)
+        self.visitors[str(request.session_hash)].cancel_outdated(model=name)
         model = self.models[name]
         shown = {
             self.for_classes: gr.update(visible=not model.answers),
@@ -181,7 +181,8 @@ class _Page:
 
     def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
         file = None if video is None else Path(video)
-        self.visitors.keep(str(request.session_hash), file)
+        if not self.visitors.keep(str(request.session_hash), file):
+            return {self.message: gr.skip()}
         return self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
 
     def _leave(self, request: gr.Request) -> None:
@@ -201,23 +202,21 @@ class _Page:
             else:
                 yield self._say(f"{found / MEGABYTE:.0f} MB fetched ...")
 
-    def _classify(self, visitor: Visitor, ticket: Ticket, name: str, video: str | None) -> Iterator[dict[Any, Any]]:
+    def _classify(self, visitor: Visitor, ticket: Ticket) -> Iterator[dict[Any, Any]]:
         from .classification import classify
 
-        file = _required(video)
+        file = _required(ticket)
         yield self._say("Reading the video ...") | {self.classes: None}
-        scores = classify(self.models[name], file, ticket)
+        scores = classify(self.models[ticket.model], file, ticket)
         best = next(iter(scores))
         yield self._say(f"{best}: {scores[best]:.1%}.") | {self.classes: scores}
 
-    def _find_segments(
-        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, onset: float
-    ) -> Iterator[dict[Any, Any]]:
+    def _find_segments(self, visitor: Visitor, ticket: Ticket, onset: float) -> Iterator[dict[Any, Any]]:
         from .timeline import find_segments
 
-        file, shown = _required(video), 0
+        file, shown = _required(ticket), 0
         yield self._say("Opening the video ...") | {self.segments: "", self.timeline_picture: ""}
-        for found in find_segments(self.models[name], file, visitor.new_folder(), ticket, onset=onset):
+        for found in find_segments(self.models[ticket.model], file, visitor.new_folder(), ticket, onset=onset):
             count = f"{len(found.segments)} segment{'s' * (len(found.segments) != 1)}"
             if found.picture is None:
                 step = self._say(f"Looked at {clock(found.end)}, {count} so far ...")
@@ -233,34 +232,25 @@ class _Page:
             yield step
 
     def _explain(
-        self,
-        visitor: Visitor,
-        ticket: Ticket,
-        name: str,
-        video: str | None,
-        target: str,
-        is_around: bool,
-        moment: float,
+        self, visitor: Visitor, ticket: Ticket, target: str, is_around: bool, moment: float
     ) -> Iterator[dict[Any, Any]]:
         from .heat_map import draw_heat_map
 
         part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
-        file = _required(video)
+        file = _required(ticket)
         yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
-        found = draw_heat_map(self.models[name], file, target or None, visitor.new_folder(), ticket, **part)
+        found = draw_heat_map(self.models[ticket.model], file, target or None, visitor.new_folder(), ticket, **part)
         pictures = {self.heat_map_frames: fragments.picture(found.picture, found.sentence)}
         yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
 
-    def _ask(
-        self, visitor: Visitor, ticket: Ticket, name: str, video: str | None, question: str
-    ) -> Iterator[dict[Any, Any]]:
+    def _ask(self, visitor: Visitor, ticket: Ticket, question: str) -> Iterator[dict[Any, Any]]:
         from .answers import answer
 
-        file = _required(video)
+        file = _required(ticket)
         if not question.strip():
             raise ValueError("There is no question: type one first.")
         yield self._say("Watching the video ...") | {self.answer: ""}
-        for found in answer(self.models[name], file, question.strip(), visitor, ticket):
+        for found in answer(self.models[ticket.model], file, question.strip(), visitor, ticket):
             if isinstance(found, str):
                 yield self._say("Answered.") | {self.answer: found}
             else:
@@ -272,9 +262,9 @@ class _Page:
         """Work of a visitor, as Gradio calls it. An error is its last step, and so is the removal of what it has shown
         of another video or model."""
 
-        def run(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+        def run(request: gr.Request, video: str | None, model: str, *values: Any) -> Iterator[dict[Any, Any]]:
             visitor = self.visitors[str(request.session_hash)]
-            with visitor.work() as ticket:
+            with visitor.work(None if video is None else Path(video), model) as ticket:
                 try:
                     yield from work(visitor, ticket, *values)
                 except Cancelled:
@@ -303,10 +293,10 @@ class _Page:
         return {self.message: fragments.message(without_paths(sentence, names), is_problem=True)}
 
 
-def _required(video: str | None) -> Path:
-    if video is None:
+def _required(ticket: Ticket) -> Path:
+    if ticket.video is None:
         raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
-    return Path(video)
+    return ticket.video
 
 
 def _active(is_active: bool) -> Any:

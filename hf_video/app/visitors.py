@@ -19,11 +19,17 @@ class Ticket:
     """
     A piece of work that may be cancelled.
 
+    Args:
+        video: the file that the page showed when the work was asked for.
+        model: name of the model that it showed.
+
     Attributes:
-        is_outdated: whether it was, because it is about a video or model that the page no longer shows.
+        is_outdated: whether it was cancelled because the page shows another video or model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, video: Path | None, model: str):
+        self.video = video
+        self.model = model
         self.is_outdated = False
         self._cancelled = Event()
 
@@ -71,6 +77,7 @@ class Visitor:
         video: the file that the page holds.
         was_cancelled: whether its last work was, perhaps while it waited.
         watched: what was watched last, for further questions about it: (model, video, watcher).
+        worked_on: the video of the last work, until the page tells which one it holds.
     """
 
     def __init__(self, folder: Path):
@@ -78,26 +85,36 @@ class Visitor:
         self.video: Path | None = None
         self.was_cancelled = False
         self.watched: tuple[Any, ...] = ()
+        self.worked_on: Path | None = None
         self._tickets: set[Ticket] = set()
         self._lock = Lock()
 
     @contextmanager
-    def work(self) -> Iterator[Ticket]:
-        """A ticket for the work in the block."""
-        ticket = Ticket()
+    def work(self, video: Path | None, model: str) -> Iterator[Ticket]:
+        """A ticket for the work in the block, on what the page showed when it was asked for."""
+        ticket = Ticket(video, model)
         with self._lock:
             self._tickets.add(ticket)
+            self.worked_on = video
         try:
             yield ticket
         finally:
             with self._lock:
                 self._tickets.discard(ticket)
 
-    def cancel(self, is_outdated: bool = False) -> None:
+    def cancel(self) -> None:
         """Cancels all work of this page."""
         with self._lock:
             for ticket in self._tickets:
-                ticket.cancel(is_outdated)
+                ticket.cancel()
+
+    def cancel_outdated(self, **shown: Path | str | None) -> None:
+        """Cancels the work on another `video` or `model` than the page shows. Work on this one may have begun before
+        the page told that it shows it."""
+        with self._lock:
+            for ticket in self._tickets:
+                if any(getattr(ticket, name) != value for name, value in shown.items()):
+                    ticket.cancel(is_outdated=True)
 
     def new_folder(self) -> Path:
         """An empty folder of this page."""
@@ -131,15 +148,23 @@ class Visitors:
                 self._by_session[session] = Visitor(self.folder / token_hex(16))
             return self._by_session[session]
 
-    def keep(self, session: str, video: Path | None) -> None:
-        """Notes which video a page holds. Work on the one that it held before ends; that file is removed, unless
-        another page holds it as well."""
+    def keep(self, session: str, video: Path | None) -> bool:
+        """Notes which video a page holds. Work on another one ends; the file that the page held before is removed,
+        unless another page holds it as well.
+
+        Returns:
+            Whether all results on the page are of another video.
+        """
         visitor = self[session]
-        visitor.cancel(is_outdated=True)
+        visitor.cancel_outdated(video=video)
         with self._lock:
-            before, visitor.video, visitor.watched = visitor.video, video, ()
+            before, visitor.video = visitor.video, video
+            worked_on, visitor.worked_on = visitor.worked_on, None
             if before != video:
                 self._remove(before)
+            if visitor.watched[1:2] != (video,):
+                visitor.watched = ()
+        return video is None or worked_on != video
 
     def leave(self, session: str) -> None:
         """A page was closed: its work ends, and its files are removed."""

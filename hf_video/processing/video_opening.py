@@ -1,5 +1,6 @@
 """Opening the video stream of a file with PyAV, and the errors of files that cannot be read."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -48,10 +49,17 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
             f"file:{source}" if isinstance(source, str) else source, options=options, metadata_errors="replace"
         )
     except (av.FFmpegError, OSError) as error:
-        raise VideoReadError(f"{name} cannot be opened as a video: {error.strerror}.") from error
+        reason = "it is empty" if _is_empty(source) else error.strerror
+        raise VideoReadError(f"{name} cannot be opened as a video: {reason}.") from error
     # Without threads for short runs: filling and draining them after every seek costs more than they gain.
     with choose_stream(container, name, "AUTO" if threaded else "NONE") as stream:
         yield container, stream
+
+
+def _is_empty(source: str | BinaryIO) -> bool:
+    if isinstance(source, str):
+        return os.path.isfile(source) and os.path.getsize(source) == 0
+    return source.seek(0, os.SEEK_END) == 0
 
 
 @contextmanager

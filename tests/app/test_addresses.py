@@ -53,7 +53,7 @@ def fetch(server, tmp_path):
         folder = tmp_path / "fetched"
         folder.mkdir()
         url = f"http://{host}:{server.server_address[1]}{path}"
-        return fetch_video(url, folder, max_size, only_public, ticket or Ticket())
+        return fetch_video(url, folder, max_size, only_public, ticket or Ticket(None, "model"))
 
     return fetch_path
 
@@ -106,7 +106,7 @@ def test_a_video_that_is_too_large_leaves_nothing(fetch, tmp_path):
 
 
 def test_a_cancelled_video_leaves_nothing(fetch, tmp_path):
-    ticket = Ticket()
+    ticket = Ticket(None, "model")
     steps = fetch("/clip.mp4", ticket=ticket)
     next(steps)
     ticket.cancel()

@@ -11,6 +11,8 @@ from hf_video.app.loaded_models import LoadedModel
 from hf_video.app.visitors import Visitors
 from hf_video.processing import VideoClipProcessor
 
+from ..video_files import encode_video, make_frames
+
 pytestmark = pytest.mark.extras
 
 
@@ -39,16 +41,26 @@ def make(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def press(make):
+def find():
+    """Finds the work of a button of a page."""
+
+    def find_work(page, element):
+        button = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == element)
+        begun = next(each for each in page.fns.values() if (button._id, "click") in each.targets)
+        return next(each for each in page.fns.values() if each.trigger_after == begun._id).fn
+
+    return find_work
+
+
+REQUEST = type("Request", (), {"session_hash": "ann"})()
+
+
+@pytest.fixture
+def press(make, find):
     """Presses a button, and returns the messages of its work."""
 
     def run(element, *values, **options):
-        page = make(**options)
-        button = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == element)
-        begun = next(each for each in page.fns.values() if (button._id, "click") in each.targets)
-        work = next(each for each in page.fns.values() if each.trigger_after == begun._id)
-        request = type("Request", (), {"session_hash": "ann"})()
-        return [next(iter(step.values())) for step in work.fn(request, *values)]
+        return [next(iter(step.values())) for step in find(make(**options), element)(REQUEST, *values)]
 
     return run
 
@@ -65,24 +77,40 @@ def test_a_broken_file_is_one_sentence_with_the_name_of_the_user(press, tmp_path
     file.parent.mkdir()
     file.write_bytes(b"no video")
     for element, *more in (("classify",), ("find-segments", 0.5), ("explain", "", False, 0)):
-        *_, last = press(element, "videomae", str(file), *more)
+        *_, last = press(element, str(file), "videomae", *more)
         assert 'class="problem"' in last and str(tmp_path) not in last
         assert "clip.mp4 cannot be opened as a video: Invalid data found when processing input." in last
 
 
 def test_without_a_video_the_page_says_what_to_do(press):
-    assert "There is no video yet: drop one" in press("classify", "videomae", None)[-1]
+    assert "There is no video yet: drop one" in press("classify", None, "videomae")[-1]
 
 
 def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
-    last = press("classify", "videomae", 7, tell_error=lambda error: None)[-1]
-    assert "This is a bug (TypeError): see the log of the server." in last
-    assert "Traceback" not in last and "NoneType" not in last
+    last = press("classify", "clip.mp4", "no model", tell_error=lambda error: None)[-1]
+    assert "This is a bug (KeyError): see the log of the server." in last
+    assert "Traceback" not in last and "no model" not in last
 
 
 def test_a_path_of_the_server_is_no_address(press):
-    assert "This is no address of a video" in press("open-url", "/etc/passwd")[-1]
-    assert "is a machine of a private network" in press("open-url", "http://127.0.0.1:9/x.mp4")[-1]
+    assert "This is no address of a video" in press("open-url", None, "videomae", "/etc/passwd")[-1]
+    assert "is a machine of a private network" in press("open-url", None, "videomae", "http://127.0.0.1:9/x.mp4")[-1]
+
+
+def test_work_goes_on_when_the_page_tells_its_video_later(make, find, tmp_path):
+    gr = pytest.importorskip("gradio")
+    page = make()
+    video = encode_video(tmp_path / "clip.mp4", make_frames(10))
+    keep = next(each.fn for each in page.fns.values() if each.name == "_keep")
+    work = find(page, "classify")(REQUEST, video, "videomae")
+    next(work)  # it reads the video
+    (told,) = keep(video, REQUEST).values()
+    assert told == gr.skip()
+    sentence, scores = next(work).values()
+    best = max(scores, key=scores.get)
+    assert best in sentence
+    _, *results = keep(None, REQUEST).values()
+    assert not any(results)
 
 
 def test_no_stub_is_written_beside_the_component(make):

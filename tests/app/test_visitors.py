@@ -68,11 +68,12 @@ def test_a_file_elsewhere_is_never_removed(visitors, tmp_path):
 def test_work_ends_with_the_page_and_with_its_video(visitors, upload):
     endings = {
         lambda: visitors.keep("ann", upload()): True,
+        lambda: visitors["ann"].cancel_outdated(model="other"): True,
         lambda: visitors["ann"].cancel(): False,
         lambda: visitors.leave("ann"): False,
     }
     for end, is_outdated in endings.items():
-        with visitors["ann"].work() as ticket, visitors["bob"].work() as other:
+        with visitors["ann"].work(None, "model") as ticket, visitors["bob"].work(None, "model") as other:
             ticket.check()
             end()
             with pytest.raises(Cancelled):
@@ -81,17 +82,31 @@ def test_work_ends_with_the_page_and_with_its_video(visitors, upload):
             other.check()
 
 
+def test_work_on_a_video_goes_on_when_the_page_tells_later_that_it_holds_it(visitors, upload):
+    first, second = upload("first.mp4"), upload("second.mp4")
+    visitors.keep("ann", first)
+    with visitors["ann"].work(first, "model") as old, visitors["ann"].work(second, "model") as ticket:
+        assert not visitors.keep("ann", second)  # what the work has shown stays
+        ticket.check()
+        with pytest.raises(Cancelled):
+            old.check()
+        visitors["ann"].cancel_outdated(model="model")
+        ticket.check()
+    assert visitors.keep("ann", None)
+    assert visitors.keep("ann", second)
+
+
 def test_a_page_is_busy_while_it_works(visitors):
     visitor = visitors["ann"]
-    with visitor.work(), visitor.work():
+    with visitor.work(None, "a"), visitor.work(None, "b"):
         assert visitor.is_busy
     assert not visitor.is_busy
-    with visitor.work() as later:
+    with visitor.work(None, "a") as later:
         later.check()
 
 
 def test_what_was_cancelled_is_closed():
-    ticket, closed = Ticket(), []
+    ticket, closed = Ticket(None, "model"), []
 
     def numbers():
         try:

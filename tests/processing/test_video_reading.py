@@ -254,9 +254,11 @@ def test_files_that_are_no_videos(folder):
     (folder / "empty.mp4").touch()
     (folder / "text.mp4").write_text("a story\n" * 100)
     (folder / "text.txt").write_text("a story\n" * 100)
-    for name in ("empty.mp4", "text.mp4", "text.txt"):
-        with pytest.raises(VideoReadError, match=f"{name} cannot be opened as a video"):
+    for name, reason in (("empty.mp4", "it is empty"), ("text.mp4", "Invalid data"), ("text.txt", "it is a text")):
+        with pytest.raises(VideoReadError, match=f"{name} cannot be opened as a video: {reason}"):
             read_video(folder / name)
+    with pytest.raises(VideoReadError, match="The video of 0 bytes cannot be opened as a video: it is empty"):
+        read_video(b"")
     with pytest.raises(VideoReadError, match="missing.mp4 does not exist"):
         read_video(folder / "missing.mp4")
     with pytest.raises(VideoReadError, match="sound.mp4 holds no video stream, only audio"):
