@@ -306,6 +306,9 @@ class _Page:
 def _required(video: str | None) -> Path:
     if video is None:
         raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
+    # A folder is read as frames elsewhere; nobody can send one.
+    if not Path(video).is_file():
+        raise ValueError("The video is no longer here: open it again.")
     return Path(video)
 
 
