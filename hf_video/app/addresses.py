@@ -19,6 +19,8 @@ from .visitors import Ticket
 
 MEGABYTE = 2**20
 _LONGEST_NAME = 80
+# Addresses of IPv6 that a network may turn into any address of IPv4: RFC 6052, RFC 8215 and RFC 4291, 2.5.5.1.
+_TRANSLATED = [ipaddress.ip_network(each) for each in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")]
 
 
 def fetch_video(url: str, folder: Path, max_size: int, only_public: bool, ticket: Ticket) -> Iterator[Path | int]:
@@ -80,7 +82,19 @@ def is_public(address: str) -> bool:
     """Whether an address of IPv4 or IPv6 is one of the internet, and of a single machine."""
     number = ipaddress.ip_address(address.partition("%")[0])
     inner = getattr(number, "ipv4_mapped", None) or getattr(number, "sixtofour", None) or number
-    return inner.is_global and number.is_global and not inner.is_multicast
+    is_translated = any(number in network for network in _TRANSLATED)
+    is_site_local = getattr(number, "is_site_local", False)
+    return inner.is_global and number.is_global and not (inner.is_multicast or is_translated or is_site_local)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own, which no other machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class _PublicNetwork(httpx.HTTPTransport):

@@ -296,6 +296,9 @@ class _Page:
 def _required(ticket: Ticket) -> Path:
     if ticket.video is None:
         raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
+    # A folder would be read as frames; nobody can send one.
+    if not ticket.video.is_file():
+        raise ValueError("The video is no longer here: open it again.")
     return ticket.video
 
 

@@ -45,8 +45,10 @@ def serve(
     """
     with private_folder() as folder:
         import gradio as gr
+        from starlette.middleware import Middleware
 
         from .addresses import MEGABYTE
+        from .gate import Gate
         from .page import PageOptions, make_page
         from .visitors import Visitors
 
@@ -55,12 +57,14 @@ def serve(
         script = (own / "page.js").read_text(encoding="utf-8")
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
         page = make_page(models, visitors, PageOptions(**options))
+        gate = Middleware(Gate, folder=folder, max_size=most * MEGABYTE, only_local=not options["only_public"])
         page.queue(max_size=queue, api_open=False)
         try:
             page.launch(
                 server_name=host,
                 server_port=port,
                 max_file_size=most * MEGABYTE,
+                app_kwargs={"middleware": [gate]},
                 theme=theme,
                 css_paths=own / "page.css",
                 head=f'<meta name="max-upload" content="{most}">\n<script>{script}</script>',

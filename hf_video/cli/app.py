@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import ipaddress
 import socket
 import sys
 from typing import Any
@@ -50,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise ImportError("The page is made with Gradio: pip install hf-video-models[app].")
     _check_port(args.host, args.port)
 
+    from hf_video.app.addresses import is_loopback
     from hf_video.app.loaded_models import LoadedModel, name_models
     from hf_video.app.server import serve
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         LoadedModel(name, *_load(model, args))
         for name, model in zip(name_models(args.models), args.models, strict=True)
     ]
-    is_private = _is_loopback(args.host)
+    is_private = is_loopback(args.host)
     if not is_private:
         print(
             f"warning: anybody who reaches port {args.port} of this machine can use the page. There is no password.",
@@ -96,15 +96,6 @@ def _load(model: str, args: argparse.Namespace) -> tuple[Any, Any]:
     if problem_type_of(config) == "regression":
         raise ValueError(f"{model} is a regression model: its values are no scores of classes. Choose a classifier.")
     return load_trained_model(model, device=args.device, dtype=args.dtype)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_port(host: str, port: int) -> None:

@@ -81,7 +81,8 @@ def test_http_and_https_are_addresses():
         (each, False)
         for each in ("169.254.169.254", "224.0.0.1", "255.255.255.255", "::1", "::", "fd00::1", "ff02::1")
     ]
-    + [(each, False) for each in ("fe80::1%eth0", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "2002:7f00:1::")],
+    + [(each, False) for each in ("fe80::1%eth0", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "2002:7f00:1::")]
+    + [(each, False) for each in ("64:ff9b::10.0.0.1", "64:ff9b:1::a00:1", "::127.0.0.1", "fec0::1")],
 )
 def test_addresses_of_the_internet(address, expected):
     assert is_public(address) is expected

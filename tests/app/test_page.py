@@ -86,6 +86,13 @@ def test_without_a_video_the_page_says_what_to_do(press):
     assert "There is no video yet: drop one" in press("classify", None, "videomae")[-1]
 
 
+def test_a_video_that_is_gone_and_a_folder_are_no_video(press, tmp_path):
+    (tmp_path / "frame.png").write_bytes(b"no picture")
+    for path in (tmp_path / "gone.mp4", tmp_path):
+        last = press("classify", "videomae", str(path))[-1]
+        assert "The video is no longer here: open it again." in last
+
+
 def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
     last = press("classify", "clip.mp4", "no model", tell_error=lambda error: None)[-1]
     assert "This is a bug (KeyError): see the log of the server." in last
