@@ -49,17 +49,21 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
             f"file:{source}" if isinstance(source, str) else source, options=options, metadata_errors="replace"
         )
     except (av.FFmpegError, OSError) as error:
-        reason = "it is empty" if _is_empty(source) else error.strerror
-        raise VideoReadError(f"{name} cannot be opened as a video: {reason}.") from error
+        raise VideoReadError(f"{name} cannot be opened as a video: {_reason(error, source)}.") from error
     # Without threads for short runs: filling and draining them after every seek costs more than they gain.
     with choose_stream(container, name, "AUTO" if threaded else "NONE") as stream:
         yield container, stream
 
 
-def _is_empty(source: str | BinaryIO) -> bool:
-    if isinstance(source, str):
-        return os.path.isfile(source) and os.path.getsize(source) == 0
-    return source.seek(0, os.SEEK_END) == 0
+def _reason(error: Any, source: str | BinaryIO) -> str:
+    if not isinstance(source, str):
+        is_empty = source.seek(0, os.SEEK_END) == 0
+    else:
+        is_empty = os.path.isfile(source) and os.path.getsize(source) == 0
+    if is_empty:
+        return "it is empty"
+    # A recording that was stopped at once.
+    return "it ends before its first frame" if isinstance(error, EOFError) else error.strerror
 
 
 @contextmanager

@@ -65,7 +65,7 @@ GIVE_LATE = """() => {
 def test_the_camera_is_recorded_and_classified(visit):
     page = visit()
     page.page.evaluate(GIVE_LATE)
-    page.record(seconds=1)
+    page.record(frames=20)
     page.press("classify")
     assert first_class(page) in ("red", "blue")
 

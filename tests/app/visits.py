@@ -107,15 +107,22 @@ class Visit:
         """Takes the video away."""
         self["video"].get_by_label("Clear").click()
 
-    def record(self, seconds: float) -> None:
-        """Records with the camera."""
+    def record(self, frames: int) -> None:
+        """Records with the camera, until its picture has changed so many times."""
         camera = self["video"]
         camera.get_by_label("Capture from camera").click()
         camera.get_by_title("grant webcam access").get_by_role("button").click()
+        self.wait_until(self._camera_frames)
         camera.get_by_title("start recording").click()
-        self.page.wait_for_timeout(seconds * 1000)
+        camera.get_by_title("stop recording").wait_for()
+        begun = self._camera_frames()
+        self.wait_until(lambda: self._camera_frames() >= begun + frames)
         camera.get_by_title("stop recording").click()
         self._wait_for_video()
+
+    def _camera_frames(self) -> int:
+        preview = self["video"].locator("video")
+        return preview.evaluate("video => video.getVideoPlaybackQuality().totalVideoFrames") if preview.count() else 0
 
     def open_address(self, address: str) -> None:
         """Pastes an address and opens it."""

@@ -257,6 +257,16 @@ def test_files_that_are_no_videos(folder):
     for name, reason in (("empty.mp4", "it is empty"), ("text.mp4", "Invalid data"), ("text.txt", "it is a text")):
         with pytest.raises(VideoReadError, match=f"{name} cannot be opened as a video: {reason}"):
             read_video(folder / name)
+    header, _, _ = (
+        Path(encode_video(folder / "whole.mkv", container_options={"live": "1"}))
+        .read_bytes()
+        .partition(
+            bytes.fromhex("1f43b675")  # begins a group of frames
+        )
+    )
+    (folder / "header.mkv").write_bytes(header)
+    with pytest.raises(VideoReadError, match="header.mkv cannot be opened as a video: it ends before its first frame"):
+        read_video(folder / "header.mkv")
     with pytest.raises(VideoReadError, match="The video of 0 bytes cannot be opened as a video: it is empty"):
         read_video(b"")
     with pytest.raises(VideoReadError, match="missing.mp4 does not exist"):
