@@ -94,7 +94,8 @@ def test_a_video_that_is_gone_and_a_folder_are_no_video(press, tmp_path):
 
 
 def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
-    last = press("classify", "clip.mp4", "no model", tell_error=lambda error: None)[-1]
+    video = encode_video(tmp_path / "clip.mp4", make_frames(10))
+    last = press("classify", video, "no model", tell_error=lambda error: None)[-1]
     assert "This is a bug (KeyError): see the log of the server." in last
     assert "Traceback" not in last and "no model" not in last
 
