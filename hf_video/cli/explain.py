@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.inference.clock import clock
+from hf_video.inference.drawable_text import one_line
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
@@ -170,7 +171,7 @@ def _explain_words(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(details), flush=True)
         return
-    print(_public_name(args), f"  {_one_line(answer)}", "what the memory held:", sep="\n")
+    print(_public_name(args), f"  {one_line(answer)}", "what the memory held:", sep="\n")
     for first, last in details["memory"]:
         print(f"  {clock(first, 2)}  {clock(last, 2)}")
     sys.stdout.flush()
@@ -256,10 +257,10 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
 
     print(_public_name(args))
     for prediction in details["predictions"]:
-        print(f"  {prediction['score']:6.1%}  {_one_line(prediction['label'])}")
+        print(f"  {prediction['score']:6.1%}  {one_line(prediction['label'])}")
     frames = details["frames"]
     top = top_frames(np.array([frame["share"] for frame in frames]))
-    explained = f"{_one_line(details['label'])} ({details['score']:.1%})"
+    explained = f"{one_line(details['label'])} ({details['score']:.1%})"
     print(f"what spoke most for {explained}:" if top else f"nothing in the clip speaks for {explained}")
     for number in top:
         print(f"  {frames[number]['share']:6.1%}  {clock(frames[number]['seconds'], 2)}")
@@ -270,10 +271,6 @@ def _public_name(args: argparse.Namespace) -> str:
     from hf_video.processing.video_downloading import public_url
 
     return public_url(args.video)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _few(names: Sequence[str]) -> str:
