@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, hf_api
+from transformers.utils import hub as transformers_hub
 
 from ..fork_server import Program, run_forked
 from .server import HubServer, User
@@ -28,6 +29,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         # Read from the environment when huggingface_hub was imported.
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
         monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)
+        # Transformers keeps a client of its own, for the server of its first use.
+        monkeypatch.setattr(transformers_hub, "_hf_api", None)
         address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
