@@ -1,4 +1,4 @@
-"""`hf-video inspect`: reads every video of a data set, describes the data and lists broken videos."""
+"""`hf-video inspect`: reads every video of a data set, describes the data, lists broken videos, writes a manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "inspect",
         help="read every video of a data set: counts, durations, classes, broken files",
         description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
-        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken.",
+        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken. "
+        "--output keeps what was found: other commands take that manifest as DATA and check no video again.",
     )
 
 

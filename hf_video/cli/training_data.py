@@ -77,11 +77,9 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     Raises:
         ValueError: there are such videos and `on_error` is "error", or no video of a split can be opened.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
     from datasets import concatenate_datasets
 
-    from hf_video.data.columns import arrow_column
+    from hf_video.data.columns import rows_without
     from hf_video.data.inspection import find_broken
     from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
 
@@ -109,8 +107,7 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
             f"with --on-error skip:\n  {listed}"
         )
     for name, split in data.items():
-        is_broken = pc.is_in(arrow_column(split, "video"), pa.array(broken, pa.string()))
-        data[name] = split.select(pc.indices_nonzero(pc.invert(is_broken)).to_numpy())
+        data[name] = split.select(rows_without(split, broken))
         if not len(data[name]):
             raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
     return data, reasons

@@ -6,8 +6,6 @@ from typing import Any, get_args
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset
 from transformers import BaseVideoProcessor, BatchFeature
@@ -16,7 +14,7 @@ from hf_video.processing import VideoReadError, read_video
 
 from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
-from .columns import arrow_column
+from .columns import rows_without
 from .inspection import find_broken
 from .labels import label_names
 from .manifest import DECODED, StaleManifestError, is_checked, known_errors
@@ -115,7 +113,7 @@ class ClipDataset(Dataset):
         processes, each of them must call this: each decodes its share. With `on_error="error"` nothing is decoded.
 
         Args:
-            num_workers: Videos read at a time, in threads.
+            num_workers: Processes that read videos; this one reads them if it is 0 or 1.
 
         Returns:
             This data set.
@@ -135,8 +133,7 @@ class ClipDataset(Dataset):
         self._dropped.update(broken)
         if not broken:
             return self
-        is_broken = pc.is_in(arrow_column(self.dataset, "video"), pa.array(broken, pa.string()))
-        kept = np.flatnonzero(~is_broken.to_numpy(zero_copy_only=False))
+        kept = rows_without(self.dataset, broken)
         if not len(kept):
             raise self._nothing_readable()
         self.dataset = self.dataset.select(kept)

@@ -1,7 +1,10 @@
 """Columns of a data set as arrays, without a Python object for each value."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 
 
@@ -9,6 +12,12 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
     """A column of a data set as one array."""
     column = dataset.select_columns(name).with_format("arrow")[:][name]
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
+    """The numbers of the rows whose video is none of these, int64."""
+    is_among = pc.is_in(arrow_column(dataset, "video"), pa.array(videos, pa.string()))
+    return np.flatnonzero(~is_among.to_numpy(zero_copy_only=False))
 
 
 class VideoRows:

@@ -1,17 +1,17 @@
 """Reads the videos of a data set to find those that are broken."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import distributed
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_video.processing import probe_video, read_video
@@ -21,13 +21,8 @@ from .columns import VideoRows, arrow_column
 from .content_digest import content_digest
 from .video_column import BYTES, open_video
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
-# Videos for each thread that are read or wait to be read.
-_AHEAD = 4
 
 # Start and end in seconds; None stands for the beginning or the end of the video.
 Segment = tuple[float | None, float | None]
@@ -65,7 +60,7 @@ def inspect_videos(
     Args:
         dataset: rows of `load_video_dataset`. A segment without a frame is an error of its video.
         decode: whether to decode all frames; otherwise only the structure of a file and one frame are read.
-        num_workers: number of videos that are read at the same time, in threads.
+        num_workers: number of processes that read videos; this one reads them if it is 0 or 1.
         progress: whether to show a progress bar.
 
     Returns:
@@ -90,25 +85,16 @@ def iterate_inspected(
         digest: whether to find out size and `content_digest` of each file, too.
         chosen: the numbers of the videos to read, in the order of their first rows; by default all.
     """
-    listed = VideoRows(dataset)
-    has_times = {"start", "end"} <= {*dataset.column_names} and any(
-        arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
+    videos = _Videos(dataset, decode, digest)
+    numbers = range(len(videos)) if chosen is None else chosen
+    loader = DataLoader(
+        videos,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=num_workers if num_workers > 1 else 0,
+        generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
     )
-    times = dataset.select_columns(["start", "end"]) if has_times else None
-    dataset = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
-
-    def inspect(video: int) -> InspectedVideo:
-        rows = listed.rows(video)
-        segments: list[Segment] = [(None, None)]
-        if times is not None:
-            found = times[rows]
-            segments = [*zip(found["start"], found["end"], strict=True)]
-        return _inspect(dataset, rows[0], segments, decode, digest)
-
-    videos = range(len(listed)) if chosen is None else chosen
-    with ThreadPoolExecutor(max_workers=max(num_workers, 1)) as pool:
-        results = _in_order(pool, inspect, videos, ahead=_AHEAD * max(num_workers, 1))
-        yield from tqdm(results, total=len(videos), desc="Checking videos", disable=not progress)
+    yield from tqdm(loader, total=len(numbers), desc="Checking videos", disable=not progress)
 
 
 def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:
@@ -140,21 +126,32 @@ def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most
     return {path: error for _, path, error in sorted(everywhere)}
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
-) -> Iterator[Result]:
-    """What a function returns for each item; at most `ahead` calls are begun or wait."""
-    waiting: deque[Future[Result]] = deque()
-    for item in items:
-        waiting.append(pool.submit(function, item))
-        if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+class _Videos(torch.utils.data.Dataset):
+    """The results for the videos of a data set, in the order of their first rows."""
+
+    def __init__(self, dataset: Dataset, decode: bool, digest: bool):
+        self.listed = VideoRows(dataset)
+        has_times = {"start", "end"} <= {*dataset.column_names} and any(
+            arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
+        )
+        self.times = dataset.select_columns(["start", "end"]) if has_times else None
+        self.files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
+        self.decode = decode
+        self.digest = digest
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def __getitem__(self, video: int) -> InspectedVideo:
+        rows = self.listed.rows(video)
+        segments: list[Segment] = []
+        if self.times is not None:
+            found = self.times[rows]
+            segments = [*zip(found["start"], found["end"], strict=True)]
+        return _inspect(self.files[rows[0]], segments, self.decode, self.digest)
 
 
-def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
-    video = dataset[row]
+def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
     path = video["video"]
     make = partial(InspectedVideo, path)
     try:

@@ -23,7 +23,7 @@ class ListedVideo:
     Attributes:
         id: name without suffix; for a video of a folder or list its path from there, with slashes.
         source: absolute path, or URL; a name for a video that is stored inside a data set.
-        rows: the data set that stores the video.
+        rows: the data set that stores or describes the video.
         row: its number there.
     """
 
@@ -35,7 +35,7 @@ class ListedVideo:
     @property
     def content(self) -> bytes | None:
         """The file, if a data set stores it."""
-        return None if self.rows is None else self.rows[self.row][BYTES]
+        return None if self.rows is None else self.rows[self.row].get(BYTES)
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""

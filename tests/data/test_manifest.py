@@ -3,12 +3,12 @@ read."""
 
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from datasets import concatenate_datasets
 
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
@@ -214,10 +214,12 @@ def test_videos_inside_a_data_set_have_no_manifest(digits):
         check_can_list(stored)
 
 
-def test_few_videos_are_kept_in_memory_at_a_time(digits, monkeypatch):
-    begun = []
-    read = partial(lambda *arguments: begun.append(1), None)
-    monkeypatch.setattr("hf_video.data.inspection._inspect", lambda *arguments: read(*arguments))
-    videos = iterate_inspected(load_video_dataset(digits)["train"], num_workers=1, progress=False)
-    next(videos)
-    assert len(begun) <= 5 < len(list(videos)) + 1 == 16
+def test_processes_read_the_videos_in_order_and_draw_nothing(data):
+    rows = load_video_dataset(data)["test"]
+    state = torch.get_rng_state()
+    alone, together = (
+        list(iterate_inspected(rows, digest=True, num_workers=number, progress=False)) for number in (1, 2)
+    )
+    assert alone == together and [video.path for video in alone] == rows["video"][:]
+    assert sum(video.error is not None for video in alone) == 1
+    assert torch.equal(torch.get_rng_state(), state)
