@@ -1,4 +1,4 @@
-"""`hf-video` in one of the processes that shard the weights of a model: `sharded_command.py WORD...`.
+"""`hf-video` in one of several processes, which may share the weights of the model: `sharded_command.py WORD...`.
 
 Accelerate shards on accelerators alone, although FSDP2 itself runs on CPUs as well. Here it takes CPUs for them.
 """
@@ -16,7 +16,7 @@ _begin = PartialState.__init__
 
 def _begin_as_on_accelerators(self, *args, **options):
     _begin(self, *args, **options)
-    if self.distributed_type == DistributedType.MULTI_CPU:
+    if "ACCELERATE_USE_FSDP" in os.environ and self.distributed_type == DistributedType.MULTI_CPU:
         self.distributed_type = DistributedType.MULTI_GPU
 
 
