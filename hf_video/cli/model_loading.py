@@ -123,12 +123,16 @@ def load_model(
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.clip_size import check_clips, check_views, input_size, set_input_size
-    from hf_video.training.loading import load_classifier, load_config, load_processor
+    from hf_video.training.loading import build_classifier, load_classifier, load_config, load_processor
+    from hf_video.training.sharding import WeightsForm, form_of_checkpoint
 
     from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     if checkpoint is not None:
-        model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
+        if form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED:
+            model = build_classifier(checkpoint)
+        else:
+            model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
         return model, load_processor(checkpoint, model.config)
 
     sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}

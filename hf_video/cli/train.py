@@ -233,13 +233,15 @@ def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
 
 
 def _finish_model(trainer: VideoTrainer, values: dict[str, Any], eval_clips: int) -> None:
-    """Merges adapters or a probe into a plain model, and sets the views of its final evaluation."""
+    """Merges adapters or a probe into a plain model, and sets the views of its final evaluation. A sharded model has
+    neither, and its weights stay where they are until it is saved."""
     from hf_video.training import to_plain_model
 
     if trainer.args.lora_rank and trainer.is_world_process_zero():
         with replacing_files(Path(trainer.args.output_dir, "adapter")) as folder:
             trainer.model.save_pretrained(folder)
-    trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
+    if not trainer.is_sharded:
+        trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
     processor = trainer.processing_class
     for name in ("num_clips", "num_crops"):
         if values[name] is not None:

@@ -188,9 +188,12 @@ def _evaluate(trainer: AnswerTrainer, splits: dict[str, Any], first_words: bool)
     from hf_video.training.answering import exact_match
 
     split = next((name for name in ("test", "validation") if name in splits), None)
-    if split is None or not trainer.is_world_process_zero():
+    # Every process takes part in a pass through sharded weights.
+    if split is None or not (trainer.is_sharded or trainer.is_world_process_zero()):
         return {}
     found, true = trainer.predict_answers(splits[split])
+    if not trainer.is_world_process_zero():
+        return {}
     metrics = {"split": split, "num_videos": len(true)} | exact_match(found, true, first_words)
     rows = [{"answers": answers, "expected": expected} for answers, expected in zip(found, true, strict=True)]
     text = json.dumps({**metrics, "videos": rows}, indent=1, ensure_ascii=False) + "\n"

@@ -15,6 +15,7 @@ from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
 from .settings import AnswerTrainingSettings, VideoTrainingSettings
+from .sharding import check_device, prepare_sharding
 
 DEFAULT_METRIC = "top1_accuracy"
 # Names, or ends of names, of metrics whose lower values are better, besides losses.
@@ -39,6 +40,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(ERRORS):
             self.greater_is_better = False
         super().__post_init__()
+        prepare_sharding(self)
         _check_trackers(cast(list[str], self.report_to))
         if self.data_seed is None:
             self.data_seed = self.seed
@@ -119,6 +121,7 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
     def __post_init__(self) -> None:
         _check_before(self, AnswerTrainingSettings)
         super().__post_init__()
+        prepare_sharding(self)
         _check_trackers(cast(list[str], self.report_to))
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
@@ -179,6 +182,7 @@ def _check_before(arguments: Any, kind: type) -> None:
     if isinstance(arguments.report_to, str):
         arguments.report_to = arguments.report_to.split(",")
     check_values(arguments, kind)
+    check_device(arguments)
 
 
 def _check_trackers(names: Sequence[str]) -> None:

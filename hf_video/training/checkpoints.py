@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
 
 from .preemption import save_when_preempted
+from .sharding import WeightsForm, check_same_form, form_of_run
 
 # The mark of a complete checkpoint: the sizes of its files. It is written last.
 MARK = "complete.json"
@@ -132,6 +135,9 @@ class CheckpointMixin:
 
     Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
     written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all.
+
+    If the weights are sharded, `save_model` gathers them on the first process and is called on all. A checkpoint of
+    shards holds the configuration and the processor beside them.
     """
 
     args: TrainingArguments
@@ -139,17 +145,25 @@ class CheckpointMixin:
     _limit: int | None = None
     _is_in_checkpoint = False
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed spread the weights over the processes."""
+        return form_of_run(self) is not WeightsForm.WHOLE
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
 
         Raises:
-            ValueError: there is no complete checkpoint, or the given one is damaged or lacks what a resumed run needs.
+            ValueError: there is no complete checkpoint, or the given one is damaged, lacks what a resumed run needs,
+                or holds its weights in another form than this run.
         """
         if resume_from_checkpoint is True:
             checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
             if checkpoint is None:
                 raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
             resume_from_checkpoint = str(checkpoint)
+        if resume_from_checkpoint:
+            check_same_form(Path(resume_from_checkpoint), self)
         save_when_preempted(self)
         return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
@@ -169,6 +183,17 @@ class CheckpointMixin:
         if self.args.should_save:
             mark_complete(checkpoint)
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)  # type: ignore[attr-defined]
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if form_of_run(self) is WeightsForm.FSDP_SHARDED:
+            # The base class saves no model of shards; a checkpoint of it holds the shards alone.
+            folder = output_dir or str(self.args.output_dir)
+            if self._is_in_checkpoint:
+                self._save(folder, state_dict={})
+                remove_dummy_checkpoint(self.args.should_save, folder, [SAFE_WEIGHTS_NAME])
+            else:
+                self._save(folder, self.accelerator.get_state_dict(self.model))  # type: ignore[attr-defined]
+        super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))

@@ -91,6 +91,21 @@ def load_classifier(
     return network
 
 
+def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
+    """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
+    weights are loaded into it after it is sharded as they are.
+
+    Raises:
+        OSError: there is no configuration.
+        ValueError: the configuration is wrong, or of another kind of model.
+    """
+    config = load_config(checkpoint)
+    _check_kind(checkpoint, config)
+    network = AutoModelForVideoClassification.from_config(config, dtype=torch.float32)
+    drop_query_axis(network)
+    return network
+
+
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
+from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
 from hf_video.data import collate_clips
@@ -29,6 +30,7 @@ from .losses import classification_loss
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .push_to_hub import PublishingMixin
 from .reading import ReadAheadMixin
+from .unused_parameters import unused_parameters
 
 
 class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
@@ -56,8 +58,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     Raises:
         OSError: there is no such teacher.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or `ema_decay` is out of range, or used with sharded weights. Or the
-            teacher does not fit.
+            `compute_metrics` does not measure. Or `ema_decay` is out of range, or the teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -95,17 +96,13 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError(
-                    "ema_decay needs whole weights on every process: leave it out with FSDP or DeepSpeed."
-                )
             self.ema = EMACallback(ema_decay)
             self.add_callback(self.ema)
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
         if self.distillation is not None and self.distillation.projection is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            if self.is_sharded:
                 raise ValueError(
                     "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
                     "DeepSpeed: use distillation_target=logits."
@@ -114,8 +111,29 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             self.accelerator.ddp_handler.find_unused_parameters = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        with nullcontext() if self.distillation is None else self.distillation.attached_to(self.model):
-            return super().train(*args, **kwargs)
+        """As in `transformers.Trainer`. Several processes look for unused parameters in every step only if the model
+        has some, or if it cannot be found out; `ddp_find_unused_parameters` decides otherwise.
+
+        Raises:
+            ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
+                or see [`CheckpointMixin.train`].
+        """
+        if self.args.ddp_find_unused_parameters is None and self._looks_for_unused_parameters():
+            self.accelerator.ddp_handler.find_unused_parameters = unused_parameters(self.model) != []
+        try:
+            with nullcontext() if self.distillation is None else self.distillation.attached_to(self.model):
+                return super().train(*args, **kwargs)
+        except RuntimeError as error:
+            if "find_unused_parameters=True" not in str(error):
+                raise
+            raise ValueError(
+                "A step did not use all parameters that are trained, so the processes cannot average their "
+                "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
+            ) from error
+
+    def _looks_for_unused_parameters(self) -> bool:
+        is_parallel = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
+        return is_parallel and self.accelerator.ddp_handler.find_unused_parameters
 
     def compute_loss(
         self,

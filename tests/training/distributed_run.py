@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from accelerate import DistributedType
 
@@ -35,7 +36,25 @@ def loss_curve(folder, num_processes):
         train_dataset=RandomClips(16),
     )
     trainer.train()
-    return {"losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
+
+
+def unused(folder, num_processes):
+    """Trains a model with a parameter that nothing uses, as the trainer chooses and without looking for it."""
+    results = {}
+    for find in (None, False):
+        model = make_model()
+        model.spare = torch.nn.Parameter(torch.zeros(1))
+        options = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+        arguments = make_arguments(folder, ddp_find_unused_parameters=find, **options)
+        trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips(16))
+        try:
+            trainer.train()
+            results[f"{find}"] = trainer.accelerator.ddp_handler.find_unused_parameters
+        except ValueError as error:
+            results[f"{find}"] = str(error)
+    return results
 
 
 def distilled(folder, num_processes):
@@ -56,7 +75,8 @@ def distilled(folder, num_processes):
         distillation=Distillation(make_model(hidden_size=32), make_model(), target="features_mse", weight=0.7),
     )
     trainer.train()
-    return {"losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
 
 
 def ragged_evaluation(folder, num_processes):
@@ -103,6 +123,7 @@ def sharded(folder, num_processes):
 def main(task, folder, num_processes):
     result = {
         "loss_curve": loss_curve,
+        "unused": unused,
         "distilled": distilled,
         "ragged_evaluation": ragged_evaluation,
         "sharded": sharded,

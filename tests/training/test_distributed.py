@@ -43,10 +43,19 @@ def run(task, folder, num_processes, launcher=()):
 @pytest.mark.parametrize("task", ["loss_curve", pytest.param("distilled", marks=pytest.mark.slow)])
 def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
     one = run(task, tmp_path / "one", 1)["losses"]
-    two = run(task, tmp_path / "two", 2)["losses"]
+    result = run(task, tmp_path / "two", 2)
+    two = result["losses"]
+    assert not result["looks_for_unused"]
     assert len(one) == len(two) == NUM_STEPS
     assert len(set(one)) > 1
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_parameter_that_nothing_uses_is_looked_for_or_named_in_an_error(tmp_path):
+    result = run("unused", tmp_path / "out", 2)
+    assert result["None"] is True
+    assert "set ddp_find_unused_parameters=true" in result["False"]
 
 
 def test_a_ragged_last_batch_is_gathered_right(tmp_path):

@@ -1,0 +1,102 @@
+"""Weights that FSDP or DeepSpeed spread over processes: what does not go with them, and how checkpoints hold them."""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+
+class WeightsForm(StrEnum):
+    """How a checkpoint holds the weights that a run goes on from, in words for an error."""
+
+    WHOLE = "whole weights"
+    FSDP_FULL = "FSDP with FULL_STATE_DICT"
+    FSDP_SHARDED = "FSDP with SHARDED_STATE_DICT"
+    DEEPSPEED = "DeepSpeed"
+
+
+# What accelerate and DeepSpeed write for each form.
+_FILES = {
+    WeightsForm.FSDP_FULL: "pytorch_model_fsdp.bin",
+    WeightsForm.FSDP_SHARDED: "pytorch_model_fsdp_0",
+    WeightsForm.DEEPSPEED: "global_step*",
+}
+
+
+def form_of_checkpoint(checkpoint: Path) -> WeightsForm:
+    """How a checkpoint holds its weights."""
+    return next((form for form, name in _FILES.items() if any(checkpoint.glob(name))), WeightsForm.WHOLE)
+
+
+def form_of_run(trainer: Any) -> WeightsForm:
+    """How the checkpoints of a `transformers.Trainer` hold their weights."""
+    if trainer.is_deepspeed_enabled:
+        return WeightsForm.DEEPSPEED
+    if not trainer.is_fsdp_enabled:
+        return WeightsForm.WHOLE
+    is_full = "FULL_STATE_DICT" in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
+    return WeightsForm.FSDP_FULL if is_full else WeightsForm.FSDP_SHARDED
+
+
+def check_same_form(checkpoint: Path, trainer: Any) -> None:
+    """Refuses to resume from weights of another form.
+
+    Raises:
+        ValueError: the checkpoint holds its weights as another engine does, or another configuration of it.
+    """
+    saved, here = form_of_checkpoint(checkpoint), form_of_run(trainer)
+    if saved is not here:
+        raise ValueError(
+            f"{checkpoint} was saved with {saved}, and this run has {here}: resume it with the launcher and the "
+            "configuration that it began with."
+        )
+
+
+def check_device(arguments: TrainingArguments) -> None:
+    """Refuses DeepSpeed on the CPU, before Transformers looks for it.
+
+    Raises:
+        ValueError: DeepSpeed is asked for, and the training would run on the CPU.
+    """
+    if _has_deepspeed(arguments) and (arguments.use_cpu or not torch.accelerator.is_available()):
+        raise ValueError(
+            "DeepSpeed trains on accelerators, and this run is on the CPU: leave DeepSpeed out, or run on a machine "
+            "with an accelerator."
+        )
+
+
+def prepare_sharding(arguments: Any) -> None:
+    """Refuses settings that need whole weights on every process, and makes DeepSpeed gather its weights to save them.
+
+    Args:
+        arguments: `TrainingArguments` with the settings of a training, after their own checks.
+
+    Raises:
+        ValueError: weights will be sharded, and a setting does not go with that. The error names it.
+    """
+    if not _has_deepspeed(arguments) and not _has_fsdp(arguments):
+        return
+    for name in ("ema_decay", "lora_rank", "linear_probe", "save_on_each_node"):
+        if getattr(arguments, name, None):
+            raise ValueError(f"{name} needs whole weights on every process: leave it out with FSDP or DeepSpeed.")
+    if arguments.deepspeed_plugin is not None:
+        zero = arguments.deepspeed_plugin.hf_ds_config.config.get("zero_optimization", {})
+        if zero.get("stage") == 3:
+            # Without it the weights of ZeRO-3 never leave their shards.
+            zero["stage3_gather_16bit_weights_on_model_save"] = True
+
+
+def _has_fsdp(arguments: TrainingArguments) -> bool:
+    return bool(arguments.fsdp) or _is_set("ACCELERATE_USE_FSDP")
+
+
+def _has_deepspeed(arguments: TrainingArguments) -> bool:
+    return bool(arguments.deepspeed) or _is_set("ACCELERATE_USE_DEEPSPEED")
+
+
+def _is_set(variable: str) -> bool:
+    """Whether `accelerate launch` asks its processes for an engine."""
+    return os.environ.get(variable, "false").lower() == "true"

@@ -1,0 +1,111 @@
+"""`hf-video train` on two processes that share the weights of the model: the same losses, and a model that loads."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from accelerate.utils import merge_fsdp_weights
+from safetensors.torch import load_file
+from transformers import AutoModelForVideoClassification, AutoVideoProcessor
+
+from ..fork_server import Program, run_forked
+from ..process_group import torchrun_variables
+from ..video_files import damage_frame
+from .conftest import TINY_MODEL
+
+ROOT = Path(__file__).parents[2]
+ENGINES = {"DDP": None, "FSDP2": "fsdp2.yaml", "FSDP2 with shards": "fsdp2_sharded.yaml"}
+STEPS = 6
+RUN = ["--num-attention-heads", 2, "--device", "cpu", "--batch-size", 2, "gradient_accumulation_steps=2"]
+RUN += ["--epochs", 2, "learning_rate=0.01", "logging_steps=1", "train_sampling_strategy=sequential"]
+RUN += [f"{name}_{what}" for name in ("save", "eval") for what in ("strategy=steps", "steps=2")]
+# The second process reads every other batch of two. Each of these videos has a whole one in its batch.
+BROKEN_ROWS = (2, 7, 14)
+
+
+def launch(engine, *words):
+    """Runs `hf-video WORDS` on two processes, with the variables that accelerate launch sets for an engine."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    if ENGINES[engine] is not None:
+        config = yaml.safe_load((ROOT / "recipes" / "accelerate" / ENGINES[engine]).read_text())["fsdp_config"]
+        environment |= {name.upper(): str(value) for name, value in config.items()} | {"ACCELERATE_USE_FSDP": "true"}
+    program = [str(Path(__file__).with_name("sharded_command.py")), *map(str, words)]
+    processes = run_forked(*(Program(program, environment | each) for each in torchrun_variables(2)), timeout=200)
+    assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
+    return "".join(each.stdout for each in processes)
+
+
+def losses(folder):
+    history = json.loads((folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
+    return {(entry["step"], name): entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry}
+
+
+def load(folder):
+    """The weights of a model that Transformers loads whole, and its processor with it."""
+    model, report = AutoModelForVideoClassification.from_pretrained(folder, output_loading_info=True)
+    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert AutoVideoProcessor.from_pretrained(folder).num_frames == 4
+    return model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def videos(digits, tmp_path_factory):
+    """24 videos to train, of which the second process cannot read three, and 8 to validate."""
+    folder = tmp_path_factory.mktemp("videos")
+    shutil.copytree(digits / "train", folder / "train")
+    shutil.copytree(digits / "test", folder / "validation")
+    paths = sorted((folder / "train").rglob("*.mp4"))
+    for row in BROKEN_ROWS:
+        for frame in range(8):
+            shutil.move(damage_frame(paths[row], frame), paths[row])
+    return folder
+
+
+def train(engine, videos, folder, *words):
+    return launch(engine, "train", videos, "--output-dir", folder, *TINY_MODEL, *RUN, *words)
+
+
+def test_shards_end_as_a_whole_model_and_their_checkpoints_say_what_they_are(videos, tmp_path):
+    folder = tmp_path / "model"
+    out = train("FSDP2 with shards", videos, folder, "max_steps=2", "--on-error", "skip")
+    assert out.count(f"model    {folder}") == 1 and "3 videos could not be read:" in out
+    checkpoint = folder / "checkpoint-2"
+    assert not list(checkpoint.glob("*.safetensors"))
+    assert (checkpoint / "config.json").read_text() == (folder / "config.json").read_text()
+    assert AutoVideoProcessor.from_pretrained(checkpoint).num_frames == 4
+    merge_fsdp_weights(str(checkpoint / "pytorch_model_fsdp_0"), str(tmp_path / "merged"))
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    weights = load(folder)
+    assert weights.keys() == merged.keys() and all(torch.equal(weights[name], merged[name]) for name in merged)
+
+
+@pytest.fixture(scope="module", params=["skip", "replace"])
+def ddp_losses(request, videos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ddp") / "model"
+    train("DDP", videos, folder, "--on-error", request.param)
+    return request.param, losses(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, videos, tmp_path):
+    on_error, expected = ddp_losses
+    folder, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train(engine, videos, folder, "--on-error", on_error, "save_total_limit=10")
+    found = losses(folder)
+    assert found.keys() == expected.keys() and len(set(found.values())) == STEPS + 3
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=0, atol=1e-6)
+    weights = load(folder)
+    shutil.copytree(folder, resumed)
+    for name in ("checkpoint-4", "checkpoint-6"):
+        shutil.rmtree(resumed / name)
+    (resumed / "model.safetensors").unlink()
+    launch(engine, "train", "--resume", videos, "--output-dir", resumed)
+    assert losses(resumed) == found
+    again = load(resumed)
+    assert again.keys() == weights.keys() and all(torch.equal(again[name], weights[name]) for name in weights)
