@@ -26,7 +26,7 @@ from .labels import choose_names, label_feature
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
-# Columns of a manifest that its data set keeps.
+# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
@@ -39,7 +39,8 @@ _TYPES = {
     **dict.fromkeys(("start", "end", "duration"), pa.float64()),
     **dict.fromkeys(("frames", SIZE), pa.int64()),
 }
-_KEPT = (KEY, CHECKED, ERROR, SIZE, CONTENT)
+# What was found out about a video.
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
 
 
 class StaleManifestError(VideoReadError):
@@ -119,7 +120,8 @@ def load_manifest(
     multi_label = kinds.pop()
     found = {split: _names_in(table) for split, table in tables.items()}
     names = choose_names(_name(files), found, labels)
-    kept = [name for name in _KEPT if any(name in table.column_names for table in tables.values())]
+    present = {name for table in tables.values() for name in table.column_names}
+    kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
     splits = DatasetDict()
     for split, table in tables.items():
         ids = pa.array(names, pa.string())
@@ -167,7 +169,7 @@ def without_checks(splits: Mapping[str, Dataset]) -> DatasetDict:
     """The same rows without what a manifest says about them, but with their keys."""
     return DatasetDict(
         {
-            name: split.remove_columns([column for column in _KEPT if column != KEY and column in split.column_names])
+            name: split.remove_columns([column for column in _CHECKS if column in split.column_names])
             for name, split in splits.items()
         }
     )
