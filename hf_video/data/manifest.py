@@ -124,13 +124,6 @@ def load_manifest(
     kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
     splits = DatasetDict()
     for split, table in tables.items():
-        ids = pa.array(names, pa.string())
-        column = table["labels" if multi_label else "label"].combine_chunks()
-        label: pa.Array = (
-            pa.ListArray.from_arrays(column.offsets, pc.index_in(column.values, ids).cast(pa.int64()))
-            if multi_label
-            else pc.index_in(column, ids).cast(pa.int64())
-        )
         features = Features(
             {
                 "video": Value("string"),
@@ -144,7 +137,8 @@ def load_manifest(
             table[name] if name in table.column_names else pa.nulls(len(table), _TYPES[name])
             for name in ("start", "end", *kept)
         ]
-        rows = InMemoryTable(pa.table([table["path"], label, *columns], schema=features.arrow_schema))
+        columns = [table["path"], _label_ids(table, names), *columns]
+        rows = InMemoryTable(pa.table(columns, schema=features.arrow_schema))
         splits[split] = Dataset(rows, DatasetInfo(description=about[split], features=features), split)
     return splits
 
@@ -276,6 +270,15 @@ def _by_split(table: pa.Table, file: Path) -> dict[str, pa.Table]:
 def _names_in(table: pa.Table) -> set[str]:
     column = pc.list_flatten(table["labels"]) if "labels" in table.column_names else table["label"]
     return set(pc.unique(column).to_pylist())
+
+
+def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
+    """The class id of each row, or a list of them."""
+    ids = pa.array(names, pa.string())
+    if "label" in table.column_names:
+        return pc.index_in(table["label"].combine_chunks(), ids).cast(pa.int64())
+    labels = table["labels"].combine_chunks()
+    return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
 
 
 def _describe(file: Path) -> str:
