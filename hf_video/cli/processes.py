@@ -108,9 +108,14 @@ def check_processes(world_size: int) -> None:
     Raises:
         ValueError: a launcher started more processes, each of which would train alone into the same folder; or
             accelerate was asked for several and started one, as it does on CPUs. It then sets the address of a main
-            process, but no number of processes.
+            process, but no number of processes. Or Slurm started several tasks, which do not know of each other.
     """
     number = launched_processes()
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if number == 1 and tasks.isdecimal() and int(tasks) > 1:
+        raise ValueError(
+            f"srun started {tasks} tasks that do not know of each other: let it start torchrun, one task a machine."
+        )
     if number > world_size:
         raise ValueError(
             f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .model_loading import choose_device
 from .output_folder import OPTIONS_FILE, RunLock, begin_writing, check_none_inside, checkpoint_to_resume
-from .processes import decided_by_first, is_first_process, join_processes
-from .run_settings import Given, check_same_settings, choose_values, read_given, read_saved, save
+from .processes import decided_by_first, is_first_process, join_processes, launched_processes
+from .run_settings import Given, check_same_batch, check_same_settings, choose_values, read_given, read_saved, save
 from .training_data import check_same_data, describe_data
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RunStart:
             return
         overwrite = self.args.overwrite_output_dir
         begin_writing(self.output_dir, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
-        save(self.output_dir / OPTIONS_FILE, self.values, self._described)
+        save(self.output_dir / OPTIONS_FILE, self.values, self._described, launched_processes())
 
 
 def start_run(args: argparse.Namespace, lock: RunLock, *, needs_settings: bool = True) -> RunStart:
@@ -131,6 +131,11 @@ def start_run(args: argparse.Namespace, lock: RunLock, *, needs_settings: bool =
     device = choose_device(launch["device"])
     join_processes(use_cpu=device.type == "cpu", backend=launch["ddp_backend"], timeout=launch["ddp_timeout"])
     values, checkpoint, saved_data = decided_by_first(lambda: _decide(args, given, lock, needs_settings))
+    if launched_processes() > 1 and choose_device(values["device"]).type != device.type:
+        raise ValueError(
+            f"The run being resumed has --device {values['device']}: give it again. Several processes choose their "
+            "device before they read its settings."
+        )
     return RunStart(args, given, values, checkpoint, saved_data, lock)
 
 
@@ -141,17 +146,20 @@ def _decide(
     if args.overwrite_output_dir:
         check_none_inside([given.value("data")], folder)
     checkpoint = checkpoint_to_resume(folder, lock, resume=args.resume, overwrite=args.overwrite_output_dir)
-    saved = saved_data = None
-    if checkpoint is not None and (needs_settings or args.resume == "auto" or (folder / OPTIONS_FILE).is_file()):
-        saved, saved_data = read_saved(folder / OPTIONS_FILE, args.settings)
-    values = choose_values(args.settings, given, saved if args.resume == "must" else None)
+    is_auto, number = args.resume == "auto", launched_processes()
+    saved = None
+    if checkpoint is not None and (needs_settings or is_auto or (folder / OPTIONS_FILE).is_file()):
+        saved = read_saved(folder / OPTIONS_FILE, args.settings)
+    values = choose_values(args.settings, given, None if is_auto else saved, number)
     if values["model"] is MISSING:
         raise ValueError("The model to fine-tune is missing: give --model or model=...")
-    if args.resume == "auto":
-        if saved is not None:
-            check_same_settings(args.settings, values, given, saved)
+    if is_auto:
         _check_leaves_checkpoints(values)
-    return values, checkpoint, saved_data
+    if saved is not None:
+        if is_auto:
+            check_same_settings(args.settings, given, values, saved, number)
+        check_same_batch(values, saved, number)
+    return values, checkpoint, saved and saved.data
 
 
 def _output_dir(given: Given) -> Path:

@@ -19,6 +19,8 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
 
+from .preemption import save_when_preempted
+
 # The mark of a complete checkpoint: the sizes of its files. It is written last.
 MARK = "complete.json"
 STATE = "trainer_state.json"
@@ -148,6 +150,7 @@ class CheckpointMixin:
             if checkpoint is None:
                 raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
             resume_from_checkpoint = str(checkpoint)
+        save_when_preempted(self)
         return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
