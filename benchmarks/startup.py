@@ -10,6 +10,7 @@ the folder itself.
     python benchmarks/startup.py [--videos 200000] [--without-manifest] [--smoke]
 """
 
+import importlib
 import json
 import os
 import struct
@@ -28,13 +29,13 @@ from hf_video.cli.main import main as run_command
 
 LIMIT = 30.0
 MODEL = "--num-frames 4 --image-size 32 --hidden-size 24 --num-hidden-layers 1 --num-attention-heads 2 --batch-size 8"
-# Functions that `hf_video.cli.train` calls before it trains.
+# Functions that the command calls before it trains, in the modules that call them.
 STAGES = {
-    "load_data": "list the videos",
-    "describe_data": "describe the data",
-    "readable_videos": "check the videos",
-    "training_splits": "hold out, find repeated clips",
-    "load_model": "make the model",
+    ("train", "load_data"): "list the videos",
+    ("run_start", "describe_data"): "describe the data",
+    ("train", "readable_videos"): "check the videos",
+    ("train", "training_splits"): "hold out, find repeated clips",
+    ("train", "load_model"): "make the model",
 }
 
 
@@ -63,12 +64,12 @@ class StageClock:
 def train_one_step(data: str, output_dir: str, begin: float) -> None:
     """Runs `hf-video train` up to the end of the first step, prints seconds of its stages, and ends the process."""
     clock = StageClock(begin)
-    import hf_video.cli.train as command
     from hf_video.training import VideoTrainer
 
     clock.lap("import")
-    for name, stage in STAGES.items():
-        setattr(command, name, clock.timed(stage, getattr(command, name)))
+    for (module, name), stage in STAGES.items():
+        caller = importlib.import_module(f"hf_video.cli.{module}")
+        setattr(caller, name, clock.timed(stage, getattr(caller, name)))
 
     def end(*_: Any, **__: Any) -> NoReturn:
         clock.lap("first step")
@@ -125,13 +126,15 @@ def main() -> int:
             print(f"manifest of {num_videos} videos: {seconds:.1f} s, {data.stat().st_size / 2**20:.1f} MiB")
         words = [str(data), str(folder / "model"), str(time.time())]
         child = subprocess.run([sys.executable, __file__, "--first-step", *words], stdout=subprocess.PIPE, text=True)
-    if child.returncode:
-        sys.exit(f"The training ended with exit code {child.returncode}.")
-    measured = json.loads(child.stdout.splitlines()[-1])
-    for stage, seconds in measured["seconds"].items():
-        print(f"  {stage:30} {seconds:6.1f} s")
-    total = sum(measured["seconds"].values())
-    print(f"first step of {num_videos} videos: {total:.1f} s after the start, peak memory {measured['gib']:.2f} GiB")
+        if child.returncode:
+            sys.exit(f"The training ended with exit code {child.returncode}.")
+        measured = json.loads(child.stdout.splitlines()[-1])
+        for stage, seconds in measured["seconds"].items():
+            print(f"  {stage:30} {seconds:6.1f} s")
+        total = sum(measured["seconds"].values())
+        print(
+            f"first step of {num_videos} videos: {total:.1f} s after the start, peak memory {measured['gib']:.2f} GiB"
+        )
     return 0 if total <= LIMIT or arguments.smoke or arguments.without_manifest else 1
 
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if output is not None:
         check_can_list(splits)
     findings = _inspect(args, splits, output)
-    repeated = find_repeated_clips(splits)
+    repeated = find_repeated_clips(splits if output is None else load_video_dataset(output))
     durations = sorted(findings.durations)
     result: dict[str, Any] = {
         "data": args.data,

@@ -79,20 +79,21 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     """
     from datasets import concatenate_datasets
 
-    from hf_video.data.columns import rows_without
+    from hf_video.data.columns import VideoRows, rows_without
     from hf_video.data.inspection import find_broken
     from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
 
     rows = concatenate_datasets([*data.values()])
     broken = known_errors(rows)
     is_known = is_checked(rows, DECODED, OPENED)
-    if is_known.any():
-        _say(f"{is_known.sum():,} videos are not checked again: {next(iter(data.values())).info.description}.")
-    if not is_known.all():
-        unknown = rows.select((~is_known).nonzero()[0])
-        if len(unknown) > MAX_OPENED:
+    known, unknown = (rows.select(of_kind.nonzero()[0]) for of_kind in (is_known, ~is_known))
+    if len(known):
+        source = next(iter(data.values())).info.description
+        _say(f"{len(VideoRows(known)):,} videos are not checked again: {source}.")
+    if len(unknown):
+        if (num_videos := len(VideoRows(unknown))) > MAX_OPENED:
             _say(
-                f"There are {len(unknown):,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
+                f"There are {num_videos:,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
                 "training. `hf-video inspect DATA --output videos.parquet` checks all of them once; training on "
                 "videos.parquet then opens none."
             )

@@ -20,7 +20,7 @@ def label_names(dataset: Dataset) -> list[str]:
 
 def label_ids(dataset: Dataset) -> list[list[int]]:
     """The class ids of every row."""
-    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"]]
+    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
 
 
 def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .labels import choose_names, label_feature
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
-# Columns of a manifest that its data set keeps.
+# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
@@ -39,7 +39,8 @@ _TYPES = {
     **dict.fromkeys(("start", "end", "duration"), pa.float64()),
     **dict.fromkeys(("frames", SIZE), pa.int64()),
 }
-_KEPT = (KEY, CHECKED, ERROR, SIZE, CONTENT)
+# What was found out about a video.
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
 
 
 class StaleManifestError(VideoReadError):
@@ -119,16 +120,10 @@ def load_manifest(
     multi_label = kinds.pop()
     found = {split: _names_in(table) for split, table in tables.items()}
     names = choose_names(_name(files), found, labels)
-    kept = [name for name in _KEPT if any(name in table.column_names for table in tables.values())]
+    present = {name for table in tables.values() for name in table.column_names}
+    kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
     splits = DatasetDict()
     for split, table in tables.items():
-        ids = pa.array(names, pa.string())
-        column = table["labels" if multi_label else "label"].combine_chunks()
-        label: pa.Array = (
-            pa.ListArray.from_arrays(column.offsets, pc.index_in(column.values, ids).cast(pa.int64()))
-            if multi_label
-            else pc.index_in(column, ids).cast(pa.int64())
-        )
         features = Features(
             {
                 "video": Value("string"),
@@ -142,7 +137,8 @@ def load_manifest(
             table[name] if name in table.column_names else pa.nulls(len(table), _TYPES[name])
             for name in ("start", "end", *kept)
         ]
-        rows = InMemoryTable(pa.table([table["path"], label, *columns], schema=features.arrow_schema))
+        columns = [table["path"], _label_ids(table, names), *columns]
+        rows = InMemoryTable(pa.table(columns, schema=features.arrow_schema))
         splits[split] = Dataset(rows, DatasetInfo(description=about[split], features=features), split)
     return splits
 
@@ -167,7 +163,7 @@ def without_checks(splits: Mapping[str, Dataset]) -> DatasetDict:
     """The same rows without what a manifest says about them, but with their keys."""
     return DatasetDict(
         {
-            name: split.remove_columns([column for column in _KEPT if column != KEY and column in split.column_names])
+            name: split.remove_columns([column for column in _CHECKS if column in split.column_names])
             for name, split in splits.items()
         }
     )
@@ -274,6 +270,15 @@ def _by_split(table: pa.Table, file: Path) -> dict[str, pa.Table]:
 def _names_in(table: pa.Table) -> set[str]:
     column = pc.list_flatten(table["labels"]) if "labels" in table.column_names else table["label"]
     return set(pc.unique(column).to_pylist())
+
+
+def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
+    """The class id of each row, or a list of them."""
+    ids = pa.array(names, pa.string())
+    if "label" in table.column_names:
+        return pc.index_in(table["label"].combine_chunks(), ids).cast(pa.int64())
+    labels = table["labels"].combine_chunks()
+    return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
 
 
 def _describe(file: Path) -> str:

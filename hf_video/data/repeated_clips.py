@@ -13,7 +13,7 @@ from datasets import Dataset
 from .annotation_files import listed
 from .content_digest import bytes_digest, content_digest
 from .labels import label_ids, label_names
-from .manifest import CONTENT
+from .manifest import CONTENT, ERROR
 from .video_column import BYTES
 
 
@@ -47,18 +47,20 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
     Two clips are the same if they are the same segment of one file, also if links lead to it, or of files with the
     same `content_digest`. Only files of the same size are opened. Folders of frames, URLs and files that cannot be
     read are compared by their paths alone. Empty files are never the same. Where a manifest says the `content_digest`,
-    it is believed, and no file is looked at.
+    it is believed, and no file is looked at; videos that it calls broken are compared by their paths alone.
 
     Args:
         splits: data sets of `load_video_dataset` or `load_video_texts` by name.
     """
     contents = _contents(splits)
-    videos = {name: split["video"][:] for name, split in splits.items()}
-    labels = {name: _labels(split) for name, split in splits.items()}
+    videos: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     places: dict[tuple[str, float | None, float | None], list[tuple[str, int]]] = defaultdict(list)
     for name, split in splits.items():
-        for row, (start, end) in enumerate(zip(split["start"][:], split["end"][:], strict=True)):
-            places[contents[videos[name][row]], start or None, end].append((name, row))
+        rows = split.select_columns(["video", "start", "end"])[:]
+        videos[name], labels[name] = rows["video"], _labels(split)
+        for row, (video, start, end) in enumerate(zip(*rows.values(), strict=True)):
+            places[contents[video], start or None, end].append((name, row))
     found = []
     for (_, start, end), rows in places.items():
         if len(rows) == 1:
@@ -104,8 +106,9 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
         if CONTENT in split.column_names:
-            found = zip(split["video"][:], split[CONTENT][:], strict=True)
-            paths |= {video: content or video for video, content in found}
+            rows = split.select_columns(["video", CONTENT, ERROR])[:]
+            found = zip(*rows.values(), strict=True)
+            paths |= {video: content if content and not error else video for video, content, error in found}
             continue
         for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
             if video in paths:

@@ -102,14 +102,12 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     rows = getattr(dataset, "dataset", None)
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description
-    columns = [name for name in ("label", "labels", "start", "end") if name in rows.column_names]
-    videos = rows["video"][:]
-    sizes = rows[SIZE][:] if SIZE in rows.column_names else map(_size, videos)
-    values = zip(*(rows[name][:] for name in columns), strict=True) if columns else [()] * len(rows)
-    listing = sorted(
-        json.dumps(["/".join(video.rsplit("/", 2)[-2:]), size, *of_row])
-        for video, size, of_row in zip(videos, sizes, values, strict=True)
-    )
+    columns = [name for name in ("video", SIZE, "label", "labels", "start", "end") if name in rows.column_names]
+    values = rows.select_columns(columns)[:]
+    videos = values.pop("video")
+    names = ("/".join(video.rsplit("/", 2)[-2:]) for video in videos)
+    sizes = values.pop(SIZE, None) or map(_size, videos)
+    listing = sorted(map(json.dumps, zip(names, sizes, *values.values(), strict=True)))
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
     if len(rows) and "bytes" not in rows.column_names:
         folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, videos)}]))

@@ -137,3 +137,13 @@ def test_other_commands_take_a_manifest(digits, trained, tmp_path, capsys, fails
     assert {name: split[:] for name, split in first.items()} == {name: split[:] for name, split in second.items()}
     min((data / "test").rglob("*.mp4")).unlink()
     assert "is listed in the manifest, but cannot be read" in fails("evaluate", manifest, *model, "--on-error", "skip")
+
+
+def test_no_file_is_opened_before_the_first_step(digits, tmp_path, fails):
+    data = shutil.copytree(digits, tmp_path / "data")
+    assert main(["inspect", str(data), "--quick", "--output", str(tmp_path / "videos.parquet")]) == 0
+    shutil.rmtree(data)
+    words = ["--output-dir", tmp_path / "model", *TINY_MODEL, *TINY_RUN]
+    message = fails("train", tmp_path / "videos.parquet", *words)
+    assert ".mp4 is listed in the manifest, but cannot be read" in message and "hf-video inspect DATA" in message
+    assert (tmp_path / "model" / "training_facts.json").is_file()  # written where the first step begins
