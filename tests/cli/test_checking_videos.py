@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.cli.training_data import describe_data, load_data, readable_videos
-from hf_video.data import inspection, load_video_dataset
+from hf_video.cli.training_data import check_same_data, describe_data, load_data, readable_videos
+from hf_video.data import content_digest, inspection, load_video_dataset
 
 from ..fork_server import Program, run_forked
 from ..process_group import torchrun_variables
@@ -76,6 +76,24 @@ def test_many_videos_are_sampled_and_a_sentence_says_so(data, opened, monkeypatc
     assert "`hf-video inspect DATA --output videos.parquet`" in caplog.text
     readable_videos(load_video_dataset(data), "skip")
     assert opened[:10] == opened[10:]
+
+
+def test_of_many_videos_some_tell_whether_they_are_the_same(data, monkeypatch):
+    read = []
+    digest = content_digest.content_digest
+    monkeypatch.setattr(content_digest, "content_digest", lambda path: read.append(path) or digest(path))
+    all_of_them = describe_data("", *load_data(str(data), None))
+    assert len(read) == 32
+    monkeypatch.setattr("hf_video.cli.training_data.MAX_OPENED", 10)
+    some = describe_data("", *load_data(str(data), None))
+    assert len(read) == 32 + 8
+    # A run of which all were read goes on where some are.
+    check_same_data(some, all_of_them)
+    check_same_data(some, some)
+    shutil.copy(read[-1], read[-2])
+    changed = describe_data("", *load_data(str(data), None))
+    with pytest.raises(ValueError, match="another content"):
+        check_same_data(changed, some)
 
 
 def test_none_of_a_manifest_is_opened_and_its_errors_count(data, opened, tmp_path, capsys, caplog, fails):
