@@ -1,0 +1,120 @@
+"""Agents of torchrun on this machine, each in the place of one machine of a cluster."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from .process_group import free_port
+
+ROOT = Path(__file__).parents[1]
+TORCHRUN = ("-m", "torch.distributed.run")
+
+
+class Agents:
+    """Agents with one worker each, which meet at the first one. The others die if their block ends by an error.
+
+    Args:
+        words: what torchrun starts, such as `["-m", "hf_video.cli", "train", ...]`.
+        logs: a folder for what agents and workers print. It need not exist.
+        port: where the agents meet.
+        launcher: what follows `python` for torchrun itself.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        logs: Path,
+        *,
+        steps_per_epoch: int,
+        num_agents: int = 2,
+        max_restarts: int = 0,
+        port: str | None = None,
+        launcher: Sequence[str] = TORCHRUN,
+    ):
+        self.logs, self.steps_per_epoch = logs, steps_per_epoch
+        port = port or free_port()
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.agents = []
+        for number in range(num_agents):
+            folder = logs / f"agent-{number}"
+            folder.mkdir(parents=True)
+            options = [f"--nnodes={num_agents}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
+            # All agents here have the address of the host. On a cluster each knows whether it is the host.
+            options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=training"]
+            options += [f"--rdzv-conf=is_host={number == 0}", "--local-addr=127.0.0.1"]
+            options += ["--redirects=3", f"--log-dir={folder}"]
+            with (folder / "agent.txt").open("wb") as output:
+                command = [sys.executable, *launcher, *options, *map(str, words)]
+                self.agents.append(
+                    subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for number in range(len(self.agents)):
+            self.kill_machine(number)
+
+    def worker(self, number: int) -> psutil.Process:
+        """The process that an agent has started."""
+        (worker,) = psutil.Process(self.agents[number].pid).children()
+        return worker
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL, as when the machine has no memory left."""
+        self.worker(number).kill()
+
+    def kill_machine(self, number: int) -> None:
+        """SIGKILL of an agent and of all that it has started."""
+        agent = self.agents[number]
+        if agent.poll() is None:
+            for process in (psutil.Process(agent.pid), *psutil.Process(agent.pid).children(recursive=True)):
+                process.send_signal(signal.SIGKILL)
+        agent.wait()
+
+    def wait_for_step(self, step: int, timeout: float = 120) -> None:
+        """Returns when the newest worker has printed the loss of a step, or of a later one.
+
+        Raises:
+            AssertionError: an agent has ended before, or `timeout` seconds have passed.
+        """
+        deadline = time.monotonic() + timeout
+        while (self.steps() or [0])[-1] < step:
+            ended = [number for number, agent in enumerate(self.agents) if agent.poll() is not None]
+            assert not ended and time.monotonic() < deadline, f"{ended} ended before step {step}:\n{self.said()}"
+            time.sleep(0.01)
+
+    def wait(self, timeout: float = 240) -> list[int]:
+        """The exit codes of all agents, when all have ended."""
+        deadline = time.monotonic() + timeout
+        return [agent.wait(max(0, deadline - time.monotonic())) for agent in self.agents]
+
+    def steps(self) -> list[int]:
+        """The steps whose loss a worker has printed, oldest first; a step that was repeated comes again."""
+        texts = [file.read_text() for file in self._outputs(0, "stdout.log")]  # those of other agents are the same
+        epochs = [epoch for text in texts for epoch in re.findall(r"^{'loss'.*'epoch': '(.+?)'", text, re.MULTILINE)]
+        return [round(float(epoch) * self.steps_per_epoch) for epoch in epochs]
+
+    def said(self) -> str:
+        """The ends of all that agents and workers have printed."""
+        files = [*self.logs.rglob("agent.txt"), *self.logs.rglob("std*.log")]
+        return "\n".join(f"{file.relative_to(self.logs)}:\n{file.read_text()[-3000:]}" for file in files)
+
+    def num_restarts(self, number: int) -> int:
+        """How often an agent has started its worker again."""
+        return len(self._outputs(number, "stdout.log")) - 1
+
+    def _outputs(self, number: int, name: str) -> list[Path]:
+        """The files of an agent's workers, oldest first."""
+        files = (self.logs / f"agent-{number}").rglob(name)
+        return sorted(files, key=lambda file: int(file.parents[1].name.removeprefix("attempt_")))
