@@ -20,6 +20,7 @@ from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import parameter_settings
+from .preemption import PreemptionMixin
 from .push_to_hub import PublishingMixin
 from .reading import ReadAheadMixin
 
@@ -28,7 +29,7 @@ ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class AnswerTrainer(ReadAheadMixin, PreemptionMixin, CheckpointMixin, PublishingMixin, Trainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 

@@ -27,11 +27,12 @@ from .ema import EMACallback
 from .loading import drop_query_axis
 from .losses import classification_loss
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
+from .preemption import PreemptionMixin
 from .push_to_hub import PublishingMixin
 from .reading import ReadAheadMixin
 
 
-class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class VideoTrainer(ReadAheadMixin, PreemptionMixin, CheckpointMixin, PublishingMixin, Trainer):
     """`transformers.Trainer` for video classification and regression.
 
     It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
