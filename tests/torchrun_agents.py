@@ -16,29 +16,35 @@ import psutil
 from .process_group import free_port
 
 ROOT = Path(__file__).parents[1]
-TORCHRUN = ("-m", "torch.distributed.run")
+
+
+def agent_options(number: int, port: str, *, num_agents: int = 2, max_restarts: int = 0) -> list[str]:
+    """The options of torchrun for one of the agents, which meet at the first one."""
+    options = [f"--nnodes={num_agents}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
+    options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=training"]
+    # Here all agents have the address of the host. On a cluster each knows whether it is the host.
+    return [*options, f"--rdzv-conf=is_host={number == 0}", "--local-addr=127.0.0.1"]
 
 
 class Agents:
-    """Agents with one worker each, which meet at the first one. The others die if their block ends by an error.
+    """Agents with one worker each. Those that still run at the end of the block are killed.
 
     Args:
         words: what torchrun starts, such as `["-m", "hf_video.cli", "train", ...]`.
-        logs: a folder for what agents and workers print. It need not exist.
+        logs: a folder for what agents and workers print. It must not exist.
+        steps_per_epoch: of the training.
         port: where the agents meet.
-        launcher: what follows `python` for torchrun itself.
     """
 
     def __init__(
         self,
-        words: Sequence[object],
+        words: Sequence[str],
         logs: Path,
         *,
         steps_per_epoch: int,
         num_agents: int = 2,
         max_restarts: int = 0,
         port: str | None = None,
-        launcher: Sequence[str] = TORCHRUN,
     ):
         self.logs, self.steps_per_epoch = logs, steps_per_epoch
         port = port or free_port()
@@ -47,13 +53,10 @@ class Agents:
         for number in range(num_agents):
             folder = logs / f"agent-{number}"
             folder.mkdir(parents=True)
-            options = [f"--nnodes={num_agents}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
-            # All agents here have the address of the host. On a cluster each knows whether it is the host.
-            options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=training"]
-            options += [f"--rdzv-conf=is_host={number == 0}", "--local-addr=127.0.0.1"]
+            options = agent_options(number, port, num_agents=num_agents, max_restarts=max_restarts)
             options += ["--redirects=3", f"--log-dir={folder}"]
             with (folder / "agent.txt").open("wb") as output:
-                command = [sys.executable, *launcher, *options, *map(str, words)]
+                command = [sys.executable, "-m", "torch.distributed.run", *options, *words]
                 self.agents.append(
                     subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
                 )
@@ -109,10 +112,6 @@ class Agents:
         """The ends of all that agents and workers have printed."""
         files = [*self.logs.rglob("agent.txt"), *self.logs.rglob("std*.log")]
         return "\n".join(f"{file.relative_to(self.logs)}:\n{file.read_text()[-3000:]}" for file in files)
-
-    def num_restarts(self, number: int) -> int:
-        """How often an agent has started its worker again."""
-        return len(self._outputs(number, "stdout.log")) - 1
 
     def _outputs(self, number: int, name: str) -> list[Path]:
         """The files of an agent's workers, oldest first."""
