@@ -128,6 +128,34 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
     return values | saved | places | given.words
 
 
+def check_same_settings(
+    settings: CommandSettings, values: dict[str, Any], given: Given, saved: dict[str, Any]
+) -> None:
+    """Refuses to continue a run with a command of other settings.
+
+    Args:
+        settings: the settings of the command.
+        values: a value for each, from `choose_values`.
+        given: those that the user gave.
+        saved: the settings of the run, from `read_saved`.
+
+    Raises:
+        ValueError: a setting that changes the result differs. The error names the first one.
+    """
+    from hf_video.training.checkpoints import is_secret
+
+    for name in values | saved:
+        if name in PLACES or settings.is_changeable(name) or is_secret(name):
+            continue
+        before, value = (found.get(name, settings.default(name)) for found in (saved, values))
+        if value != before:
+            shown = given.spelled.get(name, f"{name}={'not set' if value is None else value}")
+            raise ValueError(
+                f"{shown} differs from the run to go on with ({'not set' if before is None else before}). Give the "
+                "settings that it has, or train into another folder."
+            )
+
+
 def make(kind: type[T], values: dict[str, Any]) -> T:
     """An instance of a dataclass, with those of the values that it has fields for."""
     fields: Any = dataclasses.fields(cast(Any, kind))
