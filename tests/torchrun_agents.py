@@ -16,6 +16,13 @@ import psutil
 from .process_group import free_port
 
 ROOT = Path(__file__).parents[1]
+# Without the last one, processes that torchrun starts again look for those before them, and cannot connect.
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
 
 
 def agent_options(number: int, port: str, *, num_agents: int = 2, max_restarts: int = 0) -> list[str]:
@@ -48,17 +55,16 @@ class Agents:
     ):
         self.logs, self.steps_per_epoch = logs, steps_per_epoch
         port = port or free_port()
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        logs.mkdir()
         self.agents = []
         for number in range(num_agents):
-            folder = logs / f"agent-{number}"
-            folder.mkdir(parents=True)
             options = agent_options(number, port, num_agents=num_agents, max_restarts=max_restarts)
-            options += ["--redirects=3", f"--log-dir={folder}"]
-            with (folder / "agent.txt").open("wb") as output:
-                command = [sys.executable, "-m", "torch.distributed.run", *options, *words]
+            command = [sys.executable, "-m", "torch.distributed.run", *options, *words]
+            with self._output(number).open("wb") as output:
                 self.agents.append(
-                    subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        command, env=os.environ | ENVIRONMENT, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+                    )
                 )
 
     def __enter__(self) -> Self:
@@ -103,17 +109,13 @@ class Agents:
         return [agent.wait(max(0, deadline - time.monotonic())) for agent in self.agents]
 
     def steps(self) -> list[int]:
-        """The steps whose loss a worker has printed, oldest first; a step that was repeated comes again."""
-        texts = [file.read_text() for file in self._outputs(0, "stdout.log")]  # those of other agents are the same
-        epochs = [epoch for text in texts for epoch in re.findall(r"^{'loss'.*'epoch': '(.+?)'", text, re.MULTILINE)]
+        """The steps whose loss the workers of the first agent have printed; a step that was repeated comes again."""
+        epochs = re.findall(r"^{'loss'.*'epoch': '(.+?)'", self._output(0).read_text(), re.MULTILINE)
         return [round(float(epoch) * self.steps_per_epoch) for epoch in epochs]
 
     def said(self) -> str:
         """The ends of all that agents and workers have printed."""
-        files = [*self.logs.rglob("agent.txt"), *self.logs.rglob("std*.log")]
-        return "\n".join(f"{file.relative_to(self.logs)}:\n{file.read_text()[-3000:]}" for file in files)
+        return "\n".join(self._output(number).read_text()[-5000:] for number in range(len(self.agents)))
 
-    def _outputs(self, number: int, name: str) -> list[Path]:
-        """The files of an agent's workers, oldest first."""
-        files = (self.logs / f"agent-{number}").rglob(name)
-        return sorted(files, key=lambda file: int(file.parents[1].name.removeprefix("attempt_")))
+    def _output(self, number: int) -> Path:
+        return self.logs / f"agent-{number}.txt"

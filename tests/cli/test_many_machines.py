@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from hf_video.training.checkpoints import newest_complete
 
 from ..fork_server import Program, run_forked
 from ..process_group import free_port
-from ..torchrun_agents import ROOT, Agents, agent_options
+from ..torchrun_agents import ENVIRONMENT, Agents, agent_options
 from .conftest import TINY_MODEL
 
 NUM_STEPS, STEPS_PER_EPOCH, SAVE_STEPS = 40, 5, 10
 GLOBAL_BATCH_SIZE = 6
 HF_VIDEO = ("-m", "hf_video.cli")
+IMPORTS = ("torch.distributed.run", "hf_video.cli.train", "hf_video.training", "hf_video.data", "matplotlib.pyplot")
 # What torchrun runs in a fork of its own process, which has imported PyTorch. The first worker of rank 0 dies while it
 # writes its second checkpoint.
 DYING_ONCE = """
@@ -76,17 +78,17 @@ def test_two_machines_train_as_one_process_although_a_worker_is_killed(data, tmp
     script.write_text(DYING_ONCE)
     num_steps, save_steps = 8, 3
     words = train_words(data, tmp_path / "two", num_processes=2, num_steps=num_steps, save_steps=save_steps)
-    environment, port = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}, free_port()
+    port = free_port()
     agents = [
         Program(
             ["-c", "import sys; from torch.distributed.run import main; main(sys.argv[1:])"]
             + agent_options(number, port, max_restarts=2)
             + ["--start-method=fork", "--run-path", str(script), *words],
-            environment,
+            os.environ | ENVIRONMENT,
         )
         for number in range(2)
     ]
-    for agent in run_forked(*agents, timeout=120):
+    for agent in run_forked(*agents, timeout=120, imports=IMPORTS):
         assert agent.returncode == 0, agent.stderr[-5000:]
     assert main(train_words(data, tmp_path / "one", num_processes=1, num_steps=num_steps, save_steps=save_steps)) == 0
     losses = losses_of(tmp_path / "two")
@@ -142,4 +144,22 @@ def test_after_the_loss_of_the_host_everything_is_started_again(data, undisturbe
     with Agents(command, tmp_path / "second", **options) as agents:
         assert agents.wait() == [0, 0], agents.said()
         assert agents.steps()[0] in (11, 21)
+    assert_same_bits(tmp_path / "model", undisturbed)
+
+
+@pytest.mark.slow
+def test_the_queue_ends_both_machines_and_starts_them_again(data, undisturbed, tmp_path):
+    """It gives notice by SIGTERM, which does not reach all machines at the same moment."""
+    words = [*train_words(data, tmp_path / "model", num_processes=2), "enable_jit_checkpoint=true"]
+    with Agents([*HF_VIDEO, *words], tmp_path / "first", steps_per_epoch=STEPS_PER_EPOCH) as agents:
+        agents.wait_for_step(13)
+        for agent in agents.agents:
+            agent.terminate()
+            time.sleep(0.05)
+        assert agents.wait(timeout=60) == [1, 1], agents.said()
+        last = agents.steps()[-1]
+        assert 13 <= last < NUM_STEPS and f"checkpoint-{last} is kept" in agents.said(), agents.said()
+    with Agents([*HF_VIDEO, *words], tmp_path / "second", steps_per_epoch=STEPS_PER_EPOCH) as agents:
+        assert agents.wait() == [0, 0], agents.said()
+        assert agents.steps()[0] == last + 1
     assert_same_bits(tmp_path / "model", undisturbed)
