@@ -1,6 +1,8 @@
 """A checkpoint at the step in which SIGTERM comes, as schedulers send it to a run that they will end."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,11 +27,19 @@ class PreemptionCallback(TrainerCallback):
         self._usual: Any = None
         self._group: Any = None
 
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """Notes SIGTERM in the block, which trains."""
+        self._is_received = self._is_agreed = False
+        self._usual = signal.signal(signal.SIGTERM, self._receive)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, self._usual)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._is_received = self._is_agreed = False
-        self._usual = signal.signal(signal.SIGTERM, self._receive)
         if dist.is_initialized():
             # A process would wait for its accelerator at each step if the group of the training was used.
             self._group = dist.new_group(backend="gloo")
@@ -57,7 +67,6 @@ class PreemptionCallback(TrainerCallback):
     ) -> None:
         if self._is_received:
             self._let_through()
-        signal.signal(signal.SIGTERM, self._usual)
 
     def _receive(self, number: int, frame: Any) -> None:
         self._is_received = True
@@ -74,10 +83,16 @@ class PreemptionCallback(TrainerCallback):
         signal.raise_signal(signal.SIGTERM)
 
 
-def save_when_preempted(trainer: Trainer) -> None:
-    """Puts [`PreemptionCallback`] in the place of the callback of Transformers, if the trainer has that."""
-    callback = trainer.pop_callback(JITCheckpointCallback)
-    if callback is not None:
+@contextmanager
+def saving_when_preempted(trainer: Trainer) -> Iterator[None]:
+    """Puts [`PreemptionCallback`] in the place of the callback of Transformers, if the trainer has that, and lets it
+    hear signals in the block, which trains."""
+    theirs = trainer.pop_callback(JITCheckpointCallback)
+    if theirs is not None:
         # It has taken the signal already, and gives it back here.
-        callback.on_train_end(trainer.args, trainer.state, trainer.control)
+        theirs.on_train_end(trainer.args, trainer.state, trainer.control)
         trainer.add_callback(PreemptionCallback())
+    callbacks = trainer.callback_handler.callbacks
+    ours = next((callback for callback in callbacks if isinstance(callback, PreemptionCallback)), None)
+    with nullcontext() if ours is None else ours.holding_back():
+        yield

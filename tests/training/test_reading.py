@@ -8,7 +8,7 @@ from hf_video.data import ClipAugmentation, ClipDataset, load_video_dataset, wri
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 
-from .tiny import make_arguments, make_model
+from .tiny import RandomClips, make_arguments, make_model
 
 
 class WatchedClips(ClipDataset):
@@ -45,3 +45,10 @@ def test_clips_read_in_threads_train_the_same_weights(tmp_path):
     ahead, loss_ahead, threads = train(reading_threads=3)
     assert threads == {"reading"} and set(threading.enumerate()) <= before
     assert torch.equal(ahead, weights) and loss_ahead == loss
+
+
+def test_evaluation_measures_all_videos_where_training_drops_the_last_batch(tmp_path):
+    arguments = make_arguments(tmp_path, dataloader_drop_last=True)
+    trainer = VideoTrainer(make_model(), arguments, train_dataset=RandomClips(7), eval_dataset=RandomClips(7))
+    assert len(trainer.get_train_dataloader()) == 1 and len(trainer.get_eval_dataloader()) == 2
+    assert len(trainer.predict(trainer.eval_dataset).predictions) == 7
