@@ -188,6 +188,8 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
             "--debug", action="store_true", default=False, help="show the traceback of an error"
         )
         command_parser.set_defaults(run=command.run, parser=command_parser)
+        if name in argv[:1]:
+            argv = _bind(argv, command_parser.get_default("optional_values") or {})
     args, words = parser.parse_known_args(argv)
     settings = getattr(args, "settings", None)
     takes_words = settings is not None and settings.takes_words
@@ -196,3 +198,22 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.words = words
     return args if settings is None or takes_words else values_of(args)
+
+
+def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str, str]]) -> list[str]:
+    """The words of a command line, with `=` between an option that may have a value and this value.
+
+    By itself `argparse` would take any word behind such an option for its value, as DATA in `--resume DATA`.
+
+    Args:
+        argv: the words.
+        optional_values: by option, the value that it has by itself, and the only one that may stand behind it.
+    """
+    words, bound = [*argv], []
+    while words:
+        word = words.pop(0)
+        if word in optional_values:
+            by_itself, behind = optional_values[word]
+            word += f"={words.pop(0) if words[:1] == [behind] else by_itself}"
+        bound.append(word)
+    return bound

@@ -1,14 +1,24 @@
-"""`hf-video inspect`: reads every video of a data set, describes the data and lists broken videos."""
+"""`hf-video inspect`: reads every video of a data set, describes the data, lists broken videos, writes a manifest."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from dataclasses import asdict
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .command_line import add_flags
+from .output_file import check_output_file
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+    from hf_video.data.inspection import InspectedVideo
 
 SOME_BROKEN = 1
 
@@ -19,7 +29,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "inspect",
         help="read every video of a data set: counts, durations, classes, broken files",
         description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
-        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken.",
+        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken. "
+        "--output keeps what was found: other commands take that manifest as DATA and check no video again.",
     )
 
 
@@ -31,22 +42,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings; changes nothing."""
-    from datasets import concatenate_datasets
+    """Prints the findings, and writes the manifest if there is to be one."""
+    output = check_output_file("output", args.output)
+    if output is not None and output.suffix.lower() != ".parquet":
+        raise ValueError(f"--output {output}: a manifest is a Parquet file; choose a name that ends in .parquet.")
 
-    from hf_video.data import inspect_videos, load_video_dataset
+    from hf_video.data import load_video_dataset
+    from hf_video.data.manifest import without_checks
+    from hf_video.data.manifest_writing import check_can_list
     from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
 
-    splits = load_video_dataset(args.data, video_root=args.video_root)
-    rows = concatenate_datasets([*splits.values()])
-    videos = inspect_videos(rows, decode=not args.quick, num_workers=args.num_workers or os.cpu_count() or 1)
-    repeated = find_repeated_clips(splits)
-    readable = [video for video in videos if video.error is None]
-    durations = sorted(video.duration for video in readable if video.duration is not None)
+    splits = without_checks(load_video_dataset(args.data, video_root=args.video_root))
+    if output is not None:
+        check_can_list(splits)
+    findings = _inspect(args, splits, output)
+    repeated = find_repeated_clips(splits if output is None else load_video_dataset(output))
+    durations = sorted(findings.durations)
     result: dict[str, Any] = {
         "data": args.data,
-        "num_videos": len(videos),
-        "num_clips": len(rows),
+        "num_videos": findings.num_videos,
+        "num_clips": sum(map(len, splits.values())),
         "splits": {name: _count_classes(split) for name, split in splits.items()},
         "seconds": {
             "total": sum(durations),
@@ -54,16 +69,68 @@ def run(args: argparse.Namespace) -> int:
             "median": durations[len(durations) // 2] if durations else None,
             "longest": durations[-1] if durations else None,
         },
-        "num_frames": {
-            "fewest": min((video.num_frames for video in readable), default=None),
-            "most": max((video.num_frames for video in readable), default=None),
-        },
-        "sizes": sorted({f"{video.width}x{video.height}" for video in readable}),
-        "broken": {video.path: video.error for video in videos if video.error is not None},
+        "num_frames": {"fewest": findings.fewest_frames, "most": findings.most_frames},
+        "sizes": sorted(findings.sizes),
+        "broken": findings.broken,
         "repeated": [asdict(clip) for clip in repeated],
+        **({"manifest": str(output)} if output is not None else {}),
     }
     print(json.dumps(result) if args.json else "\n".join([_describe(result), *repetition_warnings(repeated)]))
     return SOME_BROKEN if result["broken"] else 0
+
+
+@dataclass
+class _Findings:
+    """What is kept of the videos after they were read."""
+
+    num_videos: int = 0
+    durations: array[float] = field(default_factory=lambda: array("d"))
+    fewest_frames: int | None = None
+    most_frames: int | None = None
+    sizes: set[str] = field(default_factory=set)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def watch(self, videos: Iterable[InspectedVideo]) -> Iterator[InspectedVideo]:
+        for video in videos:
+            self.num_videos += 1
+            if video.error is not None:
+                self.broken[video.path] = video.error
+            else:
+                self.sizes.add(f"{video.width}x{video.height}")
+                self.fewest_frames = min(self.fewest_frames or video.num_frames, video.num_frames)
+                self.most_frames = max(self.most_frames or 0, video.num_frames)
+                if video.duration is not None:
+                    self.durations.append(video.duration)
+            yield video
+
+
+def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None) -> _Findings:
+    """Reads the videos, and writes the manifest meanwhile."""
+    from datasets import concatenate_datasets
+
+    from hf_video.data.inspection import iterate_inspected
+    from hf_video.data.manifest_writing import write_manifest
+    from hf_video.files import replace_file
+
+    findings = _Findings()
+    num_workers = args.num_workers or os.cpu_count() or 1
+    rows = concatenate_datasets([*splits.values()])
+    videos = iterate_inspected(rows, decode=not args.quick, digest=output is not None, num_workers=num_workers)
+    if output is None:
+        for _ in findings.watch(videos):
+            pass
+        return findings
+    data = Path(args.video_root or args.data).expanduser().absolute()
+    write = partial(
+        write_manifest,
+        splits=splits,
+        inspected=findings.watch(videos),
+        base=data if data.is_dir() else data.parent,
+        decoded=not args.quick,
+        folder=output.absolute().parent,
+    )
+    replace_file(output, write)
+    return findings
 
 
 def _count_classes(split: Any) -> dict[str, int]:
@@ -96,4 +163,6 @@ def _describe(result: dict[str, Any]) -> str:
     broken = result["broken"]
     lines += ["", f"{len(broken)} broken videos{':' if broken else ''}"]
     lines += [f"  {error}" for error in broken.values()]
+    if "manifest" in result:
+        lines += ["", f"manifest  {result['manifest']}"]
     return "\n".join(lines)

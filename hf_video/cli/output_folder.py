@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from hf_video.files import FULL_DISK, read_own_json, write_error_number
 
@@ -22,6 +23,9 @@ LOCK_FILE = ".hf-video.lock"
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # Seconds to wait for the lock of a run that has died: its processes that read videos hold the lock until they end.
 _PATIENCE = 15
+# Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
+# systems keep the lock of a machine that is gone for about a minute and a half.
+_PATIENCE_OF_RESTART = 300
 
 
 def require_fresh(
@@ -51,34 +55,46 @@ def require_fresh(
 
 
 def _ways_out_of_training(folder: Path) -> str:
-    from hf_video.training.checkpoints import newest_complete
-
-    if newest_complete(folder)[0] is None:
+    if not _has_checkpoint(folder):
         return _WAYS_OUT
     return f"Continue the run in it with --resume, or {_WAYS_OUT[0].lower()}{_WAYS_OUT[1:]}"
 
 
-def checkpoint_to_resume(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> Path | None:
+def _has_checkpoint(folder: Path) -> bool:
+    """Whether a run in this folder has a complete checkpoint."""
+    from hf_video.training.checkpoints import newest_complete
+
+    return newest_complete(folder)[0] is not None
+
+
+def checkpoint_to_resume(
+    folder: Path, lock: "RunLock", *, resume: Literal["must", "auto"] | None, overwrite: bool
+) -> Path | None:
     """The newest complete checkpoint if a run is resumed; None if a run begins.
 
     Takes the lock of a folder that is resumed or renamed, or that another run may be writing.
 
+    Args:
+        resume: "must" resumes; "auto" resumes if there is a complete checkpoint, and waits for a run that is ending.
+        overwrite: whether what is in the folder will be renamed.
+
     Raises:
-        ValueError: the folder has files and neither option is given, there is no checkpoint to resume, or another run
-            is writing the folder.
+        ValueError: the folder has files that none of the options allows, there is no checkpoint to resume, or another
+            run is writing the folder.
     """
     if resume and overwrite:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
+    patience = _PATIENCE_OF_RESTART if resume == "auto" else 0
     if (overwrite and folder.is_dir()) or (folder / LOCK_FILE).exists():
-        lock.take(folder)
-    if not resume:
+        lock.take(folder, patience)
+    if not resume or (resume == "auto" and not _has_checkpoint(folder)):
         if not overwrite:
             require_fresh(folder, is_leftover)
         return None
     checkpoint = last_checkpoint(folder)
     from hf_video.training.checkpoints import require_resumable
 
-    lock.take(folder)
+    lock.take(folder, patience)
     require_resumable(checkpoint)
     require_ours(folder)
     return checkpoint
@@ -181,8 +197,12 @@ def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
 
 
 @contextmanager
-def saying_what_was_kept(folder: Path) -> Iterator[None]:
+def saying_what_was_kept(folder: Path, way_on: str) -> Iterator[None]:
     """Adds to the error of a run that a signal or a full disk ends which checkpoint is kept.
+
+    Args:
+        folder: the output folder of the run.
+        way_on: what continues the run from the checkpoint.
 
     Raises:
         KeyboardInterrupt: the same kind of interrupt, with the checkpoint to continue from.
@@ -191,23 +211,24 @@ def saying_what_was_kept(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise type(interrupt)(_what_was_kept(folder)) from None
+        raise type(interrupt)(_what_was_kept(folder, way_on)) from None
     except Exception as error:
         number = write_error_number(error)
         if number not in FULL_DISK:
             raise
         file = getattr(error, "filename", None) or folder
         raise OSError(
-            f"{file} could not be written ({os.strerror(number)}): make room on its disk. {_what_was_kept(folder)}"
+            f"{file} could not be written ({os.strerror(number)}): make room on its disk. "
+            f"{_what_was_kept(folder, way_on)}"
         ) from error
 
 
-def _what_was_kept(folder: Path) -> str:
+def _what_was_kept(folder: Path, way_on: str) -> str:
     try:
         kept = last_checkpoint(folder, say=lambda line: None)
     except ValueError:
         return "There was no checkpoint yet, so nothing of the training is kept."
-    return f"{kept} is kept; run the same command with --resume to continue from it."
+    return f"{kept} is kept; {way_on} to continue from it."
 
 
 class RunLock:
@@ -223,9 +244,13 @@ class RunLock:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.release()
 
-    def take(self, folder: Path) -> None:
+    def take(self, folder: Path, patience: float = 0) -> None:
         """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it. Does
         nothing if this object holds the lock already.
+
+        Args:
+            folder: the output folder of the run.
+            patience: seconds to wait for another run. One that has died on this machine is waited for in any case.
 
         Raises:
             ValueError: another run has the lock. The error names its process and machine.
@@ -237,13 +262,9 @@ class RunLock:
         file = folder / LOCK_FILE
         lock = FileLock(file)
         try:
-            lock.acquire(timeout=_PATIENCE if _died(_holder(file)) else 0)
+            lock.acquire(timeout=0)
         except Timeout:
-            holder = _holder(file)
-            who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-            raise ValueError(
-                f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
-            ) from None
+            _wait_for(lock, folder, patience)
         for path in [path for path in folder.rglob(".*.partial") if _is_unfinished(path)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
@@ -255,6 +276,23 @@ class RunLock:
             (self.folder / LOCK_FILE).unlink(missing_ok=True)
             self._lock.release()
         self._lock = self.folder = None
+
+
+def _wait_for(lock: Any, folder: Path, patience: float) -> None:
+    from filelock import Timeout
+
+    holder = _holder(folder / LOCK_FILE)
+    who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+    if _died(holder):
+        patience = max(patience, _PATIENCE)
+    if patience:
+        print(f"{folder} is being written by {who}: waiting up to {patience:g} s for its end.", file=sys.stderr)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        raise ValueError(
+            f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
+        ) from None
 
 
 def _holder(lock_file: Path) -> dict[str, Any] | None:

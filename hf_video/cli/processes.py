@@ -1,8 +1,16 @@
-"""Counts the processes that a launcher starts, and checks that they work together."""
+"""Counts the processes that a launcher starts, and lets them work, decide and fail together."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
 
 import psutil
+
+from .boundary import USER_ERROR
+
+T = TypeVar("T")
 
 # Set by torchrun and by the launchers of MPI; accelerate reads the same.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -33,6 +41,64 @@ def require_one_process(command: str) -> None:
         )
 
 
+def join_processes(*, use_cpu: bool, backend: str | None, timeout: int) -> None:
+    """Lets the processes of a launcher find each other. Without a launcher it does nothing.
+
+    Args:
+        use_cpu: whether they will train on the CPU.
+        backend: `ddp_backend` of `TrainingArguments`.
+        timeout: `ddp_timeout` of `TrainingArguments`, in seconds.
+
+    Raises:
+        ValueError: see `check_processes`.
+    """
+    world_size = 1
+    if launched_processes() > 1:
+        from accelerate import PartialState
+
+        world_size = PartialState(cpu=use_cpu, backend=backend, timeout=timedelta(seconds=timeout)).num_processes
+    check_processes(world_size)
+
+
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """Ends all processes if the block fails on one: none of them waits for another that has ended.
+
+    The block must not itself wait for other processes.
+
+    Raises:
+        Exception: the error of this process, on the first of those that failed.
+        SystemExit: on the others, so that one error is printed once.
+    """
+    if launched_processes() == 1:
+        yield
+        return
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    error = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    failed = [rank for rank, has_failed in enumerate(gather_object([error is not None])) if has_failed]
+    if error is not None and failed[0] == PartialState().process_index:
+        raise error
+    if failed:
+        raise SystemExit(USER_ERROR)
+
+
+def decided_by_first(decide: Callable[[], T]) -> T:
+    """What a function returns on the first process, on all of them. It runs there alone, and if it fails, all end."""
+    if launched_processes() == 1:
+        return decide()
+    from accelerate.utils import broadcast_object_list
+
+    with failing_together():
+        decision = [decide() if is_first_process() else None]
+    return broadcast_object_list(decision)[0]
+
+
 def check_processes(world_size: int) -> None:
     """Refuses to train on fewer processes than were asked for.
 
@@ -42,9 +108,14 @@ def check_processes(world_size: int) -> None:
     Raises:
         ValueError: a launcher started more processes, each of which would train alone into the same folder; or
             accelerate was asked for several and started one, as it does on CPUs. It then sets the address of a main
-            process, but no number of processes.
+            process, but no number of processes. Or Slurm started several tasks, which do not know of each other.
     """
     number = launched_processes()
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if number == 1 and tasks.isdecimal() and int(tasks) > 1:
+        raise ValueError(
+            f"srun started {tasks} tasks that do not know of each other: let it start torchrun, one task a machine."
+        )
     if number > world_size:
         raise ValueError(
             f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "

@@ -19,7 +19,11 @@ word replaces the value in a recipe. Every other field of
 three commands, too, as a word or in a recipe. The other commands have only flags.
 
 `--resume` continues a run with its settings. A setting marked with ↻ may have another value then. Every other setting
-is fixed, since it may change the result.
+is fixed, since it may change the result. On another number of processes, `per_device_train_batch_size` and
+`gradient_accumulation_steps` may differ if a step has as many videos as before.
+
+`--resume auto` begins a run, and continues it if there is a checkpoint, so that a scheduler can start the same command
+again and again. The settings and the data of the command must be those that the run began with.
 """
 
 

@@ -4,9 +4,10 @@ import argparse
 import dataclasses
 import difflib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from hf_video.files import replace_text
 
@@ -16,6 +17,8 @@ from .model_loading import locate_model
 T = TypeVar("T")
 # Settings that say where data and run are. They are not saved, and a resumed run may change them.
 PLACES = ("data", "output_dir")
+# Settings whose product with the number of processes is the number of videos in a step.
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,28 @@ class Given:
     def value(self, name: str) -> Any:
         """The value that was given for a setting, else None. A word or flag replaces the value in the recipe."""
         return self.words.get(name, self.recipe.get(name))
+
+
+class Saved(NamedTuple):
+    """What is known of a run to go on with.
+
+    Args:
+        values: its settings, without `PLACES`.
+        data: the description of its data; None if there is none.
+        num_processes: the number of processes that trained; None if it was not recorded.
+    """
+
+    values: dict[str, Any]
+    data: dict[str, Any] | None
+    num_processes: int | None
+
+    def may_differ(self, name: str, settings: CommandSettings, num_processes: int) -> bool:
+        """Whether a setting may have another value when the run goes on, on so many processes.
+
+        On another number of processes the settings of the batch may; `check_same_batch` then compares their product.
+        """
+        is_batch = name in _BATCH and self.num_processes not in (None, num_processes)
+        return name in PLACES or settings.is_changeable(name) or is_batch
 
 
 def read_given(args: argparse.Namespace) -> Given:
@@ -98,13 +123,16 @@ def _read_named(settings: CommandSettings, words: dict[str, str], where: str) ->
     return values
 
 
-def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+def choose_values(
+    settings: CommandSettings, given: Given, saved: Saved | None = None, num_processes: int = 1
+) -> dict[str, Any]:
     """A value for each setting: the given one; else that of the run to resume; else the default.
 
     Args:
         settings: the settings of the command.
         given: the values that the user gave. If a run is resumed, its saved settings replace those of the recipe.
-        saved: the settings of the run to resume, from `read_saved`.
+        saved: the run to resume, from `read_saved`.
+        num_processes: the number of processes that will train.
 
     Raises:
         ValueError: a setting that changes the result is given another value than the run to resume has.
@@ -117,15 +145,67 @@ def choose_values(settings: CommandSettings, given: Given, saved: dict[str, Any]
             values |= {name: default for name, default in scratch.items() if default is not None}
         return values | given.recipe | given.words
     for name, value in given.words.items():
-        before = saved.get(name, settings.default(name))
-        if not settings.is_changeable(name) and value != before:
+        before = saved.values.get(name, settings.default(name))
+        if not saved.may_differ(name, settings, num_processes) and value != before:
             shown = "not set" if before is None else before
             raise ValueError(
                 f"{given.spelled[name]} differs from the run being resumed ({shown}). Leave it out, or train into "
                 "another folder."
             )
     places = {name: given.recipe[name] for name in PLACES if name in given.recipe}
-    return values | saved | places | given.words
+    return values | saved.values | places | given.words
+
+
+def check_same_settings(
+    settings: CommandSettings, given: Given, values: dict[str, Any], saved: Saved, num_processes: int
+) -> None:
+    """Refuses to go on with a run by a command of other settings.
+
+    Args:
+        settings: the settings of the command.
+        given: the values that the user gave.
+        values: a value for each setting, from `choose_values`.
+        saved: the run to go on with, from `read_saved`.
+        num_processes: the number of processes that will train.
+
+    Raises:
+        ValueError: a setting that changes the result differs. The error names the first one.
+    """
+    from hf_video.training.checkpoints import is_secret
+
+    for name in values | saved.values:
+        value, before = (found.get(name, settings.default(name)) for found in (values, saved.values))
+        if value != before and not saved.may_differ(name, settings, num_processes) and not is_secret(name):
+            here, there = ("not set" if each is None else each for each in (value, before))
+            raise ValueError(
+                f"{given.spelled.get(name, f'{name}={here}')} differs from the run being resumed ({there}). Give the "
+                "settings that it began with, or train into another folder."
+            )
+
+
+def check_same_batch(values: dict[str, Any], saved: Saved, num_processes: int) -> None:
+    """Refuses to go on with a run on another number of processes with more or fewer videos in a step.
+
+    Args:
+        values: a value for each setting, from `choose_values`.
+        saved: the run to go on with, from `read_saved`.
+        num_processes: the number of processes that will train.
+
+    Raises:
+        ValueError: the number of videos differs.
+    """
+    if saved.num_processes in (None, num_processes):
+        return
+    here, there = (
+        math.prod(found[name] for name in _BATCH) * number
+        for found, number in ((values, num_processes), (saved.values, saved.num_processes))
+    )
+    if here != there:
+        raise ValueError(
+            f"The run being resumed trains on {there} videos a step (number of processes: {saved.num_processes}), and "
+            f"here a step would have {here} (number of processes: {num_processes}). Start as many processes, or give "
+            "--batch-size and gradient_accumulation_steps so that a step has as many videos."
+        )
 
 
 def make(kind: type[T], values: dict[str, Any]) -> T:
@@ -134,17 +214,17 @@ def make(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**{field.name: values[field.name] for field in fields if field.init and field.name in values})
 
 
-def save(file: Path, values: dict[str, Any], data: dict[str, Any]) -> None:
-    """Writes the settings of a run, without secrets and `PLACES`, and the description of its data."""
+def save(file: Path, values: dict[str, Any], data: dict[str, Any], num_processes: int = 1) -> None:
+    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, and the number of its
+    processes."""
     from hf_video.training.checkpoints import is_secret
 
     kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
-    replace_text(file, json.dumps(kept | {"data": data}, indent=2) + "\n")
+    replace_text(file, json.dumps(kept | {"data": data, "num_processes": num_processes}, indent=2) + "\n")
 
 
-def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The settings of a run, which `save` wrote in this or an earlier version, and the description of its data if
-    there is one.
+def read_saved(file: Path, settings: CommandSettings) -> Saved:
+    """What `save` wrote of a run, in this or an earlier version.
 
     Raises:
         ValueError: there is no such file, or a setting in it cannot be read.
@@ -154,13 +234,13 @@ def read_saved(file: Path, settings: CommandSettings) -> tuple[dict[str, Any], d
             f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
         )
     saved = json.loads(file.read_text(encoding="utf-8"))
-    data = saved.pop("data", None)
+    data, num_processes = saved.pop("data", None), saved.pop("num_processes", None)
     words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))
     if "batch_size" in saved:
         # Earlier versions wrote short names, one size for all batches, and words as strings.
         saved["per_device_eval_batch_size"] = saved["batch_size"]
     values = {settings.canonical(name): value for name, value in saved.items()}
-    return values | _read_named(settings, words, f"{file}: "), data
+    return Saved(values | _read_named(settings, words, f"{file}: "), data, num_processes)
 
 
 def _why_two_data(source: str) -> str:

@@ -245,6 +245,11 @@ class InspectSettings(LabelledVideosSettings):
     """Data"""
 
     quick: bool = setting(False, "Read the structure and one frame of each file only.")
+    output: str | None = setting(
+        None,
+        "Also write a manifest, which other commands take as DATA and trust: a Parquet FILE, which must not exist.",
+        "FILE",
+    )
     num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
     json: bool = setting(False, "Print one JSON object.")
 

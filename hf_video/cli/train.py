@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +11,11 @@ from hf_video.files import replace_file, replacing_files
 
 from .command_line import add_flags
 from .model_loading import choose_device, load_model
-from .output_folder import (
-    OPTIONS_FILE,
-    RunLock,
-    begin_writing,
-    check_none_inside,
-    checkpoint_to_resume,
-    saying_what_was_kept,
-)
-from .processes import check_processes
-from .run_settings import Given, choose_values, make, read_given, read_saved, save
-from .training_data import check_same_data, describe_data, load_data, readable_videos, training_splits
+from .output_folder import RunLock, saying_what_was_kept
+from .processes import failing_together
+from .run_settings import Given, make
+from .run_start import add_start_options, start_run
+from .training_data import load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,6 +29,7 @@ DATA is one of these:
   a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
+  a manifest of `hf-video inspect --output`: no video is opened before the first step
   a recipe: a YAML file of settings, or the name of a published one; the recipe or data=... names the videos
 
 Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test
@@ -71,18 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
     from .settings import TRAIN
 
-    add_run_options(parser)
+    add_start_options(parser)
     add_flags(parser, TRAIN, positional="data")
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Declares the options for an output folder that has files, for both commands that train."""
-    parser.add_argument("--resume", action="store_true", help="continue an interrupted run, with the settings it had")
-    parser.add_argument(
-        "--overwrite-output-dir",
-        action="store_true",
-        help="start afresh although DIR has files; it is renamed to DIR.backup-1 (-2, ...), nothing is deleted",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,16 +103,8 @@ def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
 
 
 def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[str, Any]]:
-    given = read_given(args)
-    resume, overwrite = args.resume, args.overwrite_output_dir
-    if given.recipe and not resume and given.value("model") is None:
-        raise ValueError("A recipe fine-tunes a model: say which with --model, a folder or a name on the Hub.")
-    source, output_dir = given.value("data"), Path(given.value("output_dir")).expanduser().absolute()
-    if overwrite:
-        check_none_inside([source], output_dir)
-    checkpoint = checkpoint_to_resume(output_dir, lock, resume=resume, overwrite=overwrite)
-    saved, saved_data = read_saved(output_dir / OPTIONS_FILE, args.settings) if resume else (None, None)
-    values = choose_values(args.settings, given, saved)
+    start = start_run(args, lock)
+    values, checkpoint = start.values, start.checkpoint
 
     from transformers import ProgressCallback, set_seed
     from transformers.utils.logging import disable_progress_bar
@@ -140,55 +116,53 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     from hf_video.training.callbacks import EpochLineCallback
     from hf_video.training.distillation import make_distillation
 
-    if given.value("model") is not None:
-        _check_not_from_scratch(given)
-    values["per_device_eval_batch_size"] = (
-        values["per_device_eval_batch_size"] or values["per_device_train_batch_size"]
-    )
-    device = choose_device(values["device"])
-    on_cpu = device.type == "cpu"
-    here: dict[str, Any] = {"output_dir": str(output_dir), "use_cpu": on_cpu}
-    if values["dataloader_pin_memory"] is None:
-        here["dataloader_pin_memory"] = not on_cpu
-    arguments = make(VideoTrainingArguments, values | here)
-    augmentation, mixing = make(ClipAugmentation, values), make(ClipMixing, values)
-    set_seed(arguments.seed)
-    check_processes(arguments.world_size)
-    if arguments.lora_rank and values["model"] is None:
-        raise ValueError("lora_rank adapts a trained model: say which with --model.")
-    # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made for.
-    saved_model = None if arguments.lora_rank else checkpoint
-    data, class_names = load_data(source, saved_model or values["model"], values["video_root"])
-    described = describe_data(source, data, class_names)
-    check_same_data(described, saved_data)
-    if overwrite:
-        files = (split["video"] for split in data.values() if "bytes" not in split.column_names)
-        check_none_inside(chain(*files), output_dir)
-    problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
-    arguments.check_problem_type(problem_type)
-    arguments.check_metric(problem_type, len(class_names))
-    model, processor = load_model(values, class_names, problem_type, saved_model)
-    model = _choose_weights(model, arguments)
-    # This call is for its errors alone: the optimizer is made after the folder is begun.
-    parameter_settings(
-        model,
-        layer_decay=arguments.layer_decay,
-        layer_decay_only=arguments.layer_decay_only,
-        no_weight_decay=arguments.no_weight_decay,
-    )
-    check_optimization(arguments, model)
-    distillation = make_distillation(arguments, model, processor)
+    with failing_together():
+        if start.given.recipe and args.resume != "must" and values["model"] is None:
+            raise ValueError("A recipe fine-tunes a model: say which with --model, a folder or a name on the Hub.")
+        if start.given.value("model") is not None:
+            _check_not_from_scratch(start.given)
+        values["per_device_eval_batch_size"] = (
+            values["per_device_eval_batch_size"] or values["per_device_train_batch_size"]
+        )
+        device = choose_device(values["device"])
+        on_cpu = device.type == "cpu"
+        here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": on_cpu}
+        if values["dataloader_pin_memory"] is None:
+            here["dataloader_pin_memory"] = not on_cpu
+        arguments = make(VideoTrainingArguments, values | here)
+        augmentation, mixing = make(ClipAugmentation, values), make(ClipMixing, values)
+        set_seed(arguments.seed)
+        if arguments.lora_rank and values["model"] is None:
+            raise ValueError("lora_rank adapts a trained model: say which with --model.")
+        # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
+        # for.
+        saved_model = None if arguments.lora_rank else checkpoint
+        data, class_names = load_data(start.source, saved_model or values["model"], values["video_root"])
+        start.check_data(data, class_names)
+        problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
+        arguments.check_problem_type(problem_type)
+        arguments.check_metric(problem_type, len(class_names))
+        model, processor = load_model(values, class_names, problem_type, saved_model)
+        model = _choose_weights(model, arguments)
+        # This call is for its errors alone: the optimizer is made after the folder is begun.
+        parameter_settings(
+            model,
+            layer_decay=arguments.layer_decay,
+            layer_decay_only=arguments.layer_decay_only,
+            no_weight_decay=arguments.no_weight_decay,
+        )
+        check_optimization(arguments, model)
+        distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, values["on_error"])
-    train_split, validation_split = training_splits(data, values)
-    for name, split in {**data, "validation": validation_split}.items():
-        if not any(label_ids(split)):
-            raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
-    # The batch size counts clips. Evaluation may take several clips from each video.
-    eval_clips = arguments.per_device_eval_batch_size
-    _set_eval_batch_size(arguments, processor, eval_clips)
-    if arguments.process_index == 0:
-        begin_writing(output_dir, lock, resume=resume, overwrite=overwrite)
-        save(output_dir / OPTIONS_FILE, values, described)
+    with failing_together():
+        train_split, validation_split = training_splits(data, values)
+        for name, split in {**data, "validation": validation_split}.items():
+            if not any(label_ids(split)):
+                raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
+        # The batch size counts clips. Evaluation may take several clips from each video.
+        eval_clips = arguments.per_device_eval_batch_size
+        _set_eval_batch_size(arguments, processor, eval_clips)
+        start.begin_writing()
 
     on_error = values["on_error"]
     trainer = VideoTrainer(
@@ -211,10 +185,10 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         trainer.add_callback(EpochLineCallback())
     if checkpoint is not None:
         if trainer.is_world_process_zero():
-            _find_best_checkpoint(checkpoint, output_dir)
+            _find_best_checkpoint(checkpoint, start.output_dir)
         trainer.accelerator.wait_for_everyone()
     disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-    with saying_what_was_kept(output_dir):
+    with saying_what_was_kept(start.output_dir, start.way_on):
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         _finish_model(trainer, values, eval_clips)
         trainer.save_model()

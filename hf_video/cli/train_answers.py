@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import MISSING
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +11,12 @@ from hf_video.files import replace_text
 
 from .command_line import add_flags
 from .model_loading import choose_device
-from .output_folder import (
-    ANSWERS_FILE,
-    OPTIONS_FILE,
-    RunLock,
-    begin_writing,
-    check_none_inside,
-    checkpoint_to_resume,
-    saying_what_was_kept,
-)
-from .processes import check_processes
-from .run_settings import choose_values, make, read_given, read_saved, save
-from .train import WORDS_AND_RECIPES, add_run_options
-from .training_data import check_same_data, describe_data, warn_of_repetitions
+from .output_folder import ANSWERS_FILE, RunLock, saying_what_was_kept
+from .processes import failing_together
+from .run_settings import make
+from .run_start import add_start_options, start_run
+from .train import WORDS_AND_RECIPES
+from .training_data import warn_of_repetitions
 
 if TYPE_CHECKING:
     from hf_video.training.answering import AnswerTrainer
@@ -66,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
     from .settings import TRAIN_ANSWERS
 
-    add_run_options(parser)
+    add_start_options(parser)
     add_flags(parser, TRAIN_ANSWERS, positional="data")
 
 
@@ -101,19 +92,9 @@ def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, An
 
 
 def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrainer, dict[str, Any]]:
-    given = read_given(args)
-    resume, overwrite = args.resume, args.overwrite_output_dir
-    source, output_dir = given.value("data"), Path(given.value("output_dir")).expanduser().absolute()
-    if overwrite:
-        check_none_inside([source], output_dir)
-    checkpoint = checkpoint_to_resume(output_dir, lock, resume=resume, overwrite=overwrite)
-    options_file = output_dir / OPTIONS_FILE
-    # Runs of earlier versions have no such file. They are resumed with the given settings, those of a recipe included.
-    has_options = resume and options_file.is_file()
-    saved, saved_data = read_saved(options_file, args.settings) if has_options else (None, None)
-    values = choose_values(args.settings, given, saved)
-    if values["model"] is MISSING:
-        raise ValueError("The model to fine-tune is missing: give --model or model=...")
+    # Runs of earlier versions have no file of settings. They are resumed with the given ones.
+    start = start_run(args, lock, needs_settings=False)
+    values, checkpoint = start.values, start.checkpoint
 
     from transformers import set_seed
 
@@ -127,41 +108,38 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
     )
     from hf_video.training.arguments import check_optimization
 
-    device = choose_device(values["device"])
-    data = load_video_texts(source, video_root=values["video_root"])
-    if "train" not in data:
-        raise ValueError(f"{source} has no training split, only {', '.join(data)}. Add train.json.")
-    warn_of_repetitions(data)
-    described = describe_data(source, data)
-    check_same_data(described, saved_data)
-    if overwrite:
-        check_none_inside(chain(*(split["video"] for split in data.values())), output_dir)
-    here: dict[str, Any] = {"output_dir": str(output_dir), "use_cpu": device.type == "cpu"}
-    if "validation" not in data:
-        without = {"eval_strategy": "no", "load_best_model_at_end": False}
-        here |= {name: value for name, value in without.items() if given.value(name) is None}
-    arguments = make(AnswerTrainingArguments, values | here)
-    augmentation = make(ClipAugmentation, values)
-    check_processes(arguments.world_size)
-    if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
-        raise ValueError(
-            f"The run in {output_dir} has lora_rank={rank}, got {arguments.lora_rank}: resume it with that."
-        )
-    set_seed(arguments.seed)
-    model, processor = load_answering_model(values, arguments)
-    splits = {
-        name: VideoTextDataset(
-            rows,
-            processor,
-            arguments.prompt,
-            training=name == "train",
-            seed=arguments.seed,
-            augmentation=augmentation if name == "train" else None,
-        )
-        for name, rows in data.items()
-    }
-    adapters = choose_trained(model, arguments)
-    check_optimization(arguments, model)
+    with failing_together():
+        device = choose_device(values["device"])
+        data = load_video_texts(start.source, video_root=values["video_root"])
+        if "train" not in data:
+            raise ValueError(f"{start.source} has no training split, only {', '.join(data)}. Add train.json.")
+        warn_of_repetitions(data)
+        start.check_data(data)
+        here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": device.type == "cpu"}
+        if "validation" not in data:
+            without = {"eval_strategy": "no", "load_best_model_at_end": False}
+            here |= {name: value for name, value in without.items() if start.given.value(name) is None}
+        arguments = make(AnswerTrainingArguments, values | here)
+        augmentation = make(ClipAugmentation, values)
+        if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:
+            raise ValueError(
+                f"The run in {start.output_dir} has lora_rank={rank}, got {arguments.lora_rank}: resume it with that."
+            )
+        set_seed(arguments.seed)
+        model, processor = load_answering_model(values, arguments)
+        splits = {
+            name: VideoTextDataset(
+                rows,
+                processor,
+                arguments.prompt,
+                training=name == "train",
+                seed=arguments.seed,
+                augmentation=augmentation if name == "train" else None,
+            )
+            for name, rows in data.items()
+        }
+        adapters = choose_trained(model, arguments)
+        check_optimization(arguments, model)
     trainer = AnswerTrainer(
         model=model,
         args=arguments,
@@ -169,10 +147,9 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
         eval_dataset=splits.get("validation"),
         processing_class=processor,
     )
-    if arguments.process_index == 0:
-        begin_writing(output_dir, lock, resume=resume, overwrite=overwrite)
-        save(options_file, values, described)
-    with saying_what_was_kept(output_dir):
+    with failing_together():
+        start.begin_writing()
+    with saying_what_was_kept(start.output_dir, start.way_on):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if adapters is not None:
             model.language_model = adapters.merge_and_unload()

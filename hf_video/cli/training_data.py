@@ -6,15 +6,21 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .processes import is_first_process
+
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 logger = logging.getLogger(__name__)
+
+# Videos that are opened before training at most, about ten seconds of work.
+MAX_OPENED = 5000
 
 
 def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
@@ -55,7 +61,7 @@ def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset
 
 def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
     """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         return
     from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
 
@@ -66,18 +72,33 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
     """The data without the videos that cannot be opened, and a sentence about each of these.
 
+    What a manifest says is trusted. Other videos are opened: those of a random sample if there are more than
+    `MAX_OPENED`. If there are several processes, each of them must call this: each opens its share.
+
     Raises:
         ValueError: there are such videos and `on_error` is "error", or no video of a split can be opened.
     """
     from datasets import concatenate_datasets
 
-    from hf_video.data import inspect_videos
+    from hf_video.data.columns import VideoRows, rows_without
+    from hf_video.data.inspection import find_broken
+    from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
 
-    broken = {
-        video.path: video.error
-        for video in inspect_videos(concatenate_datasets([*data.values()]), decode=False)
-        if video.error is not None
-    }
+    rows = concatenate_datasets([*data.values()])
+    broken = known_errors(rows)
+    is_known = is_checked(rows, DECODED, OPENED)
+    known, unknown = (rows.select(of_kind.nonzero()[0]) for of_kind in (is_known, ~is_known))
+    if len(known):
+        source = next(iter(data.values())).info.description
+        _say(f"{len(VideoRows(known)):,} videos are not checked again: {source}.")
+    if len(unknown):
+        if (num_videos := len(VideoRows(unknown))) > MAX_OPENED:
+            _say(
+                f"There are {num_videos:,} videos, and {MAX_OPENED:,} of them, drawn at random, are opened before "
+                "training. `hf-video inspect DATA --output videos.parquet` checks all of them once; training on "
+                "videos.parquet then opens none."
+            )
+        broken |= find_broken(unknown, decode=False, at_most=MAX_OPENED)
     if not broken:
         return data, []
     reasons = list(broken.values())
@@ -88,10 +109,16 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
             f"with --on-error skip:\n  {listed}"
         )
     for name, split in data.items():
-        data[name] = split.select([index for index, video in enumerate(split["video"]) if video not in broken])
+        data[name] = split.select(rows_without(split, broken))
         if not len(data[name]):
             raise ValueError(f"No video of the {name} split can be read, for example {split['video'][0]}.")
     return data, reasons
+
+
+def _say(sentence: str) -> None:
+    """Logs a sentence on the first process of a launcher."""
+    if is_first_process():
+        logger.warning(sentence)
 
 
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
@@ -102,39 +129,49 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
         splits: data sets by name.
         class_names: names of the classes by id; None for videos with questions and answers.
     """
-    paths = [video for split in splits.values() for video in split["video"]]
+    paths = [video for split in splits.values() for video in split["video"][:]]
     root = len(os.path.commonprefix(paths))
     columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
     digest = hashlib.sha256()
     for name, split in sorted(splits.items()):
         rows = split.select_columns([column for column in columns if column in split.column_names])[:]
-        digest.update(json.dumps([name, [path[root:] for path in split["video"]], rows], sort_keys=True).encode())
+        digest.update(json.dumps([name, [path[root:] for path in split["video"][:]], rows], sort_keys=True).encode())
     return {
         "source": source,
         "class_names": class_names,
         "num_videos": {name: len(split) for name, split in splits.items()},
         "digest": digest.hexdigest(),
-        "content": _digest_content(splits),
+        **_digest_content(splits),
     }
 
 
-def _digest_content(splits: DatasetDict) -> str:
-    """A digest of each video's size and of a sample of its bytes. A missing video counts as "none". Videos inside a
-    table of the `datasets` library are left out."""
+def _digest_content(splits: DatasetDict) -> dict[str, str]:
+    """A digest of each video's size and of a sample of its bytes, or of what a manifest says of them. A missing video
+    counts as "none". Videos inside a table of the `datasets` library are left out. Of more than `MAX_OPENED` files
+    without a manifest some are read, evenly spaced; the digest then has another name."""
     from hf_video.data.content_digest import content_digest
+    from hf_video.data.manifest import CONTENT
 
     @functools.cache
-    def digest_of(path: str) -> bytes:
+    def digest_of(path: str) -> str:
         try:
-            return content_digest(path).encode()
+            return content_digest(path)
         except OSError:
-            return b"none"
+            return "none"
 
+    files = {
+        name: split["video"][:] for name, split in splits.items() if not {CONTENT, "bytes"} & set(split.column_names)
+    }
+    step = math.ceil(sum(map(len, files.values())) / MAX_OPENED) or 1
     digest = hashlib.sha256()
-    for _, split in sorted(splits.items()):
-        for path in split["video"] if "bytes" not in split.column_names else ():
-            digest.update(digest_of(path))
-    return digest.hexdigest()
+    for name, split in sorted(splits.items()):
+        if name in files:
+            for path in files[name][::step]:
+                digest.update(digest_of(path).encode())
+        elif CONTENT in split.column_names:
+            for content in split[CONTENT][:]:
+                digest.update((content or "none").encode())
+    return {"content" if step == 1 else "content_of_sample": digest.hexdigest()}
 
 
 def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
@@ -151,7 +188,9 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
         return
     if all(given[name] == saved[name] for name in ("class_names", "digest")):
         # Runs of earlier versions did not record the content.
-        if saved.get("content") not in (None, given["content"]):
+        if any(
+            given[name] != saved[name] for name in ("content", "content_of_sample") if name in given and name in saved
+        ):
             raise ValueError(
                 f"Videos of {given['source']} have the same names as when the run being resumed began, and another "
                 "content. Resume with the same videos, or train into another folder."

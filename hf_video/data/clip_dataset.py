@@ -14,8 +14,10 @@ from hf_video.processing import VideoReadError, read_video
 
 from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY
-from .inspection import inspect_videos
+from .columns import rows_without
+from .inspection import find_broken
 from .labels import label_names
+from .manifest import DECODED, StaleManifestError, is_checked, known_errors
 from .settings import OnError
 from .video_column import open_video
 
@@ -48,7 +50,7 @@ class ClipDataset(Dataset):
             `collate_clips` leaves out, "replace" takes another video of the data set, drawn from (seed, epoch, index).
             In training, a batch that would be empty gets one replacement also with "skip". `broken_videos` lists the
             unreadable videos. An evaluation never replaces a video, because a score must belong to its video: call
-            `drop_broken` before it.
+            `drop_broken` before it. A file that is not as its manifest says always stops an evaluation.
 
     Raises:
         ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
@@ -107,23 +109,32 @@ class ClipDataset(Dataset):
         """Leave out the rows of every video that cannot be read to its end or lacks a segment of one of its rows. Then
         no batch of an evaluation is empty, and the batches of several processes have the same size.
 
-        Every video is decoded once in full. With `on_error="error"` this does nothing.
+        Every video is decoded once in full, except those that a manifest says were decoded. If there are several
+        processes, each of them must call this: each decodes its share. With `on_error="error"` nothing is decoded.
 
         Args:
-            num_workers: Videos read at a time, in threads.
+            num_workers: Processes that read videos; this one reads them if it is 0 or 1.
 
         Returns:
             This data set.
 
         Raises:
-            VideoReadError: If no video can be read.
+            VideoReadError: If no video can be read; or, with `on_error="error"`, a manifest says of a video that it
+                cannot be read.
         """
+        broken = known_errors(self.dataset)
         if self.on_error == "error":
+            for reason in broken.values():
+                raise VideoReadError(reason)
             return self
-        inspected = inspect_videos(self.dataset, num_workers=num_workers)
-        self._dropped.update(video.path for video in inspected if video.error is not None)
-        kept = [row for row, video in enumerate(self.dataset["video"]) if video not in self._dropped]
-        if not kept:
+        is_known = is_checked(self.dataset, DECODED)
+        if not is_known.all():
+            broken |= find_broken(self.dataset.select(np.flatnonzero(~is_known)), decode=True, num_workers=num_workers)
+        self._dropped.update(broken)
+        if not broken:
+            return self
+        kept = rows_without(self.dataset, broken)
+        if not len(kept):
             raise self._nothing_readable()
         self.dataset = self.dataset.select(kept)
         self._is_broken = self._is_broken[kept].share_memory_()
@@ -137,9 +148,10 @@ class ClipDataset(Dataset):
         key = self._key(index)
         try:
             return self._item(index, key)
-        except VideoReadError:
+        except VideoReadError as error:
             self._is_broken[index] = True
-            if self.on_error == "error":
+            # In an evaluation all processes have the same number of videos.
+            if self.on_error == "error" or (not self.training and isinstance(error, StaleManifestError)):
                 raise
         return self._replacement(key) if self.on_error == "replace" else None
 

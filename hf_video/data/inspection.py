@@ -1,18 +1,24 @@
 """Reads the videos of a data set to find those that are broken."""
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
+from torch import distributed
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_video.processing import probe_video, read_video
 from hf_video.text_files import check_regular_file
 
+from .columns import VideoRows, arrow_column
+from .content_digest import content_digest
 from .video_column import BYTES, open_video
 
 # Frames decoded at a time: a video need not fit into memory.
@@ -32,6 +38,8 @@ class InspectedVideo:
         num_frames: number of frames, 0 if unknown.
         duration: duration in seconds, None if unknown.
         height, width: size of a frame in pixels, 0 if unknown.
+        size: bytes of the file, None if it is no file or was not asked for.
+        content: its `content_digest`, None if there is none or it was not asked for.
     """
 
     path: str
@@ -40,6 +48,8 @@ class InspectedVideo:
     duration: float | None = None
     height: int = 0
     width: int = 0
+    size: int | None = None
+    content: str | None = None
 
 
 def inspect_videos(
@@ -50,32 +60,106 @@ def inspect_videos(
     Args:
         dataset: rows of `load_video_dataset`. A segment without a frame is an error of its video.
         decode: whether to decode all frames; otherwise only the structure of a file and one frame are read.
-        num_workers: number of videos that are read at the same time, in threads.
+        num_workers: number of processes that read videos; this one reads them if it is 0 or 1.
         progress: whether to show a progress bar.
 
     Returns:
         One entry for each video, in the order of their first rows. A broken video raises no error.
     """
-    rows: dict[str, int] = {}
-    segments: dict[str, list[Segment]] = {}
-    starts, ends = (
-        dataset[name] if name in dataset.column_names else [None] * len(dataset) for name in ("start", "end")
+    return list(iterate_inspected(dataset, decode=decode, num_workers=num_workers, progress=progress))
+
+
+def iterate_inspected(
+    dataset: Dataset,
+    *,
+    decode: bool = True,
+    digest: bool = False,
+    num_workers: int = 1,
+    progress: bool = True,
+    chosen: Sequence[int] | None = None,
+) -> Iterator[InspectedVideo]:
+    """The results of `inspect_videos` one after the other. Few are kept at a time.
+
+    Args:
+        dataset, decode, num_workers, progress: see `inspect_videos`.
+        digest: whether to find out size and `content_digest` of each file, too.
+        chosen: the numbers of the videos to read, in the order of their first rows; by default all.
+    """
+    videos = _Videos(dataset, decode, digest)
+    numbers = range(len(videos)) if chosen is None else chosen
+    loader = DataLoader(
+        videos,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=num_workers if num_workers > 1 else 0,
+        generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
     )
-    for row, (video, start, end) in enumerate(zip(dataset["video"], starts, ends, strict=True)):
-        rows.setdefault(video, row)
-        segments.setdefault(video, []).append((start, end))
-    inspect = partial(_inspect, dataset, decode=decode)
-    with ThreadPoolExecutor(max_workers=max(num_workers, 1)) as pool:
-        found: Iterator[InspectedVideo] = pool.map(inspect, rows.values(), segments.values())
-        return list(tqdm(found, total=len(rows), desc="Checking videos", disable=not progress))
+    yield from tqdm(loader, total=len(numbers), desc="Checking videos", disable=not progress)
 
 
-def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) -> InspectedVideo:
-    video = dataset[row]
+def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:
+    """The videos that cannot be read, with the reasons. If there are several processes, each of them must call this:
+    each reads its share of the videos, and all get the whole answer.
+
+    Args:
+        dataset, decode, num_workers: see `inspect_videos`.
+        at_most: how many videos to read; if there are more, a random sample of this size.
+    """
+    together = distributed.is_available() and distributed.is_initialized()
+    rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    num_videos = len(VideoRows(dataset))
+    if at_most is None or num_videos <= at_most:
+        chosen = np.arange(num_videos)
+    else:
+        chosen = np.sort(np.random.default_rng(0).choice(num_videos, at_most, replace=False))
+    share = chosen[rank::num_processes].tolist()
+    found = [
+        (number, video.path, video.error)
+        for number, video in zip(
+            share,
+            iterate_inspected(dataset, decode=decode, num_workers=num_workers, progress=rank == 0, chosen=share),
+            strict=True,
+        )
+        if video.error is not None
+    ]
+    everywhere = gather_object(found) if together else found
+    return {path: error for _, path, error in sorted(everywhere)}
+
+
+class _Videos(torch.utils.data.Dataset):
+    """The results for the videos of a data set, in the order of their first rows."""
+
+    def __init__(self, dataset: Dataset, decode: bool, digest: bool):
+        self.listed = VideoRows(dataset)
+        has_times = {"start", "end"} <= {*dataset.column_names} and any(
+            arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
+        )
+        self.times = dataset.select_columns(["start", "end"]) if has_times else None
+        self.files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
+        self.decode = decode
+        self.digest = digest
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def __getitem__(self, video: int) -> InspectedVideo:
+        rows = self.listed.rows(video)
+        segments: list[Segment] = []
+        if self.times is not None:
+            found = self.times[rows]
+            segments = [*zip(found["start"], found["end"], strict=True)]
+        return _inspect(self.files[rows[0]], segments, self.decode, self.digest)
+
+
+def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
     path = video["video"]
+    make = partial(InspectedVideo, path)
     try:
-        if video.get(BYTES) is None and "://" not in path and not os.path.isdir(path):
+        is_file = video.get(BYTES) is None and "://" not in path and not os.path.isdir(path)
+        if is_file:
             check_regular_file(path)
+        if digest:
+            make = partial(make, size=os.path.getsize(path) if is_file else None, content=content_digest(path))
         metadata = probe_video(open_video(video), segments)
         if decode:
             for first in range(0, metadata.total_num_frames, _CHUNK):
@@ -85,7 +169,10 @@ def _inspect(dataset: Dataset, row: int, segments: list[Segment], decode: bool) 
                 )
     except Exception as error:  # Damaged files make decoders raise errors of any kind.
         reason = str(error) or type(error).__name__
-        return InspectedVideo(path, error=reason if path in reason else f"{path} cannot be read: {reason}")
-    return InspectedVideo(
-        path, None, metadata.total_num_frames, metadata.duration, metadata.height or 0, metadata.width or 0
+        return make(error=reason if path in reason else f"{path} cannot be read: {reason}")
+    return make(
+        num_frames=metadata.total_num_frames,
+        duration=metadata.duration,
+        height=metadata.height or 0,
+        width=metadata.width or 0,
     )

@@ -1,6 +1,6 @@
 """The classes of labelled videos: one for each clip in the column `label`, or any number in the column `labels`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from datasets import ClassLabel, Dataset, List
@@ -20,7 +20,7 @@ def label_names(dataset: Dataset) -> list[str]:
 
 def label_ids(dataset: Dataset) -> list[list[int]]:
     """The class ids of every row."""
-    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"]]
+    return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
 
 
 def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:
@@ -45,18 +45,28 @@ def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
 
 
 def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Sequence[str] | None) -> list[str]:
+    """The class names of all splits in the order of their ids; see `choose_names`."""
+    found = {
+        split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}
+        for split, clips in splits.items()
+    }
+    return choose_names(source, found, labels)
+
+
+def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None) -> list[str]:
     """The class names of all splits in the order of their ids: `labels`, or else the names that are found, sorted.
 
     Only the training split must have a clip of each class: other splits may lack rare classes.
+
+    Args:
+        source: The data, for messages.
+        found: The names of the classes in each split.
+        labels: All names, if they are known.
 
     Raises:
         ValueError: A class is not among `labels`. Without `labels`: the training split lacks a class, or there are
             fewer than two.
     """
-    found = {
-        split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}
-        for split, clips in splits.items()
-    }
     every = set().union(*found.values())
     if labels is not None:
         if unknown := sorted(every - set(labels)):

@@ -13,6 +13,7 @@ from datasets import Dataset
 from .annotation_files import listed
 from .content_digest import bytes_digest, content_digest
 from .labels import label_ids, label_names
+from .manifest import CONTENT, ERROR
 from .video_column import BYTES
 
 
@@ -36,7 +37,8 @@ class RepeatedClip:
     def __str__(self) -> str:
         segment = "" if self.start is self.end is None else f", {self.start or 0.0} s to {self.end or 'its end'}"
         labels = " or ".join(filter(None, self.labels))
-        return f"{' = '.join(self.videos)}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
+        videos = listed(self.videos, limit=3, separator=" = ")
+        return f"{videos}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
 
 
 def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
@@ -44,20 +46,25 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
 
     Two clips are the same if they are the same segment of one file, also if links lead to it, or of files with the
     same `content_digest`. Only files of the same size are opened. Folders of frames, URLs and files that cannot be
-    read are compared by their paths alone. Empty files are never the same.
+    read are compared by their paths alone. Empty files are never the same. Where a manifest says the `content_digest`,
+    it is believed, and no file is looked at; videos that it calls broken are compared by their paths alone.
 
     Args:
         splits: data sets of `load_video_dataset` or `load_video_texts` by name.
     """
     contents = _contents(splits)
-    videos = {name: split["video"][:] for name, split in splits.items()}
-    labels = {name: _labels(split) for name, split in splits.items()}
+    videos: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     places: dict[tuple[str, float | None, float | None], list[tuple[str, int]]] = defaultdict(list)
     for name, split in splits.items():
-        for row, (start, end) in enumerate(zip(split["start"], split["end"], strict=True)):
-            places[contents[videos[name][row]], start or None, end].append((name, row))
+        rows = split.select_columns(["video", "start", "end"])[:]
+        videos[name], labels[name] = rows["video"], _labels(split)
+        for row, (video, start, end) in enumerate(zip(*rows.values(), strict=True)):
+            places[contents[video], start or None, end].append((name, row))
     found = []
     for (_, start, end), rows in places.items():
+        if len(rows) == 1:
+            continue
         clip = RepeatedClip(
             videos=tuple(dict.fromkeys(videos[name][row] for name, row in rows)),
             start=start,
@@ -93,10 +100,16 @@ def _labels(split: Dataset) -> list[str]:
 
 
 def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
-    """A text that stands for the content of each video: its digest if another has the same size, else its path."""
+    """A text that stands for the content of each video: its digest if a manifest says it or another has the same
+    size, else its path."""
     paths: dict[str, str] = {}
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
+        if CONTENT in split.column_names:
+            rows = split.select_columns(["video", CONTENT, ERROR])[:]
+            found = zip(*rows.values(), strict=True)
+            paths |= {video: content if content and not error else video for video, content, error in found}
+            continue
         for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
             if video in paths:
                 continue

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from datasets.data_files import SPLIT_KEYWORDS
 
+SPLITS = tuple(map(str, SPLIT_KEYWORDS))
+
 
 def split_of(name: str) -> str | None:
     """The split, "train", "validation" or "test", that a name stands for; None if it stands for none."""

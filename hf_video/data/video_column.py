@@ -14,6 +14,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from .annotation_files import Clip, Label, listed
+from .manifest import check_unchanged, is_manifest
 from .row_values import cell_text, segment
 from .splits import split_of
 
@@ -52,7 +53,7 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
             return datasets.load_from_disk(path)
-        if any(next(path.glob(pattern), None) for pattern in ("*.parquet", "data/*.parquet")):
+        if any(not is_manifest(file) for pattern in ("*.parquet", "data/*.parquet") for file in path.glob(pattern)):
             return datasets.load_dataset(str(path))
         return None
     if path.exists() or str(data).count("/") != 1:
@@ -117,8 +118,13 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
 
 
 def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
-    """The video of a row of `load_video_dataset`, for `read_video`: a path, or a file if it is stored in the row."""
+    """The video of a row of `load_video_dataset`, for `read_video`: a path, or a file if it is stored in the row.
+
+    Raises:
+        StaleManifestError: A manifest lists the video, and the file is gone or was changed.
+    """
     if row.get(BYTES) is None:
+        check_unchanged(row)
         return row["video"]
     file = io.BytesIO(row[BYTES])
     file.name = row["video"]  # for messages

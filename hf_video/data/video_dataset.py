@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
+from .columns import arrow_column
 from .labels import class_names, has_several, label_feature, label_ids
+from .manifest import find_manifest, load_manifest
 from .splits import sources_by_split, split_of
 from .video_column import VideoColumn, find_dataset, read_video_column
 
@@ -25,8 +28,9 @@ logger = logging.getLogger(__name__)
 _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
-    "Kinetics; a JSON file of Something-Something; a folder with such files named train, validation and test; or a "
-    "data set with a column of the feature Video, in a folder of save_to_disk or on the Hub."
+    "Kinetics; a JSON file of Something-Something; a manifest that `hf-video inspect --output` wrote (.parquet); a "
+    "folder with such files named train, validation and test; or a data set with a column of the feature Video, in a "
+    "folder of save_to_disk or on the Hub."
 )
 
 
@@ -51,6 +55,8 @@ def load_video_dataset(
             with these without a first line of names, as those of Kinetics, separated by commas or spaces (.csv or
             .txt); or the JSON file of Something-Something, whose classes are its templates. In place of `label` there
             may be `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list.
+            Or a manifest, a Parquet file of `hf-video inspect --output`, or a folder of them named after splits. It is
+            trusted: no video is looked for. Its rows with an error are listed, too.
             Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
             by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
             the only column of `ClassLabel`.
@@ -62,7 +68,8 @@ def load_video_dataset(
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
-        seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name.
+        seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name. Those of
+        a manifest that say what was found out: `key`, `checked`, `error`, `size` and `content`.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
@@ -72,6 +79,10 @@ def load_video_dataset(
             `labels`, if there are fewer than two classes or "train" lacks a class of another split.
     """
     root = None if video_root is None else Path(video_root).expanduser().absolute()
+    if not isinstance(data, DatasetDict | Dataset):
+        manifest = find_manifest(Path(data).expanduser().absolute())
+        if manifest is not None:
+            return load_manifest(manifest, labels, root)
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
     if dataset is not None:
         column = read_video_column(dataset, root or Path.cwd())
@@ -137,7 +148,9 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     generator = np.random.default_rng(seed)
-    videos, video_of_row = np.unique(dataset["video"], return_inverse=True)
+    column = arrow_column(dataset, "video").dictionary_encode()
+    videos, by_name = column.dictionary, pc.sort_indices(column.dictionary).to_numpy()
+    video_of_row = np.argsort(by_name)[column.indices.to_numpy()]
     ids = label_ids(dataset)
     # The last column is for videos without a class, which are held out as if they had one of their own.
     has_class = np.zeros((len(videos), max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)

@@ -3,16 +3,17 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
+from .manifest import KEY, find_manifest
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video
 from .video_dataset import load_video_dataset, videos_in, visible_entries
+from .video_names import video_id
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ListedVideo:
     Attributes:
         id: name without suffix; for a video of a folder or list its path from there, with slashes.
         source: absolute path, or URL; a name for a video that is stored inside a data set.
-        rows: the data set that stores the video.
+        rows: the data set that stores or describes the video.
         row: its number there.
     """
 
@@ -34,7 +35,7 @@ class ListedVideo:
     @property
     def content(self) -> bytes | None:
         """The file, if a data set stores it."""
-        return None if self.rows is None else self.rows[self.row][BYTES]
+        return None if self.rows is None else self.rows[self.row].get(BYTES)
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""
@@ -68,16 +69,18 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
 
 def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
     if "://" in word:
-        yield _of_url(word)
+        yield ListedVideo(video_id(word, Path()), word)
         return
     if not word:
         raise ValueError("The name of a video is empty.")
     path = Path(os.path.abspath(Path(word).expanduser()))
-    if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
+    if find_manifest(path) is not None:
+        yield from _of_manifest(load_video_dataset(path, video_root=root))
+    elif path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
         videos = list(_videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
-        yield from (_name(video, path) for video in videos)
+        yield from (ListedVideo(video_id(video, path), str(video)) for video in videos)
     elif is_frame_folder(path):
         yield ListedVideo(path.name, str(path))
     elif path.is_dir() or path.suffix.lower() in ANNOTATION_SUFFIXES or _may_be_on_the_hub(word, path):
@@ -89,20 +92,20 @@ def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
                 if is_stored and split[row][BYTES] is not None:
                     yield ListedVideo(Path(video).stem, video, split, row)
                 else:
-                    yield _of_url(video) if "://" in video else _name(Path(video), base)
+                    yield ListedVideo(video_id(video, base), video)
     else:
         yield ListedVideo(path.stem, str(path))
 
 
-def _of_url(url: str) -> ListedVideo:
-    return ListedVideo(PurePosixPath(unquote(urlsplit(url).path)).stem or "video", url)
-
-
-def _name(video: Path, base: Path) -> ListedVideo:
-    """A video whose id is its path from the folder, or its name if it is elsewhere."""
-    path = video.relative_to(base) if video.is_relative_to(base) else Path(video.name)
-    suffixed = path if video.is_dir() else path.with_suffix("")
-    return ListedVideo(suffixed.as_posix(), str(video))
+def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
+    """Each video once, by the key of its first row if the manifest has keys."""
+    seen: set[str] = set()
+    for split in splits.values():
+        keys = split[KEY] if KEY in split.column_names else map(str, split["video"])
+        for row, (video, key) in enumerate(zip(split["video"], keys, strict=True)):
+            if video not in seen:
+                seen.add(video)
+                yield ListedVideo(key.partition("#t=")[0], video, split, row)
 
 
 def _videos_below(folder: Path) -> Iterator[Path]:

@@ -88,7 +88,7 @@ class VideoTextDataset(ClipDataset):
     """
 
     def __init__(self, dataset: datasets.Dataset, processor: ProcessorMixin, prompt: str = "{}", **kwargs: Any):
-        questions = set(dataset["question"])
+        questions = set(dataset["question"][:])
         if "{}" in prompt and "" in questions:
             raise ValueError(f"The prompt {prompt!r} has a place for questions, but some rows have no question.")
         if "{}" not in prompt and questions != {""}:

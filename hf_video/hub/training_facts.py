@@ -18,6 +18,7 @@ from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
+from hf_video.data.manifest import SIZE
 from hf_video.files import replace_text
 
 FACTS_FILE = "training_facts.json"
@@ -94,18 +95,22 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     """Size, classes, origin and hash of a set of labelled videos. A stream without a length has none of them.
 
     The hash is the SHA-256 of the sorted list of videos: last two parts of the path, size in bytes, label, start and
-    end. It shows whether two runs used the same list of files. The videos themselves are not read.
+    end. It shows whether two runs used the same list of files. The videos themselves are not read; sizes are those of
+    the manifest if there is one.
     """
     description: dict[str, Any] = {"num_videos": len(dataset)} if has_length(dataset) else {}
     rows = getattr(dataset, "dataset", None)
     if not isinstance(rows, datasets.Dataset) or "video" not in rows.column_names:
         return description
-    columns = [name for name in ("label", "labels", "start", "end") if name in rows.column_names]
-    light = rows.select_columns(["video", *columns])
-    listing = sorted(json.dumps([*_identify(row["video"]), *(row[name] for name in columns)]) for row in light)
+    columns = [name for name in ("video", SIZE, "label", "labels", "start", "end") if name in rows.column_names]
+    values = rows.select_columns(columns)[:]
+    videos = values.pop("video")
+    names = ("/".join(video.rsplit("/", 2)[-2:]) for video in videos)
+    sizes = values.pop(SIZE, None) or map(_size, videos)
+    listing = sorted(map(json.dumps, zip(names, sizes, *values.values(), strict=True)))
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
     if len(rows) and "bytes" not in rows.column_names:
-        folder = Path(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in rows["video"]]))
+        folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, videos)}]))
         description["name"] = (folder.parent if folder.name in SPLITS else folder).name
     if is_multi_label(rows) or isinstance(rows.features.get("label"), datasets.ClassLabel):
         description["num_classes"] = len(label_names(rows))
@@ -135,8 +140,8 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _identify(video: str) -> tuple[str, int | None]:
-    return "/".join(Path(video).parts[-2:]), os.path.getsize(video) if os.path.isfile(video) else None
+def _size(video: str) -> int | None:
+    return os.path.getsize(video) if os.path.isfile(video) else None
 
 
 def _plain(value: Any) -> Any:

@@ -136,7 +136,7 @@ def clip_reader(
         The function. None if the numbers do not add up, as may happen with several processes: then nobody knows which
         video a row of scores belongs to.
     """
-    names, left_out = dataset.dataset["video"], set(broken)
+    names, left_out = dataset.dataset["video"][:], set(broken)
     rows = [index for index, name in enumerate(names) if name not in left_out]
     if len(rows) != num_scores:
         return None

@@ -56,6 +56,13 @@ FIGURES = {
         r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
         r"every patch changes: 100% of the tokens kept, .* ratio \d\.\d{3}",
     ],
+    "startup.py": [
+        r"manifest of 64 videos: \d+\.\d s",
+        r"  list the videos +\d+\.\d s",
+        r"  check the videos +\d+\.\d s",
+        r"  first step +\d+\.\d s",
+        r"first step of 64 videos: \d+\.\d s after the start, peak memory \d+\.\d\d GiB",
+    ],
     "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
     "timeline.py": [
         r"hf-video timeline --background background --min-duration-on \d\.\d --min-duration-off \d\.\d; a window is",

@@ -1,5 +1,5 @@
-"""A command that ends at a given moment: `ended_command.py MOMENT HOW N WORD...` ends at the N-th
-time that MOMENT comes, HOW: SIGKILL, SIGTERM, SIGINT or full_disk.
+"""A command that ends at a given moment: `ended_command.py MOMENT HOW N RANK WORD...` ends at the N-th
+time that MOMENT comes on the process RANK of a launcher, HOW: SIGKILL, SIGTERM, SIGINT or full_disk.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ OF_FINAL_SAVE = {
     "the result is written": (os, "replace", False),
 }
 MOMENTS = OF_CHECKPOINT | OF_FINAL_SAVE
+STEP = {"a step ends": (Trainer, "training_step", True)}
 
 
 def end(how):
@@ -41,7 +42,7 @@ def end(how):
 @contextlib.contextmanager
 def ending(moment, how, number=1):
     """Within it, the N-th coming of a moment is the end of the command."""
-    owner, name, is_behind = MOMENTS[moment]
+    owner, name, is_behind = (MOMENTS | STEP)[moment]
     whole, count = getattr(owner, name), 0
 
     def counts(*args):
@@ -76,5 +77,7 @@ def ending(moment, how, number=1):
 
 
 if __name__ == "__main__":
-    with ending(sys.argv[1], sys.argv[2], int(sys.argv[3])):
-        sys.exit(main(sys.argv[4:]))
+    moment, how, number, rank, *words = sys.argv[1:]
+    is_ended = moment != "never" and os.environ.get("RANK", "0") == rank
+    with ending(moment, how, int(number)) if is_ended else contextlib.nullcontext():
+        sys.exit(main(words))

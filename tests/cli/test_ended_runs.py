@@ -63,7 +63,7 @@ def undisturbed(commands, tmp_path_factory):
 
 def end(moment, how, words, number):
     if how == "SIGKILL":
-        command = [str(Path(__file__).with_name("ended_command.py")), moment, how, str(number), *words]
+        command = [str(Path(__file__).with_name("ended_command.py")), moment, how, str(number), "0", *words]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return run_forked(Program(command, environment), timeout=400)[0].returncode
     with ending(moment, how, number):

@@ -153,7 +153,7 @@ def saved(tmp_path):
 
 
 def resumed(file, *words):
-    return choose_values(TRAIN, given(*words), read_saved(file, TRAIN)[0])
+    return choose_values(TRAIN, given(*words), read_saved(file, TRAIN))
 
 
 def test_a_resumed_run_goes_on_with_what_it_had(saved):
@@ -199,14 +199,15 @@ def test_the_files_of_earlier_versions_are_read(tmp_path):
     words = ["weight_decay=0.3", "bf16=true", "layer_decay_only=a,b", "torch_compile_mode=default"]
     file = tmp_path / "train_options.json"
     file.write_text(json.dumps({**options, "words": words, "data": {"digest": "abc"}}))
-    values, data = read_saved(file, TRAIN)
-    assert data == {"digest": "abc"}
+    saved = read_saved(file, TRAIN)
+    values = saved.values
+    assert (saved.data, saved.num_processes) == ({"digest": "abc"}, None)
     assert values == {
         **{"model": None, "num_frames": 4, "num_train_epochs": 2, "learning_rate": 0.001},
         **{"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "dataloader_num_workers": 1},
         **{"weight_decay": 0.3, "bf16": True, "layer_decay_only": ["a", "b"], "torch_compile_mode": "default"},
     }
-    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "weight_decay=0.3"}), values)
+    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "weight_decay=0.3"}), saved)
     assert (chosen["weight_decay"], chosen["seed"], chosen["mixup_alpha"]) == (0.3, 42, 0.0)
 
 

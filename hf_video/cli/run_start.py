@@ -1,0 +1,173 @@
+"""Decides how a training starts: from the beginning, from a checkpoint, or not at all."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .model_loading import choose_device
+from .output_folder import OPTIONS_FILE, RunLock, begin_writing, check_none_inside, checkpoint_to_resume
+from .processes import decided_by_first, is_first_process, join_processes, launched_processes
+from .run_settings import Given, check_same_batch, check_same_settings, choose_values, read_given, read_saved, save
+from .training_data import check_same_data, describe_data
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+# What a resumed run needs, by name of setting, and the value with which it is not written.
+_WITHOUT_CHECKPOINTS = {"save_strategy": "no", "save_only_model": True}
+
+
+def add_start_options(parser: argparse.ArgumentParser) -> None:
+    """Declares the options for an output folder that has files."""
+    parser.add_argument(
+        "--resume",
+        choices=("must", "auto"),
+        metavar="[auto]",
+        help="continue an interrupted run, with the settings it had; auto: begin if there is no checkpoint yet, so "
+        "that the same command starts and restarts",
+    )
+    parser.set_defaults(optional_values={"--resume": ("must", "auto")})
+    parser.add_argument(
+        "--overwrite-output-dir",
+        action="store_true",
+        help="start afresh although DIR has files; it is renamed to DIR.backup-1 (-2, ...), nothing is deleted",
+    )
+
+
+@dataclass
+class RunStart:
+    """How a training starts. All processes of a launcher have the same.
+
+    Args:
+        args: parsed options of the command.
+        given: the values that the user gave.
+        values: a value for each setting.
+        checkpoint: what the run goes on from; None if it begins.
+        saved_data: the description of the data of the run that goes on, if there is one.
+        lock: the right to write the output folder.
+    """
+
+    args: argparse.Namespace
+    given: Given
+    values: dict[str, Any]
+    checkpoint: Path | None
+    saved_data: dict[str, Any] | None
+    lock: RunLock
+    _described: dict[str, Any] = field(default_factory=dict, init=False)
+
+    @property
+    def source(self) -> str:
+        """The data as the user named them."""
+        return self.given.value("data")
+
+    @property
+    def output_dir(self) -> Path:
+        return _output_dir(self.given)
+
+    @property
+    def way_on(self) -> str:
+        """What continues the run after an interruption."""
+        return f"run the same command {'again' if self.args.resume == 'auto' else 'with --resume'}"
+
+    def check_data(self, splits: DatasetDict, class_names: list[str] | None = None) -> None:
+        """Refuses data of another run, and data that would be renamed with the output folder. The first process looks
+        at them for all.
+
+        Args:
+            splits: data sets by name.
+            class_names: names of the classes by id; None for videos with questions and answers.
+
+        Raises:
+            ValueError: the data differ from those of the run that goes on, or lie in the output folder.
+        """
+        if not is_first_process():
+            return
+        self._described = describe_data(self.source, splits, class_names)
+        check_same_data(self._described, self.saved_data)
+        if self.args.overwrite_output_dir:
+            files = (split["video"] for split in splits.values() if "bytes" not in split.column_names)
+            check_none_inside(chain(*files), self.output_dir)
+
+    def begin_writing(self) -> None:
+        """Makes the output folder, and writes the settings and the description of the data into it, on the first
+        process.
+
+        Raises:
+            ValueError: another run has begun to write it.
+        """
+        if not is_first_process():
+            return
+        overwrite = self.args.overwrite_output_dir
+        begin_writing(self.output_dir, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
+        save(self.output_dir / OPTIONS_FILE, self.values, self._described, launched_processes())
+
+
+def start_run(args: argparse.Namespace, lock: RunLock, *, needs_settings: bool = True) -> RunStart:
+    """Decides how a training starts. The first process of a launcher looks at the output folder and tells the others.
+
+    With `--resume auto` a run goes on only if each setting has the value that this command gives it or leaves it at,
+    except for the settings that a resumed run may change.
+
+    Args:
+        args: parsed options of the command.
+        lock: the lock to take when the folder is in use.
+        needs_settings: whether a run whose settings were not saved is refused. Otherwise `--resume` takes the given
+            ones.
+
+    Raises:
+        ValueError, OSError: a setting is wrong, or the folder does not allow to begin or to go on. Nothing was
+            written.
+    """
+    given = read_given(args)
+    settings = args.settings
+    launch = {
+        name: settings.default(name) if given.value(name) is None else given.value(name)
+        for name in ("device", "ddp_backend", "ddp_timeout")
+    }
+    device = choose_device(launch["device"])
+    join_processes(use_cpu=device.type == "cpu", backend=launch["ddp_backend"], timeout=launch["ddp_timeout"])
+    values, checkpoint, saved_data = decided_by_first(lambda: _decide(args, given, lock, needs_settings))
+    if launched_processes() > 1 and choose_device(values["device"]).type != device.type:
+        raise ValueError(
+            f"The run being resumed has --device {values['device']}: give it again. Several processes choose their "
+            "device before they read its settings."
+        )
+    return RunStart(args, given, values, checkpoint, saved_data, lock)
+
+
+def _decide(
+    args: argparse.Namespace, given: Given, lock: RunLock, needs_settings: bool
+) -> tuple[dict[str, Any], Path | None, dict[str, Any] | None]:
+    folder = _output_dir(given)
+    if args.overwrite_output_dir:
+        check_none_inside([given.value("data")], folder)
+    checkpoint = checkpoint_to_resume(folder, lock, resume=args.resume, overwrite=args.overwrite_output_dir)
+    is_auto, number = args.resume == "auto", launched_processes()
+    saved = None
+    if checkpoint is not None and (needs_settings or is_auto or (folder / OPTIONS_FILE).is_file()):
+        saved = read_saved(folder / OPTIONS_FILE, args.settings)
+    values = choose_values(args.settings, given, None if is_auto else saved, number)
+    if values["model"] is MISSING:
+        raise ValueError("The model to fine-tune is missing: give --model or model=...")
+    if is_auto:
+        _check_leaves_checkpoints(values)
+    if saved is not None:
+        if is_auto:
+            check_same_settings(args.settings, given, values, saved, number)
+        check_same_batch(values, saved, number)
+    return values, checkpoint, saved and saved.data
+
+
+def _output_dir(given: Given) -> Path:
+    return Path(given.value("output_dir")).expanduser().absolute()
+
+
+def _check_leaves_checkpoints(values: dict[str, Any]) -> None:
+    for name, value in _WITHOUT_CHECKPOINTS.items():
+        if values.get(name) == value:
+            shown = str(value).lower()
+            raise ValueError(f"With {name}={shown} there is nothing that --resume auto can go on from: leave it out.")

@@ -1,0 +1,292 @@
+"""Reads manifests: tables of videos that were checked, as `hf-video inspect --output` writes them.
+
+A manifest is a Parquet file, or a folder of such files named after splits. What it says is trusted: no video is opened
+to list it. Columns that are not described here are left alone.
+"""
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
+from datasets.table import InMemoryTable
+
+from hf_video.processing import VideoReadError
+
+from .columns import arrow_column
+from .content_digest import content_digest
+from .labels import choose_names, label_feature
+from .splits import SPLITS, sources_by_split, split_of
+
+SUFFIX = ".parquet"
+# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
+KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
+# Values of the column `checked`.
+DECODED, OPENED = "decoded", "opened"
+# The name of the entry in the metadata of a file that says when it was written.
+METADATA = b"hf_video_manifest"
+
+_TYPES = {
+    **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT), pa.string()),
+    "labels": pa.list_(pa.string()),
+    **dict.fromkeys(("start", "end", "duration"), pa.float64()),
+    **dict.fromkeys(("frames", SIZE), pa.int64()),
+}
+# What was found out about a video.
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
+
+
+class StaleManifestError(VideoReadError):
+    """A file is gone, or is another than the one that its manifest describes."""
+
+
+def manifest_schema(multi_label: bool) -> pa.Schema:
+    """The columns of a manifest that is written: `labels`, a list, if a clip may have several classes, else `label`.
+
+    `key` is unique; `path` counts from the folder of the manifest; `start`, `end` and `duration` are in seconds,
+    `size` in bytes; `checked` is "decoded" or "opened"; `error` is null for a video that can be read; `content` is
+    the `content_digest`, null if there is none.
+    """
+    without = "label" if multi_label else "labels"
+    times = ("start", "end", "duration", "frames")
+    order = (KEY, "path", "split", "label", "labels", *times, SIZE, CHECKED, ERROR, CONTENT)
+    about = {METADATA: json.dumps({"written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})}
+    return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata=about)
+
+
+def is_manifest(file: Path) -> bool:
+    """Whether a Parquet file has a column `path` of texts and a column `label` or `labels`; it may lack all others.
+
+    Raises:
+        ValueError: The file cannot be read as Parquet.
+    """
+    schema = _read_schema(file)
+    has_labels = "label" in schema.names or "labels" in schema.names
+    return has_labels and "path" in schema.names and _is_text(schema.field("path").type)
+
+
+def find_manifest(path: Path) -> dict[str, Path] | None:
+    """The files of a manifest by split; a single file, whose rows name their splits, stands under "". None if there is
+    no manifest.
+
+    Raises:
+        ValueError: A file lacks the columns of a manifest, or two files stand for one split.
+    """
+    if path.is_dir():
+        files = sources_by_split((file.stem, file) for file in sorted(path.glob(f"*{SUFFIX}")) if file.is_file())
+        return files if files and all(map(is_manifest, files.values())) else None
+    if path.suffix.lower() != SUFFIX or not path.is_file():
+        return None
+    if not is_manifest(path):
+        raise ValueError(
+            f"{path} has the columns {', '.join(_read_schema(path).names)}; a manifest has at least path and label, "
+            "or path and labels. `hf-video inspect DATA --output FILE.parquet` writes one."
+        )
+    return {"": path}
+
+
+def load_manifest(
+    files: Mapping[str, Path], labels: Sequence[str] | None = None, root: Path | None = None
+) -> DatasetDict:
+    """The videos of a manifest, as `load_video_dataset` returns them.
+
+    Rows of videos that cannot be read are among them; their column `error` says why. The description of each split
+    says from which manifest it is.
+
+    Args:
+        files: From `find_manifest`.
+        labels: The class names by id; by default those that are found, sorted.
+        root: The folder that relative paths count from; by default that of the manifest.
+
+    Raises:
+        ValueError: A column has a wrong type, or a row a wrong value. See `load_video_dataset` for classes.
+    """
+    tables: dict[str, pa.Table] = {}
+    about = {}
+    for split, file in files.items():
+        table = _read_table(file, root or file.parent)
+        for name, part in {split: table}.items() if split else _by_split(table, file).items():
+            tables[name], about[name] = part, _describe(file)
+    kinds = {"labels" in table.column_names for table in tables.values()}
+    if len(kinds) > 1:
+        raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
+    multi_label = kinds.pop()
+    found = {split: _names_in(table) for split, table in tables.items()}
+    names = choose_names(_name(files), found, labels)
+    present = {name for table in tables.values() for name in table.column_names}
+    kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
+    splits = DatasetDict()
+    for split, table in tables.items():
+        features = Features(
+            {
+                "video": Value("string"),
+                **label_feature(names, multi_label),
+                "start": Value("float64"),
+                "end": Value("float64"),
+                **{name: Value("int64" if name == SIZE else "string") for name in kept},
+            }
+        )
+        columns = [
+            table[name] if name in table.column_names else pa.nulls(len(table), _TYPES[name])
+            for name in ("start", "end", *kept)
+        ]
+        columns = [table["path"], _label_ids(table, names), *columns]
+        rows = InMemoryTable(pa.table(columns, schema=features.arrow_schema))
+        splits[split] = Dataset(rows, DatasetInfo(description=about[split], features=features), split)
+    return splits
+
+
+def is_checked(dataset: Dataset, *ways: str) -> np.ndarray:
+    """Whether each row is of a manifest and was checked in one of the ways, (num_rows,) bool."""
+    if CHECKED not in dataset.column_names:
+        return np.zeros(len(dataset), dtype=bool)
+    return pc.is_in(arrow_column(dataset, CHECKED), pa.array(ways)).to_numpy(zero_copy_only=False)
+
+
+def known_errors(dataset: Dataset) -> dict[str, str]:
+    """The videos that cannot be read as their manifest says, with the reasons."""
+    if ERROR not in dataset.column_names:
+        return {}
+    videos, errors = arrow_column(dataset, "video"), arrow_column(dataset, ERROR)
+    is_broken = errors.is_valid()
+    return dict(zip(videos.filter(is_broken).to_pylist(), errors.filter(is_broken).to_pylist(), strict=True))
+
+
+def without_checks(splits: Mapping[str, Dataset]) -> DatasetDict:
+    """The same rows without what a manifest says about them, but with their keys."""
+    return DatasetDict(
+        {
+            name: split.remove_columns([column for column in _CHECKS if column in split.column_names])
+            for name, split in splits.items()
+        }
+    )
+
+
+def check_unchanged(row: Mapping[str, Any]) -> None:
+    """Refuses a file that is gone or was changed since it was checked. It is compared by its `content_digest`; of rows
+    without one, of folders of frames and of URLs nothing is compared.
+
+    Args:
+        row: A row of `load_video_dataset`.
+
+    Raises:
+        StaleManifestError: The file is gone or has another content.
+    """
+    expected, path = row.get(CONTENT), row["video"]
+    if expected is None or "://" in path or os.path.isdir(path):
+        return
+    way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`."
+    try:
+        found = content_digest(path)
+    except OSError as error:
+        raise StaleManifestError(
+            f"{path} is listed in the manifest, but cannot be read ({error.strerror or error}). {way_out}"
+        ) from error
+    if found != expected:
+        raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}")
+
+
+def _name(files: Mapping[str, Path]) -> Path:
+    first = next(iter(files.values()))
+    return first if "" in files else first.parent
+
+
+def _read_schema(file: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
+
+
+def _read_table(file: Path, root: Path) -> pa.Table:
+    """The known columns with their types; each path absolute, or a URL."""
+    schema = _read_schema(file)
+    if {"label", "labels"} <= set(schema.names):
+        raise ValueError(f"{file} has the columns label and labels; keep one of them.")
+    try:
+        table = pq.read_table(file, columns=[name for name in _TYPES if name in schema.names], partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
+    if not len(table):
+        raise ValueError(f"{file} has no rows.")
+    for place, name in enumerate(table.column_names):
+        try:
+            table = table.set_column(place, name, table[name].cast(_TYPES[name]))
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"The column {name} of {file} has the type {table[name].type}; {_TYPES[name]} is expected: {error}"
+            ) from error
+    for name in ("path", "labels" if "labels" in table.column_names else "label"):
+        _require(file, table, name, pc.is_valid(table[name]), "a value is expected")
+    _require(file, table, "path", pc.not_equal(table["path"], ""), "the path of a video is expected")
+    if "labels" in table.column_names and pc.list_flatten(table["labels"]).null_count:
+        raise ValueError(f"{file} has a null among labels; a list of names is expected.")
+    _check_times(file, table)
+    if KEY in table.column_names and pc.count_distinct(table[KEY]).as_py() < len(table):
+        counts = pc.value_counts(table[KEY].combine_chunks())
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+        raise ValueError(f"{file} has the key {twice!r} several times; each row has its own.")
+    paths = table["path"]
+    is_whole = pc.or_(pc.starts_with(paths, "/"), pc.match_substring(paths, "://"))
+    whole = pc.if_else(is_whole, paths, pc.binary_join_element_wise(str(root), paths, os.sep))
+    return table.set_column(table.column_names.index("path"), "path", whole)
+
+
+def _check_times(file: Path, table: pa.Table) -> None:
+    for name in {"start", "end"} & set(table.column_names):
+        is_time = pc.and_(pc.is_finite(table[name]), pc.greater_equal(table[name], 0))
+        _require(file, table, name, pc.fill_null(is_time, True), "seconds from 0 on are expected, or null")
+    if "end" in table.column_names:
+        start = table["start"] if "start" in table.column_names else pa.nulls(len(table), pa.float64())
+        is_later = pc.fill_null(pc.greater(table["end"], pc.fill_null(start, 0.0)), True)
+        _require(file, table, "end", is_later, "a time after the start of the segment is expected")
+
+
+def _require(file: Path, table: pa.Table, name: str, is_right: Any, expected: str) -> None:
+    row = pc.index(is_right, False).as_py()
+    if row >= 0:
+        raise ValueError(f"{file}, row {row}: {name} is {table[name][row].as_py()!r}; {expected}.")
+
+
+def _by_split(table: pa.Table, file: Path) -> dict[str, pa.Table]:
+    """The rows of each split. Rows of a file without the column `split` are for training."""
+    if "split" not in table.column_names:
+        return {"train": table}
+    names: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for name in pc.unique(table["split"]).to_pylist():
+        if (split := split_of(name or "")) is None:
+            raise ValueError(f"{file}: split is {name!r}; one of {', '.join(SPLITS)} is expected.")
+        names[split].append(name)
+    return {split: table.filter(pc.is_in(table["split"], pa.array(found))) for split, found in names.items() if found}
+
+
+def _names_in(table: pa.Table) -> set[str]:
+    column = pc.list_flatten(table["labels"]) if "labels" in table.column_names else table["label"]
+    return set(pc.unique(column).to_pylist())
+
+
+def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
+    """The class id of each row, or a list of them."""
+    ids = pa.array(names, pa.string())
+    if "label" in table.column_names:
+        return pc.index_in(table["label"].combine_chunks(), ids).cast(pa.int64())
+    labels = table["labels"].combine_chunks()
+    return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
+
+
+def _describe(file: Path) -> str:
+    """The name of a manifest and the time when it was written, for the user."""
+    about = (pq.read_schema(file).metadata or {}).get(METADATA)
+    written = json.loads(about)["written"] if about else None
+    return f"{file}" + (f", written {written}" if written else "")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)

@@ -1,0 +1,130 @@
+"""Writes the manifest of a data set while its videos are inspected."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, concatenate_datasets
+
+from .columns import VideoRows, arrow_column
+from .inspection import InspectedVideo
+from .labels import is_multi_label, label_names
+from .manifest import DECODED, KEY, OPENED, manifest_schema
+from .video_column import BYTES
+from .video_names import video_id
+
+_ROWS_AT_A_TIME = 8192
+
+
+def check_can_list(splits: Mapping[str, Dataset]) -> None:
+    """Refuses videos that are stored inside a data set: a manifest lists files.
+
+    Raises:
+        ValueError: There are such videos.
+    """
+    if any(BYTES in split.column_names for split in splits.values()):
+        raise ValueError(
+            "A manifest lists files, but videos of this data set are stored inside its table: train on the data set "
+            "itself, or leave out --output."
+        )
+
+
+def write_manifest(
+    path: Path,
+    splits: Mapping[str, Dataset],
+    inspected: Iterable[InspectedVideo],
+    base: Path,
+    *,
+    decoded: bool,
+    folder: Path,
+) -> None:
+    """Writes a manifest. Few rows are kept at a time.
+
+    Args:
+        path: The file to write.
+        splits: Data sets of `load_video_dataset`, without videos that are stored inside.
+        inspected: A result for each video of the splits, in the order of their first rows.
+        base: The folder from which keys count: a key is the path without suffix. Where several rows would have one
+            key, it also has the suffix or segment, or a number.
+        decoded: Whether the videos were decoded to their ends.
+        folder: Where the manifest will be: paths count from there if they are below.
+    """
+    rows = concatenate_datasets([*splits.values()])
+    multi_label, names = is_multi_label(rows), label_names(rows)
+    schema = manifest_schema(multi_label)
+    keys = arrow_column(rows, KEY) if KEY in rows.column_names else _make_keys(rows, base)
+    split_names = chain.from_iterable([name] * len(split) for name, split in splits.items())
+    results = _of_rows(VideoRows(rows), inspected)
+    column = "labels" if multi_label else "label"
+    prefix = f"{folder}{os.sep}"
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, len(rows), _ROWS_AT_A_TIME):
+            part = rows.select_columns([column, "start", "end"])[first : first + _ROWS_AT_A_TIME]
+            videos = [*islice(results, _ROWS_AT_A_TIME)]
+            found: dict[str, Any] = {
+                KEY: keys[first : first + len(videos)],
+                "path": [video.path.removeprefix(prefix) for video in videos],
+                "split": [*islice(split_names, len(videos))],
+                column: [[names[id] for id in ids] if multi_label else names[ids] for ids in part[column]],
+                "start": part["start"],
+                "end": part["end"],
+                "duration": [video.duration for video in videos],
+                "frames": [video.num_frames if video.error is None else None for video in videos],
+                "size": [video.size for video in videos],
+                "checked": [DECODED if decoded else OPENED] * len(videos),
+                "error": [video.error for video in videos],
+                "content": [video.content for video in videos],
+            }
+            writer.write_table(pa.table(found, schema=schema))
+
+
+def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator[InspectedVideo]:
+    """The result for each row. A result is kept until the last row of its video."""
+    kept: dict[int, InspectedVideo] = {}
+    results = enumerate(inspected)
+    for row, video in enumerate(listed.of_row.tolist()):
+        if video not in kept:
+            number, kept[video] = next(results)
+            if number != video:
+                raise RuntimeError(f"The result {number} came where that of video {video} was expected.")
+        yield kept.pop(video) if listed.last_row[video] == row else kept[video]
+    next(results, None)  # lets the generator end
+
+
+def _make_keys(rows: Dataset, base: Path) -> pa.Array:
+    """A key for each row, all different."""
+    listed = VideoRows(rows)
+    ways = (
+        lambda video: video_id(video, base),
+        lambda video: os.path.relpath(video, base) if "://" not in video else video,
+    )
+    ids = pa.array((ways[0](video.as_py()) for video in listed.videos), pa.string())
+    for name_of in (ways[1], str):
+        if not (shared := _repeated(ids)):
+            break
+        pairs = zip(ids.to_pylist(), listed.videos.to_pylist(), strict=True)
+        ids = pa.array([name_of(video) if key in shared else key for key, video in pairs], pa.string())
+    keys = ids.take(pa.array(listed.of_row))
+    if not (shared := _repeated(keys)):
+        return keys
+    times = zip(*(arrow_column(rows, name).to_pylist() for name in ("start", "end")), strict=True)
+    found = [
+        f"{key}#t={'' if start is None else start},{'' if end is None else end}" if key in shared else key
+        for key, (start, end) in zip(keys.to_pylist(), times, strict=True)
+    ]
+    taken: set[str] = set()
+    for row, key in enumerate(found):
+        numbered = (f"{key}#{number}" for number in count(2))
+        found[row] = key if key not in taken else next(name for name in numbered if name not in taken)
+        taken.add(found[row])
+    return pa.array(found, pa.string())
+
+
+def _repeated(keys: pa.Array) -> set[str]:
+    counts = pc.value_counts(keys)
+    return set(counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist())

@@ -1,0 +1,308 @@
+"""`--resume auto`: one command begins a run, goes on with it wherever it was ended, and never with another run."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_video.cli import output_folder
+from hf_video.cli.main import main, parse
+from hf_video.cli.output_folder import LOCK_FILE
+from hf_video.training.checkpoints import newest_complete
+
+from ..fork_server import Program, run_forked
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..process_group import torchrun_variables
+from ..video_files import encode_video, make_frames
+from .conftest import TINY_MODEL, TINY_RUN
+from .ended_command import ending
+from .test_output_folder import files_of, hold  # noqa: F401
+
+ROOT = Path(__file__).parents[2]
+ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
+# The first checkpoints, of steps 3 and 6, lie inside of epochs.
+RUN = ["max_steps=8", "logging_steps=1", "save_strategy=steps", "save_steps=3", "save_total_limit=9"]
+RUN += ["eval_strategy=no", "load_best_model_at_end=false", "--device", "cpu", "--resume", "auto"]
+
+
+@pytest.fixture(scope="module")
+def commands(digits, tmp_path_factory):
+    """Both commands. An epoch of two processes has 4 steps of `train`, and 2 of `train-answers`."""
+    folder = tmp_path_factory.mktemp("data")
+    rows = []
+    for number in range(4):
+        encode_video(folder / f"{number}.mp4", make_frames(8))
+        rows.append({"video": f"{number}.mp4", "question": "which", "answer": "one"})
+    (folder / "answers").mkdir()
+    for name, number in (("train", 4), ("test", 1)):
+        (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[:number]))
+    for each in tiny_pair():
+        each.save_pretrained(folder / "model")
+    train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "2", "mixup_alpha=0.8"]
+    answers = ["train-answers", str(folder / "answers"), f"model={folder / 'model'}", f"video_root={folder}"]
+    answers += ["batch_size=1", "num_frames=2", "num_beams=1", "max_new_tokens=2"]
+    return {"train": [*train, "drop_path_rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
+
+
+def run_processes(number, *words):
+    """What came of the processes that run these words of Python as torchrun would start them."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    variables = torchrun_variables(number) if number > 1 else [{}]
+    return run_forked(*(Program(list(words), environment | each) for each in variables), timeout=300)
+
+
+def run_command(number, words, end=("never", "SIGKILL", "1", "0")):
+    """Runs a command on some processes, and ends one of them: the moment, how, which coming of the moment, rank."""
+    return run_processes(number, ENDED_COMMAND, *end, *words)
+
+
+def result_of(folder):
+    """The losses of all steps, and the weights."""
+    history = json.loads((folder / "checkpoint-8" / "trainer_state.json").read_text())["log_history"]
+    return [entry["loss"] for entry in history if "loss" in entry], load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(commands, tmp_path_factory):
+    """Losses and weights of a run that is left alone, by command and number of processes."""
+    found = {}
+
+    def run(command, number):
+        if (command, number) not in found:
+            folder = tmp_path_factory.mktemp(command) / "out"
+            finished = run_command(number, [*commands[command], f"output_dir={folder}"])
+            assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
+            found[command, number] = result_of(folder)
+            assert len(set(found[command, number][0])) == 8
+        return found[command, number]
+
+    return run
+
+
+def check_restarts(words, number, out, expected, *ends):
+    """Runs a command until it is ended for the last time and is left to finish: losses and weights are those expected,
+    bit for bit."""
+    words = [*words, f"output_dir={out}"]
+    for end in ends:
+        ended = run_command(number, words, end)
+        assert ended[int(end[3])].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
+    finished = run_command(number, words)
+    assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
+    check_equal(out, expected)
+
+
+def check_equal(out, expected):
+    losses, weights = result_of(out)
+    assert losses == expected[0]
+    torch.testing.assert_close(weights, expected[1], rtol=0, atol=0)
+
+
+def at_step(number, rank=0):
+    return ("a step ends", "SIGKILL", str(number), str(rank))
+
+
+def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, undisturbed, tmp_path):
+    check_restarts(commands["train"], 2, tmp_path / "out", undisturbed("train", 2), at_step(5, rank=1))
+
+
+IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a checkpoint", "before the mark")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "train-answers"])
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param([at_step(1)], id="first step"),
+        pytest.param([at_step(2), at_step(5)], id="before and behind the first checkpoint"),
+        pytest.param([at_step(5), at_step(1), at_step(4)], id="three times"),
+        *(pytest.param([(moment, "SIGKILL", "1", "0")], id=f"first, {moment}") for moment in IN_CHECKPOINT),
+        *(pytest.param([(moment, "SIGKILL", "2", "0")], id=f"second, {moment}") for moment in IN_CHECKPOINT),
+        pytest.param([("first file is moved", "SIGKILL", "1", "0")], id="between files of the model"),
+        pytest.param([("the result is written", "SIGKILL", "1", "0")], id="before the result"),
+    ],
+)
+def test_a_run_that_is_killed_again_and_again(commands, undisturbed, tmp_path, command, number, ends):
+    check_restarts(commands[command], number, tmp_path / "out", undisturbed(command, number), *ends)
+
+
+def test_sigterm_saves_the_step_in_which_it_comes(commands, tmp_path, capsys):
+    """With `enable_jit_checkpoint`, so that the restart loses nothing."""
+    words, out = [*commands["train"], "enable_jit_checkpoint=true"], tmp_path / "out"
+    assert main([*words, f"output_dir={tmp_path / 'whole'}"]) == 0
+    with ending("a step ends", "SIGTERM", 5):
+        assert main([*words, f"output_dir={out}"]) == 143
+    assert f"{out / 'checkpoint-5'} is kept; run the same command again to continue" in capsys.readouterr().err
+    assert newest_complete(out)[0] == out / "checkpoint-5" and not (out / "model.safetensors").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert main([*words, f"output_dir={out}"]) == 0
+    check_equal(out, result_of(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_sigterm_at_the_end_of_an_epoch_does_not_lose_its_evaluation(digits, tmp_path):
+    words = ["train", str(digits), *TINY_MODEL, *TINY_RUN, "logging_steps=1", "enable_jit_checkpoint=true"]
+    words += ["--resume", "auto"]
+    histories = []
+    for name in ("whole", "out"):
+        if name == "out":
+            with ending("a step ends", "SIGTERM", 1):  # the only step of the first epoch
+                assert main([*words, f"output_dir={tmp_path / name}"]) == 143
+        assert main([*words, f"output_dir={tmp_path / name}"]) == 0
+        state = json.loads((tmp_path / name / "checkpoint-2" / "trainer_state.json").read_text())
+        histories.append(
+            [(entry["step"], entry["eval_loss"]) for entry in state["log_history"] if "eval_loss" in entry]
+        )
+    assert histories[0] == histories[1] and [step for step, _ in histories[0]] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "train-answers"])
+def test_sigterm_on_one_process_saves_the_same_step_on_all(commands, undisturbed, tmp_path, command):
+    out = tmp_path / "out"
+    words = [*commands[command], f"output_dir={out}", "enable_jit_checkpoint=true"]
+    ended = run_command(2, words, ("a step ends", "SIGTERM", "5", "1"))
+    # What starts the processes kills those that are still there when the first one has ended.
+    assert {each.returncode for each in ended} <= {143, -signal.SIGKILL}, [each.stderr[-3000:] for each in ended]
+    said = "".join(each.stderr for each in ended)
+    assert f"{out / 'checkpoint-5'} is kept; run the same command again to continue from it" in said
+    assert newest_complete(out)[0] == out / "checkpoint-5" and not (out / "model.safetensors").exists()
+    check_restarts(words, 2, out, undisturbed(command, 2))
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A finished run, which `TINY_MODEL` and `TINY_RUN` began."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def words_of(digits, folder, *more):
+    return ["train", str(digits), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN, "--resume", "auto", *more]
+
+
+def test_a_finished_run_ends_at_once_with_the_same_files(digits, run):
+    before = files_of(run)
+    assert main(words_of(digits, run)) == 0
+    after = files_of(run)
+    assert after.keys() == before.keys()
+    weights = [path for path in before if path.suffix == ".safetensors"]
+    assert len(weights) == 3 and all(after[path] == before[path] for path in weights)
+
+
+def test_what_a_run_left_before_its_first_checkpoint_is_begun_anew(digits, trained, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(trained / "checkpoint-1", out / "checkpoint-1")
+    for name in ("complete.json", "trainer_state.json"):
+        (out / "checkpoint-1" / name).unlink()
+    for name in ("train_options.json", "training_facts.json"):
+        shutil.copy(trained / name, out)
+    (out / LOCK_FILE).write_text('{"pid": 1, "host": "another"}')
+    assert main(words_of(digits, out)) == 0
+    assert (out / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in trained.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["weight_decay=0.5"], "weight_decay=0.5 differs from the run being resumed (0.05)"),
+        (["torch_compile_mode=default"], "torch_compile_mode=default differs from the run being resumed (not set)"),
+        (["--overwrite-output-dir"], "choose one of them"),
+        (["save_only_model=true"], "With save_only_model=true there is nothing that --resume auto can go on from"),
+        (["save_strategy=no", "load_best_model_at_end=false"], "With save_strategy=no there is nothing"),
+    ],
+)
+def test_another_command_does_not_go_on(digits, run, fails, change, message):
+    before = files_of(run)
+    assert message in fails(*words_of(digits, run, *change))
+    assert files_of(run) == before
+
+
+def test_a_setting_that_the_command_has_no_more_is_named(digits, run, fails):
+    """`--resume` takes it from the run, the command of `--resume auto` must have it."""
+    file = run / "train_options.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"label_smoothing_factor": 0.1}))
+    message = fails(*words_of(digits, run))
+    assert "label_smoothing_factor=0.0 differs from the run being resumed (0.1). Give the settings that" in message
+
+
+def test_other_data_and_files_of_a_user_are_refused(digits, run, tmp_path, fails):
+    data = Path(shutil.copytree(digits, tmp_path / "data"))
+    video, other = sorted(data.glob("train/*/*.mp4"))[:2]
+    shutil.copy(other, video)
+    assert f"Videos of {data} have the same names as when the run being resumed" in fails(*words_of(data, run))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("")
+    assert "is not empty (thesis.txt). Choose another folder, or let --overwrite" in fails(*words_of(digits, mine))
+    (run / "train_options.json").unlink()
+    assert "has no train_options.json, so its settings are not known" in fails(*words_of(digits, run))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["DATA"], (None, "DATA")),
+        (["--resume", "DATA"], ("must", "DATA")),
+        (["--resume", "auto", "DATA"], ("auto", "DATA")),
+        (["DATA", "--resume", "auto"], ("auto", "DATA")),
+        (["DATA", "--resume"], ("must", "DATA")),
+        (["--resume", "--seed", "1", "DATA"], ("must", "DATA")),
+        (["--resume", "auto", "auto"], ("auto", "auto")),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "train-answers"])
+def test_resume_may_stand_before_the_data(command, words, expected):
+    args = parse([command, *words])
+    assert (args.resume, args.given["data"][1]) == expected
+
+
+def test_a_run_that_still_ends_is_waited_for(digits, run, hold, monkeypatch, capsys, fails):  # noqa: F811
+    process = hold(run)
+    monkeypatch.setattr(output_folder, "_PATIENCE_OF_RESTART", 0.2)
+    message = fails(*words_of(digits, run))
+    who = f"{run} is being written by process {process.pid} on"
+    assert f"{who} {socket.gethostname()}: waiting up to 0.2 s for its end" in message
+    assert message.count(who) == 2 and "wait for it, end it, or choose another" in message
+    monkeypatch.setattr(output_folder, "_PATIENCE_OF_RESTART", 60)
+    threading.Timer(0.5, process.kill).start()
+    assert main(words_of(digits, run)) == 0
+    assert who in capsys.readouterr().err and not (run / LOCK_FILE).exists()
+
+
+def test_an_error_of_one_process_ends_all_and_is_said_once(digits, tmp_path):
+    """The first process finds a file of the user. No other one looks, and none waits for it."""
+    (tmp_path / "thesis.txt").write_text("")
+    finished = run_command(2, words_of(digits, tmp_path))
+    assert sum("is not empty (thesis.txt)" in each.stderr for each in finished) == 1
+    assert {each.returncode for each in finished} <= {2, -signal.SIGKILL}
+    assert not any("Traceback" in each.stderr or "internal error" in each.stderr for each in finished)
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_goes_on_with_as_many_videos_a_step(commands, tmp_path):
+    words = [word for word in commands["train"] if not word.startswith(("mixup", "drop_path"))]
+    words.append(f"output_dir={tmp_path / 'out'}")
+    run_command(2, words, at_step(5))
+    assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
+    (tmp_path / "out" / LOCK_FILE).unlink()
+    before = files_of(tmp_path)
+    for resume in (["--resume", "auto"], ["--resume"]):
+        (refused,) = run_command(1, [*words, *resume])
+        assert refused.returncode == 2
+        assert "trains on 4 videos a step (number of processes: 2), and here a step would have 2" in refused.stderr
+    assert files_of(tmp_path) == before
+    assert run_command(1, [*words, "--batch-size", "4"])[0].returncode == 0
+    expected = [word for word in words if "output_dir" not in word] + [f"output_dir={tmp_path / 'whole'}"]
+    run_command(2, expected)
+    (found, weights), (losses, expected) = (result_of(tmp_path / name) for name in ("out", "whole"))
+    assert found == pytest.approx(losses, abs=1e-5)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
