@@ -64,7 +64,7 @@ def explain(error: Exception) -> str | None:
     if "in DataLoader worker process" in str(error):
         return _of_worker(error)
     for cause in chain(error):
-        for explanation in (_of_memory, _of_disk, _of_worker_death, _of_home):
+        for explanation in (_of_memory, _of_disk, _of_worker_death, _of_lost_process, _of_home):
             if isinstance(cause, Exception) and (sentence := explanation(cause)):
                 return sentence
     sentence = _of_setting(error) or _of_hub(error) or _of_model(error) or _of_file(error)
@@ -131,6 +131,15 @@ def _of_disk(error: Exception) -> str | None:
         f"{file} could not be written ({os.strerror(number)}): make room on its disk, or choose a folder on another "
         "one. Files that were complete before are unchanged."
     )
+
+
+def _of_lost_process(error: Exception) -> str | None:
+    """A sentence about a message to another process of the training that did not arrive."""
+    text = str(error)
+    is_lost = re.search(r"by peer|remote process exited|connectFullMesh failed", text, flags=re.IGNORECASE)
+    if not is_lost or not re.search("gloo|nccl", text, flags=re.IGNORECASE):
+        return None
+    return "Another process of this training has ended or cannot be reached: its own message says why."
 
 
 def _of_worker_death(error: Exception) -> str | None:

@@ -1,5 +1,6 @@
 """Counts the processes that a launcher starts, and lets them work, decide and fail together."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import TypeVar
 import psutil
 
 from .boundary import USER_ERROR
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,10 +57,22 @@ def join_processes(*, use_cpu: bool, backend: str | None, timeout: int) -> None:
     """
     world_size = 1
     if launched_processes() > 1:
+        if is_first_process() and _finds_dead_processes():
+            logger.warning(
+                "Processes that torchrun restarts may look for those that died. Start torchrun with "
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set, and with --rdzv-backend=c10d or --standalone."
+            )
         from accelerate import PartialState
 
         world_size = PartialState(cpu=use_cpu, backend=backend, timeout=timedelta(seconds=timeout)).num_processes
     check_processes(world_size)
+
+
+def _finds_dead_processes() -> bool:
+    """Whether torchrun keeps one store of addresses over its restarts. In PyTorch 2.15 it still has those of the
+    processes that died, and a restarted process may read them before they are replaced."""
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and restarts != "0"
 
 
 @contextmanager

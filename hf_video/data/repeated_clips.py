@@ -1,12 +1,14 @@
 """Finds clips that occur several times in a data set: with different labels, or in several splits."""
 
+import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
@@ -52,25 +54,23 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
     Args:
         splits: data sets of `load_video_dataset` or `load_video_texts` by name.
     """
-    contents = _contents(splits)
-    videos: dict[str, list[str]] = {}
-    labels: dict[str, list[str]] = {}
-    places: dict[tuple[str, float | None, float | None], list[tuple[str, int]]] = defaultdict(list)
-    for name, split in splits.items():
-        rows = split.select_columns(["video", "start", "end"])[:]
-        videos[name], labels[name] = rows["video"], _labels(split)
-        for row, (video, start, end) in enumerate(zip(*rows.values(), strict=True)):
-            places[contents[video], start or None, end].append((name, row))
+    rows = _repeated_rows(pa.concat_tables(_listing(splits)).combine_chunks())
+    labels: dict[tuple[str, int], str] = {}
+    for name in {*rows["split"]}:
+        of_split = [row for row, split in zip(rows["row"], rows["split"], strict=True) if split == name]
+        names = _labels(splits[name].select(of_split))
+        labels |= {(name, row): label for row, label in zip(of_split, names, strict=True)}
+    places: dict[tuple[str, float, float], list[tuple[str, str, int]]] = defaultdict(list)
+    for video, content, start, end, split, row in zip(*rows.values(), strict=True):
+        places[content, start, end].append((video, split, row))
     found = []
-    for (_, start, end), rows in places.items():
-        if len(rows) == 1:
-            continue
+    for (_, start, end), clips in places.items():
         clip = RepeatedClip(
-            videos=tuple(dict.fromkeys(videos[name][row] for name, row in rows)),
-            start=start,
-            end=end,
-            splits=tuple(dict.fromkeys(name for name, _ in rows)),
-            labels=tuple(dict.fromkeys(labels[name][row] for name, row in rows)),
+            videos=tuple(dict.fromkeys(video for video, _, _ in clips)),
+            start=start or None,
+            end=None if math.isinf(end) else end,
+            splits=tuple(dict.fromkeys(split for _, split, _ in clips)),
+            labels=tuple(dict.fromkeys(labels[split, row] for _, split, row in clips)),
         )
         if len(clip.splits) > 1 or len(clip.labels) > 1:
             found.append(clip)
@@ -91,6 +91,40 @@ def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
     return sentences
 
 
+def _listing(splits: Mapping[str, Dataset]) -> Iterator[pa.Table]:
+    """Video, content, start, end, split and row of each clip. The start of a whole video is 0, its end infinity."""
+    has_contents = all(CONTENT in split.column_names for split in splits.values())
+    contents = {} if has_contents else _contents(splits)
+    for name, split in splits.items():
+        columns = ["video", "start", "end", *([CONTENT, ERROR] if has_contents else [])]
+        rows = split.select_columns(columns).with_format("arrow")[:].combine_chunks()
+        if has_contents:
+            is_known = pc.and_(pc.is_valid(rows[CONTENT]), pc.is_null(rows[ERROR]))
+            content = pc.if_else(is_known, rows[CONTENT], rows["video"])
+        else:
+            content = pa.array([contents[video] for video in rows["video"].to_pylist()], pa.string())
+        yield pa.table(
+            {
+                "video": rows["video"],
+                "content": content,
+                "start": pc.fill_null(rows["start"], 0.0),
+                "end": pc.fill_null(rows["end"], math.inf),
+                "split": pa.array([name] * len(rows), pa.string()),
+                "row": pa.array(range(len(rows)), pa.int64()),
+            }
+        )
+
+
+def _repeated_rows(listing: pa.Table) -> dict[str, list]:
+    """The columns of a listing, with the rows alone whose content, start and end another row has, too."""
+    keys = ["content", "start", "end"]
+    counts = listing.group_by(keys).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts["count_all"], 1)).select(keys)
+    place = pa.array(range(len(listing)), pa.int64())
+    rows = listing.append_column("place", place).join(repeated, keys, join_type="left semi").sort_by("place")
+    return rows.select(listing.column_names).to_pydict()
+
+
 def _labels(split: Dataset) -> list[str]:
     """The label of each row as one text; empty for data without labels."""
     if not {"label", "labels"} & set(split.column_names):
@@ -100,16 +134,10 @@ def _labels(split: Dataset) -> list[str]:
 
 
 def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
-    """A text that stands for the content of each video: its digest if a manifest says it or another has the same
-    size, else its path."""
+    """A text that stands for the content of each video: its digest if another has the same size, else its path."""
     paths: dict[str, str] = {}
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
-        if CONTENT in split.column_names:
-            rows = split.select_columns(["video", CONTENT, ERROR])[:]
-            found = zip(*rows.values(), strict=True)
-            paths |= {video: content if content and not error else video for video, content, error in found}
-            continue
         for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
             if video in paths:
                 continue

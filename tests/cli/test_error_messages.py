@@ -398,3 +398,19 @@ def test_closed_streams_are_no_error(monkeypatch):
     assert main(["env"]) == 0
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert main(["predict"]) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:7601. This is typically caused by",
+        "Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting",
+        "NCCL error: remote process exited or there was a network error",
+    ],
+)
+def test_a_process_that_lost_another_one_does_not_report_a_bug(ends, text):
+    def body():
+        raise RuntimeError(text)
+
+    code, message = ends(body)
+    assert code == 2 and "Another process of this training has ended or cannot be reached" in message

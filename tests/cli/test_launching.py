@@ -131,6 +131,35 @@ def test_processes_that_would_train_alone_are_refused(name, monkeypatch):
         check_processes(1)
 
 
+def test_tasks_of_slurm_that_would_train_alone_are_refused(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(ValueError, match="srun started 2 tasks that do not know of each other: let it start torchrun"):
+        check_processes(1)
+    # torchrun that srun has started, one task a machine
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    check_processes(4)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "store", "is_warned"), [("0", "True", False), ("2", "True", True), ("2", "False", False)]
+)
+def test_restarts_that_may_look_for_dead_processes_are_warned_of(restarts, store, is_warned, digits, tmp_path):
+    """The command fails at its output folder, after the processes have found each other."""
+    (tmp_path / "mine").write_text("")
+    words = ["-c", HF_VIDEO, "train", str(digits), "--output-dir", str(tmp_path), "--device", "cpu"]
+    told = {"TORCHELASTIC_MAX_RESTARTS": restarts, "TORCHELASTIC_USE_AGENT_STORE": store}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    variables = torchrun_variables(2)
+    if store == "True":
+        from torch.distributed import TCPStore
+
+        agent = TCPStore("127.0.0.1", int(variables[0]["MASTER_PORT"]), is_master=True, wait_for_workers=False)
+        assert agent.port == int(variables[0]["MASTER_PORT"])
+    finished = run_forked(*(Program(words, environment | each | told) for each in variables), timeout=100)
+    said = "".join(each.stderr for each in finished)
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) == is_warned and said.count("is not empty (mine)") == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -117,7 +117,6 @@ IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "train-answers"])
-@pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize(
     "ends",
     [
@@ -125,13 +124,13 @@ IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a 
         pytest.param([at_step(2), at_step(5)], id="before and behind the first checkpoint"),
         pytest.param([at_step(5), at_step(1), at_step(4)], id="three times"),
         *(pytest.param([(moment, "SIGKILL", "1", "0")], id=f"first, {moment}") for moment in IN_CHECKPOINT),
-        *(pytest.param([(moment, "SIGKILL", "2", "0")], id=f"second, {moment}") for moment in IN_CHECKPOINT),
+        *(pytest.param([(moment, "SIGKILL", "2", "0")], id=f"second, {moment}") for moment in IN_CHECKPOINT[1:3]),
         pytest.param([("first file is moved", "SIGKILL", "1", "0")], id="between files of the model"),
         pytest.param([("the result is written", "SIGKILL", "1", "0")], id="before the result"),
     ],
 )
-def test_a_run_that_is_killed_again_and_again(commands, undisturbed, tmp_path, command, number, ends):
-    check_restarts(commands[command], number, tmp_path / "out", undisturbed(command, number), *ends)
+def test_a_run_that_is_killed_again_and_again(commands, undisturbed, tmp_path, command, ends):
+    check_restarts(commands[command], 2, tmp_path / "out", undisturbed(command, 2), *ends)
 
 
 def test_sigterm_saves_the_step_in_which_it_comes(commands, tmp_path, capsys):
