@@ -22,7 +22,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
 
 from .preemption import saving_when_preempted
-from .sharding import WeightsForm, check_same_form, form_of_run
+from .sharding import WeightsForm, check_same_form, choose_blocks, form_of_run
 
 # The mark of a complete checkpoint: the sizes of its files. It is written last.
 MARK = "complete.json"
@@ -164,6 +164,7 @@ class CheckpointMixin:
             resume_from_checkpoint = str(checkpoint)
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
+        choose_blocks(self)
         with saving_when_preempted(self):
             return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 

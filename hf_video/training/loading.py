@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import (
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -311,11 +313,21 @@ def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
     """Initialises a part of a model anew, as the model does with weights that a checkpoint lacks."""
-    tensor: Any
-    for tensor in part.parameters():
+    parameters: list[Any] = list(part.parameters())
+    for tensor in parameters:
         # Transformers marks loaded tensors, and does not initialise them.
         tensor._is_hf_initialized = False
-    part.apply(model._init_weights)
+    with _whole(parameters):
+        part.apply(model._init_weights)
+
+
+def _whole(parameters: list[Any]) -> AbstractContextManager:
+    """Puts parameters together while they are changed, if ZeRO-3 of DeepSpeed has spread them over the processes."""
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -69,7 +69,9 @@ def parameter_settings(
         depth = depths.get(id(parameter), num_groups)
         if layer_decay_only and parts.isdisjoint(layer_decay_only):
             depth = num_groups
-        has_decay = parameter.ndim > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
+        # DeepSpeed empties a parameter that is in shards, and keeps its shape beside it.
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        has_decay = len(shape) > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
         settings[name] = ParameterSetting(layer_decay ** (num_groups - depth), weight_decay if has_decay else 0.0)
     return settings
 

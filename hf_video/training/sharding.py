@@ -89,6 +89,17 @@ def prepare_sharding(arguments: Any) -> None:
             zero["stage3_gather_16bit_weights_on_model_save"] = True
 
 
+def choose_blocks(trainer: Any) -> None:
+    """Has FSDP shard each block that a model must not split, if the user names no others.
+
+    Accelerate takes these from the model as well, but fails on a block of a part that the model leaves out.
+    """
+    model, plugin = trainer.model, getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.transformer_cls_names_to_wrap is None:
+        present = {type(module).__name__ for module in model.modules()}
+        plugin.transformer_cls_names_to_wrap = sorted(present & set(getattr(model, "_no_split_modules", None) or ()))
+
+
 def _has_fsdp(arguments: TrainingArguments) -> bool:
     return bool(arguments.fsdp) or _is_set("ACCELERATE_USE_FSDP")
 

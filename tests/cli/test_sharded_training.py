@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,12 @@ import torch
 import yaml
 from accelerate.utils import merge_fsdp_weights
 from safetensors.torch import load_file
-from transformers import AutoModelForVideoClassification, AutoVideoProcessor
+from transformers import AutoModelForImageTextToText, AutoModelForVideoClassification, AutoVideoProcessor
 
 from ..fork_server import Program, run_forked
-from ..process_group import torchrun_variables
-from ..video_files import damage_frame
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..process_group import free_port, torchrun_variables
+from ..video_files import damage_frame, encode_video, make_frames
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -109,3 +112,72 @@ def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, v
     assert losses(resumed) == found
     again = load(resumed)
     assert again.keys() == weights.keys() and all(torch.equal(again[name], weights[name]) for name in weights)
+
+
+@pytest.mark.slow
+def test_a_model_that_answers_is_sharded_too(tmp_path):
+    for each in tiny_pair():
+        each.save_pretrained(tmp_path / "start")
+    rows = []
+    for number in range(8):
+        encode_video(tmp_path / f"{number}.mp4", make_frames(8 + number))
+        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.json").write_text(json.dumps(rows[:4]))
+    (tmp_path / "data" / "validation.json").write_text(json.dumps(rows[4:]))
+    options = [f"video_root={tmp_path}", "epochs=2", "batch_size=1", "num_frames=3", "device=cpu", "logging_steps=1"]
+    options += ["max_new_tokens=3", f"model={tmp_path / 'start'}"]
+    found = {}
+    for engine in ("DDP", "FSDP2 with shards"):
+        folder = tmp_path / engine
+        out = launch(engine, "train-answers", tmp_path / "data", f"output_dir={folder}", *options)
+        assert out.count("right answers") == 1
+        history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+        found[engine] = [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
+        answers = json.loads((folder / "answers.json").read_text())
+        assert len(answers["videos"]) == 4
+    assert len(set(found["DDP"])) == 6
+    np.testing.assert_allclose(*found.values(), rtol=0, atol=1e-6)
+    folder, resumed = tmp_path / "FSDP2 with shards", tmp_path / "resumed"
+    shutil.copytree(folder, resumed)
+    shutil.rmtree(resumed / "checkpoint-4")
+    launch("FSDP2 with shards", "train-answers", "--resume", tmp_path / "data", f"output_dir={resumed}", options[0])
+    states = []
+    for each in (folder, resumed):
+        model, report = AutoModelForImageTextToText.from_pretrained(each, output_loading_info=True)
+        assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        states.append(model.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_ends_as_a_whole_model_and_resumes(stage, videos, tmp_path):
+    pytest.importorskip("deepspeed")
+    config = yaml.safe_load((ROOT / "recipes" / "accelerate" / "deepspeed_zero2.yaml").read_text())
+    config |= {"num_processes": torch.cuda.device_count(), "mixed_precision": "no"}
+    config["deepspeed_config"]["zero_stage"] = stage
+    (tmp_path / "deepspeed.yaml").write_text(yaml.safe_dump(config))
+
+    def run(*words):
+        launcher = ["-m", "accelerate.commands.launch", "--config_file", tmp_path / "deepspeed.yaml"]
+        launcher += ["--main_process_port", free_port(), "-m", "hf_video.cli", "train"]
+        command = [str(word) for word in (sys.executable, *launcher, *words)]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+        assert finished.returncode == 0, finished.stderr[-5000:]
+
+    folder, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = [*TINY_MODEL, *RUN, "--on-error", "skip", "save_total_limit=10"]
+    options[options.index("cpu")] = "cuda"
+    run(videos, "--output-dir", folder, *options)
+    [last, *_] = sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1]))
+    assert any(last.glob("global_step*"))
+    weights = load(folder)
+    shutil.copytree(folder, resumed)
+    shutil.rmtree(resumed / last.name)
+    run("--resume", videos, "--output-dir", resumed)
+    again = load(resumed)
+    assert again.keys() == weights.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(again[name], weight)
