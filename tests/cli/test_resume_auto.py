@@ -111,8 +111,17 @@ def at_step(number, rank=0):
     return ("a step ends", "SIGKILL", str(number), str(rank))
 
 
-def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, undisturbed, tmp_path):
-    check_restarts(commands["train"], 2, tmp_path / "out", undisturbed("train", 2), at_step(5, rank=1))
+def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, tmp_path):
+    """The processes that go on then train once more into another folder, where nothing has happened."""
+    words = commands["train"]
+    ended = run_command(2, [*words, f"output_dir={tmp_path / 'out'}"], at_step(5, rank=1))
+    assert ended[1].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
+    assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
+    program = "import sys; from hf_video.cli.main import main; from pathlib import Path; words = sys.argv[2:]\n"
+    program += "sys.exit(any(main([*words, f'output_dir={Path(sys.argv[1], name)}']) for name in ('out', 'whole')))"
+    finished = run_processes(2, "-c", program, str(tmp_path), *words)
+    assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
+    check_equal(tmp_path / "out", result_of(tmp_path / "whole"))
 
 
 IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a checkpoint", "before the mark")
