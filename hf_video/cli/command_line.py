@@ -12,8 +12,8 @@ from hf_video.settings import Setting, closest, one_of, read_value, settings_of
 
 from .boundary import EXIT_CODES
 
-# Fields of TrainingArguments that flags of the commands set.
-_FLAGS_OF_FIELDS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
+# Words that are no settings, two of them fields of TrainingArguments, and the flags that do the same.
+_FLAGS_OF_FIELDS = {"resume": "--resume", "resume_from_checkpoint": "--resume", "use_cpu": "--device"}
 
 
 class CommandSettings:

@@ -67,6 +67,13 @@ def _has_checkpoint(folder: Path) -> bool:
     return newest_complete(folder)[0] is not None
 
 
+def _has_begun(folder: Path) -> bool:
+    """Whether a run in this folder has finished writing a checkpoint, which may be damaged by now."""
+    from hf_video.training.checkpoints import numbered_checkpoints
+
+    return any(not is_leftover(path) for path in numbered_checkpoints(folder))
+
+
 def checkpoint_to_resume(
     folder: Path, lock: "RunLock", *, resume: Literal["must", "auto"] | None, overwrite: bool
 ) -> Path | None:
@@ -75,7 +82,7 @@ def checkpoint_to_resume(
     Takes the lock of a folder that is resumed or renamed, or that another run may be writing.
 
     Args:
-        resume: "must" resumes; "auto" resumes if there is a complete checkpoint, and waits for a run that is ending.
+        resume: "must" resumes; "auto" resumes if there is a checkpoint, and waits for a run that is ending.
         overwrite: whether what is in the folder will be renamed.
 
     Raises:
@@ -84,17 +91,16 @@ def checkpoint_to_resume(
     """
     if resume and overwrite:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
-    patience = _PATIENCE_OF_RESTART if resume == "auto" else 0
-    if (overwrite and folder.is_dir()) or (folder / LOCK_FILE).exists():
-        lock.take(folder, patience)
-    if not resume or (resume == "auto" and not _has_checkpoint(folder)):
+    # The run that has the lock may write and delete checkpoints until it gives the lock back.
+    if (folder / LOCK_FILE).exists() or (folder.is_dir() and (overwrite or (resume and _has_begun(folder)))):
+        lock.take(folder, _PATIENCE_OF_RESTART if resume == "auto" else 0)
+    if not resume or (resume == "auto" and not _has_begun(folder)):
         if not overwrite:
             require_fresh(folder, is_leftover)
         return None
-    checkpoint = last_checkpoint(folder)
     from hf_video.training.checkpoints import require_resumable
 
-    lock.take(folder, patience)
+    checkpoint = last_checkpoint(folder)
     require_resumable(checkpoint)
     require_ours(folder)
     return checkpoint
@@ -132,10 +138,9 @@ def is_leftover(path: Path) -> bool:
     if path.name == LOCK_FILE or _is_unfinished(path):
         return True
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
-        from hf_video.training.checkpoints import MARK, STATE
+        from hf_video.training.checkpoints import is_unfinished
 
-        # The mark is written after the state. If there is neither, the checkpoint was still being written.
-        return not (path / MARK).exists() and not isinstance(read_own_json(path / STATE), dict)
+        return is_unfinished(path)
     return path.name in _own_files() and path.name != ANSWERS_FILE and _is_ours(path)
 
 

@@ -155,6 +155,10 @@ def _decide(
         raise ValueError("The model to fine-tune is missing: give --model or model=...")
     if is_auto:
         _check_leaves_checkpoints(values)
+    if checkpoint is not None and values.get("load_best_model_at_end"):
+        from hf_video.training.checkpoints import best_of
+
+        best_of(checkpoint)
     if saved is not None:
         if is_auto:
             check_same_settings(args.settings, given, values, saved, number)

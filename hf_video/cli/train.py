@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.files import replace_file, replacing_files
+from hf_video.files import replacing_files
 
 from .command_line import add_flags
 from .model_loading import choose_device, load_model
@@ -183,10 +183,6 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(EpochLineCallback())
-    if checkpoint is not None:
-        if trainer.is_world_process_zero():
-            _find_best_checkpoint(checkpoint, start.output_dir)
-        trainer.accelerator.wait_for_everyone()
     disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
     with saying_what_was_kept(start.output_dir, start.way_on):
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
@@ -218,18 +214,6 @@ def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
 def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clips: int) -> None:
     """Sets the evaluation batch size to the number of videos that have `clips` clips, at least one."""
     arguments.per_device_eval_batch_size = max(1, clips // (processor.num_clips * processor.num_crops))
-
-
-def _find_best_checkpoint(checkpoint: Path, output_dir: Path) -> None:
-    """Corrects the path of the best checkpoint in a saved state if the output folder was moved."""
-    from transformers import TrainerState
-
-    file = checkpoint / "trainer_state.json"
-    state = TrainerState.load_from_json(str(file))
-    moved = output_dir / Path(state.best_model_checkpoint or "").name
-    if state.best_model_checkpoint not in (None, str(moved)) and moved.is_dir():
-        state.best_model_checkpoint = str(moved)
-        replace_file(file, lambda path: state.save_to_json(str(path)))
 
 
 def _finish_model(trainer: VideoTrainer, values: dict[str, Any], eval_clips: int) -> None:

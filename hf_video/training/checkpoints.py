@@ -14,17 +14,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_files, sync_file, sync_folder
+from hf_video.files import (
+    naming_disk_errors,
+    read_own_json,
+    replace_file,
+    replace_text,
+    replacing_files,
+    sync_file,
+    sync_folder,
+)
 
 from .preemption import saving_when_preempted
 from .sharding import WeightsForm, check_same_form, choose_blocks, form_of_run
 
-# The mark of a complete checkpoint: the sizes of its files. It is written last.
+# The mark of a complete checkpoint: the sizes of its files. It is written last. Until then it lists no files.
 MARK = "complete.json"
 STATE = "trainer_state.json"
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
@@ -52,11 +60,27 @@ def mark_complete(checkpoint: Path) -> None:
     replace_text(checkpoint / MARK, json.dumps({"files": sizes}, indent=1) + "\n")
 
 
+def mark_unfinished(checkpoint: Path) -> None:
+    """Marks a checkpoint that is going to be written. Each of its files may be whole before all processes have written
+    theirs."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    replace_text(checkpoint / MARK, json.dumps({"files": None}) + "\n")
+
+
+def is_unfinished(checkpoint: Path) -> bool:
+    """Whether a run ended while it wrote this checkpoint. Earlier versions marked complete checkpoints alone."""
+    if (checkpoint / MARK).exists():
+        return read_own_json(checkpoint / MARK) == {"files": None}
+    return not isinstance(read_own_json(checkpoint / STATE), dict)
+
+
 def damage_of(checkpoint: Path) -> str | None:
     """Why a run cannot go on from a checkpoint; None if the checkpoint is whole.
 
     Other trainers write no mark. Without it, a checkpoint is whole if its state can be read and its files opened.
     """
+    if (checkpoint / MARK).exists() and is_unfinished(checkpoint):
+        return "the run ended while it was being written"
     if not isinstance(read_own_json(checkpoint / STATE), dict):
         return f"{_size_of(checkpoint / STATE)}, no trainer state"
     if (checkpoint / MARK).exists():
@@ -94,6 +118,27 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
             return checkpoint, passed
         passed.append(f"{checkpoint.name}: {reason}")
     return None, passed
+
+
+def best_of(checkpoint: Path) -> Path | None:
+    """The best checkpoint of the run until this one; None if none was compared. The one beside this checkpoint goes
+    before the one in the recorded place, since the run may have been moved.
+
+    Raises:
+        ValueError: the best checkpoint is missing or damaged.
+    """
+    recorded = (read_own_json(checkpoint / STATE) or {}).get("best_model_checkpoint")
+    if recorded is None:
+        return None
+    moved = checkpoint.parent / Path(recorded).name
+    best = moved if moved.is_dir() else Path(recorded)
+    if reason := damage_of(best):
+        raise ValueError(
+            f"{best}, the best checkpoint until {checkpoint.name}, is missing or damaged ({reason}), and the run "
+            f"would end with other weights. Remove {checkpoint.name} to resume from a checkpoint before it, or train "
+            "into another folder."
+        )
+    return best
 
 
 def require_resumable(checkpoint: Path) -> None:
@@ -155,7 +200,8 @@ class CheckpointMixin:
 
         Raises:
             ValueError: there is no complete checkpoint, or the given one is damaged, lacks what a resumed run needs,
-                or holds its weights in another form than this run.
+                or holds its weights in another form than this run. Or the best checkpoint, which
+                `load_best_model_at_end` needs, is missing or damaged.
         """
         if resume_from_checkpoint is True:
             checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
@@ -164,15 +210,29 @@ class CheckpointMixin:
             resume_from_checkpoint = str(checkpoint)
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
+            self._find_best(Path(resume_from_checkpoint))
         choose_blocks(self)
         with saving_when_preempted(self):
             return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+
+    def _find_best(self, checkpoint: Path) -> None:
+        """Corrects the path of the best checkpoint in a saved state if the run was moved."""
+        if not self.args.load_best_model_at_end:
+            return
+        best = best_of(checkpoint)
+        self.accelerator.wait_for_everyone()  # type: ignore[attr-defined]
+        if best is not None and self.args.should_save:
+            state = TrainerState.load_from_json(str(checkpoint / STATE))
+            if Path(str(state.best_model_checkpoint)).resolve() != best.resolve():
+                state.best_model_checkpoint = str(best)
+                replace_file(checkpoint / STATE, lambda path: state.save_to_json(str(path)))
+        self.accelerator.wait_for_everyone()  # type: ignore[attr-defined]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self._get_output_dir(trial=trial))  # type: ignore[attr-defined]
         checkpoint = run / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
         if self.args.should_save:
-            (checkpoint / MARK).unlink(missing_ok=True)
+            mark_unfinished(checkpoint)
         # The base class deletes older checkpoints before the mark of this one is written.
         self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
         try:

@@ -29,13 +29,15 @@ class PreemptionCallback(TrainerCallback):
 
     @contextmanager
     def holding_back(self) -> Iterator[None]:
-        """Notes SIGTERM in the block, which trains."""
+        """Notes SIGTERM in the block, which trains. What came too late for a checkpoint has its effect after it."""
         self._is_received = self._is_agreed = False
         self._usual = signal.signal(signal.SIGTERM, self._receive)
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, self._usual)
+        if self._is_received:
+            self._let_through()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -62,12 +64,6 @@ class PreemptionCallback(TrainerCallback):
                 dist.barrier(self._group)
             self._let_through()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._is_received:
-            self._let_through()
-
     def _receive(self, number: int, frame: Any) -> None:
         self._is_received = True
 
@@ -79,6 +75,7 @@ class PreemptionCallback(TrainerCallback):
         control.should_save |= self._is_agreed
 
     def _let_through(self) -> None:
+        self._is_received = False
         signal.signal(signal.SIGTERM, self._usual)
         signal.raise_signal(signal.SIGTERM)
 

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.cli.processes import check_processes
+from hf_video.cli.processes import check_processes, join_processes
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
@@ -141,23 +142,31 @@ def test_tasks_of_slurm_that_would_train_alone_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("restarts", "store", "is_warned"), [("0", "True", False), ("2", "True", True), ("2", "False", False)]
+    ("rank", "restarts", "store", "is_warned"),
+    [("0", "2", "True", True), ("1", "2", "True", False), ("0", "0", "True", False), ("0", "2", "False", False)],
 )
-def test_restarts_that_may_look_for_dead_processes_are_warned_of(restarts, store, is_warned, digits, tmp_path):
+def test_restarts_that_may_look_for_dead_processes_are_warned_of(
+    rank, restarts, store, is_warned, monkeypatch, caplog
+):
+    told = {"WORLD_SIZE": "2", "RANK": rank, "TORCHELASTIC_MAX_RESTARTS": restarts}
+    for name, value in (told | {"TORCHELASTIC_USE_AGENT_STORE": store}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("accelerate.PartialState", lambda **options: SimpleNamespace(num_processes=2))
+    join_processes(use_cpu=True, backend=None, timeout=1)
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in caplog.text) == is_warned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_torchrun_that_restarts_processes_is_warned_of_once(is_disabled, digits, tmp_path, monkeypatch):
     """The command fails at its output folder, after the processes have found each other."""
     (tmp_path / "mine").write_text("")
-    words = ["-c", HF_VIDEO, "train", str(digits), "--output-dir", str(tmp_path), "--device", "cpu"]
-    told = {"TORCHELASTIC_MAX_RESTARTS": restarts, "TORCHELASTIC_USE_AGENT_STORE": store}
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    variables = torchrun_variables(2)
-    if store == "True":
-        from torch.distributed import TCPStore
-
-        agent = TCPStore("127.0.0.1", int(variables[0]["MASTER_PORT"]), is_master=True, wait_for_workers=False)
-        assert agent.port == int(variables[0]["MASTER_PORT"])
-    finished = run_forked(*(Program(words, environment | each | told) for each in variables), timeout=100)
-    said = "".join(each.stderr for each in finished)
-    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) == is_warned and said.count("is not empty (mine)") == 1
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", str(int(is_disabled)))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max-restarts=1")
+    finished = launch(launcher, "train", digits, "--output-dir", tmp_path, "--device", "cpu")
+    assert finished.returncode == 1 and "is not empty (mine)" in finished.stderr
+    warned = 0 if is_disabled else finished.stderr.count("is not empty (mine)")
+    assert finished.stderr.count("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1") == warned
 
 
 @pytest.mark.parametrize(

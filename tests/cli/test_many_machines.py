@@ -15,14 +15,13 @@ from hf_video.data import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
 
 from ..fork_server import Program, run_forked
-from ..process_group import free_port
+from ..process_group import HF_VIDEO_IMPORTS, free_port
 from ..torchrun_agents import ENVIRONMENT, Agents, agent_options
 from .conftest import TINY_MODEL
 
 NUM_STEPS, STEPS_PER_EPOCH, SAVE_STEPS = 40, 5, 10
 GLOBAL_BATCH_SIZE = 6
 HF_VIDEO = ("-m", "hf_video.cli")
-IMPORTS = ("torch.distributed.run", "hf_video.cli.train", "hf_video.training", "hf_video.data", "matplotlib.pyplot")
 # What torchrun runs in a fork of its own process, which has imported PyTorch. The first worker of rank 0 dies while it
 # writes its second checkpoint.
 DYING_ONCE = """
@@ -88,7 +87,7 @@ def test_two_machines_train_as_one_process_although_a_worker_is_killed(data, tmp
         )
         for number in range(2)
     ]
-    for agent in run_forked(*agents, timeout=120, imports=IMPORTS):
+    for agent in run_forked(*agents, timeout=120, imports=HF_VIDEO_IMPORTS):
         assert agent.returncode == 0, agent.stderr[-5000:]
     assert main(train_words(data, tmp_path / "one", num_processes=1, num_steps=num_steps, save_steps=save_steps)) == 0
     losses = losses_of(tmp_path / "two")

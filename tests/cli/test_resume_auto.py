@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 
 from hf_video.cli import output_folder
 from hf_video.cli.main import main, parse
-from hf_video.cli.output_folder import LOCK_FILE
+from hf_video.cli.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
 from hf_video.training.checkpoints import newest_complete
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
-from ..process_group import torchrun_variables
+from ..process_group import HF_VIDEO_IMPORTS, torchrun_variables
 from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL, TINY_RUN
 from .ended_command import ending
@@ -45,17 +45,20 @@ def commands(digits, tmp_path_factory):
         (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[:number]))
     for each in tiny_pair():
         each.save_pretrained(folder / "model")
-    train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "2", "mixup_alpha=0.8"]
+    train = ["train", str(digits), *TINY_MODEL[:-1], "2", "--num-attention-heads", "2", "--batch-size", "2"]
     answers = ["train-answers", str(folder / "answers"), f"model={folder / 'model'}", f"video_root={folder}"]
     answers += ["batch_size=1", "num_frames=2", "num_beams=1", "max_new_tokens=2"]
-    return {"train": [*train, "drop_path_rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
+    # Both draw random numbers in each step: the second of the layers is dropped at times.
+    return {"train": [*train, "mixup_alpha=0.8", "drop_path_rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
 
 
 def run_processes(number, *words):
     """What came of the processes that run these words of Python as torchrun would start them."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     variables = torchrun_variables(number) if number > 1 else [{}]
-    return run_forked(*(Program(list(words), environment | each) for each in variables), timeout=300)
+    return run_forked(
+        *(Program(list(words), environment | each) for each in variables), timeout=300, imports=HF_VIDEO_IMPORTS
+    )
 
 
 def run_command(number, words, end=("never", "SIGKILL", "1", "0")):
@@ -108,8 +111,17 @@ def at_step(number, rank=0):
     return ("a step ends", "SIGKILL", str(number), str(rank))
 
 
-def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, undisturbed, tmp_path):
-    check_restarts(commands["train"], 2, tmp_path / "out", undisturbed("train", 2), at_step(5, rank=1))
+def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, tmp_path):
+    """The processes that go on then train once more into another folder, where nothing has happened."""
+    words = commands["train"]
+    ended = run_command(2, [*words, f"output_dir={tmp_path / 'out'}"], at_step(5, rank=1))
+    assert ended[1].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
+    assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
+    program = "import sys; from hf_video.cli.main import main; from pathlib import Path; words = sys.argv[2:]\n"
+    program += "sys.exit(any(main([*words, f'output_dir={Path(sys.argv[1], name)}']) for name in ('out', 'whole')))"
+    finished = run_processes(2, "-c", program, str(tmp_path), *words)
+    assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
+    check_equal(tmp_path / "out", result_of(tmp_path / "whole"))
 
 
 IN_CHECKPOINT = ("a checkpoint begins", "weights of a checkpoint", "states of a checkpoint", "before the mark")
@@ -215,6 +227,7 @@ def test_what_a_run_left_before_its_first_checkpoint_is_begun_anew(digits, train
         (["weight_decay=0.5"], "weight_decay=0.5 differs from the run being resumed (0.05)"),
         (["torch_compile_mode=default"], "torch_compile_mode=default differs from the run being resumed (not set)"),
         (["--overwrite-output-dir"], "choose one of them"),
+        (["resume=auto"], "resume is set by the option --resume"),
         (["save_only_model=true"], "With save_only_model=true there is nothing that --resume auto can go on from"),
         (["save_strategy=no", "load_best_model_at_end=false"], "With save_strategy=no there is nothing"),
     ],
@@ -231,6 +244,40 @@ def test_a_setting_that_the_command_has_no_more_is_named(digits, run, fails):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"label_smoothing_factor": 0.1}))
     message = fails(*words_of(digits, run))
     assert "label_smoothing_factor=0.0 differs from the run being resumed (0.1). Give the settings that" in message
+
+
+def test_a_checkpoint_that_was_damaged_is_not_taken_for_one_that_was_being_written(digits, run, fails):
+    for number in (1, 2):
+        os.truncate(run / f"checkpoint-{number}" / "optimizer.pt", 10)
+    assert "There is nothing to resume" in (message := fails(*words_of(digits, run)))
+    assert "(checkpoint-2: optimizer.pt has 10 bytes of" in message and "choose another folder" in message
+
+
+def test_the_best_checkpoint_must_be_there(digits, run, fails):
+    """A run that goes on without it would end with other weights."""
+    state = run / "checkpoint-2" / "trainer_state.json"
+    recorded = json.loads(state.read_text()) | {"best_model_checkpoint": str(run / "checkpoint-1")}
+    state.write_text(json.dumps(recorded))
+    os.truncate(run / "checkpoint-1" / "model.safetensors", 10)
+    before = files_of(run)
+    for resume in ([], ["--resume"]):
+        message = fails(*words_of(digits, run, *resume))
+        assert f"{run / 'checkpoint-1'}, the best checkpoint until checkpoint-2, is missing or damaged" in message
+        assert "(model.safetensors has 10 bytes of" in message and "Remove checkpoint-2 to resume from" in message
+    assert files_of(run) == before
+
+
+def test_the_checkpoint_is_chosen_after_another_run_has_ended(run):
+    """Two jobs start at once. The one that waits for the other goes on from where that one has ended."""
+
+    class LockOfAnotherRun(RunLock):
+        def take(self, folder, patience=0):
+            shutil.rmtree(folder / "checkpoint-2", ignore_errors=True)
+
+    for resume in ("auto", "must"):
+        folder = Path(shutil.copytree(run, run.with_name(resume)))
+        checkpoint = checkpoint_to_resume(folder, LockOfAnotherRun(), resume=resume, overwrite=False)
+        assert checkpoint == folder / "checkpoint-1"
 
 
 def test_other_data_and_files_of_a_user_are_refused(digits, run, tmp_path, fails):

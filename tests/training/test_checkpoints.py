@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from hf_video.files import FULL_DISK
-from hf_video.training import VideoTrainer
+from hf_video.training import VideoTrainer, checkpoints
 from hf_video.training.checkpoints import (
     MARK,
+    best_of,
     damage_of,
     newest_complete,
     numbered_checkpoints,
@@ -79,6 +80,31 @@ def test_a_run_without_the_mark_is_resumed_and_one_with_it_not_from_an_unmarked_
     assert checkpoint.name == "checkpoint-3" and f"{MARK}, which is written last, is missing" in passed
     unmark(run / "checkpoint-4" / MARK)
     assert newest_complete(run) == (run / "checkpoint-4", [])
+
+
+def test_a_checkpoint_is_whole_when_all_processes_have_written_it(tmp_path, monkeypatch):
+    """Its files may be whole before that: another process has not written its random numbers yet."""
+    monkeypatch.setattr(checkpoints, "mark_complete", lambda checkpoint: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(tmp_path).train()
+    (tmp_path / "checkpoint-1" / "rng_state.pth").unlink()
+    assert newest_complete(tmp_path) == (None, ["checkpoint-1: the run ended while it was being written"])
+
+
+@pytest.mark.parametrize("folder", ["run", "gone"])
+def test_the_best_checkpoint_is_found_where_the_run_was_moved(run, tmp_path, folder):
+    file = run / "checkpoint-4" / "trainer_state.json"
+    recorded = tmp_path / folder / "checkpoint-2"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"best_model_checkpoint": str(recorded)}))
+    assert best_of(run / "checkpoint-4") == run / "checkpoint-2"
+    trainer = make_trainer(run)
+    trainer.args.load_best_model_at_end = True
+    trainer.train(resume_from_checkpoint=True)
+    expected = load_file(run / "checkpoint-2" / "model.safetensors")
+    torch.testing.assert_close(weights_of(trainer.model), expected, rtol=0, atol=0)
+    shutil.rmtree(run / "checkpoint-2")
+    with pytest.raises(ValueError, match="checkpoint-2, the best checkpoint until checkpoint-4, is missing"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 def test_resuming_by_true_takes_the_newest_whole_checkpoint(finished, run, tmp_path):
