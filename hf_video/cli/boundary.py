@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from .error_messages import chain, explain, report_bug
+from .processes import is_first_process
 
 USER_ERROR = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -52,7 +53,9 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         return code
     except KeyboardInterrupt as interrupt:
         is_terminated = any(isinstance(each, Terminated) for each in chain(interrupt, hidden=True))
-        _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
+        # A launcher hands the signal on to all of its processes.
+        if is_first_process():
+            _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
         return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         return CLOSED_OUTPUT

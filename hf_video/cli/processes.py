@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import psutil
 
-from .boundary import USER_ERROR
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -90,6 +88,8 @@ def failing_together() -> Iterator[None]:
         return
     from accelerate import PartialState
     from accelerate.utils import gather_object
+
+    from .boundary import USER_ERROR
 
     error = None
     try:
