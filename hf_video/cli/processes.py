@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import psutil
 
+from .exit_codes import USER_ERROR
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -88,8 +90,6 @@ def failing_together() -> Iterator[None]:
         return
     from accelerate import PartialState
     from accelerate.utils import gather_object
-
-    from .boundary import USER_ERROR
 
     error = None
     try:
