@@ -10,16 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from .error_messages import chain, explain, report_bug
-
-USER_ERROR = 2
-BUG = 70  # EX_SOFTWARE of sysexits.h
-# As in shells: 128 plus the number of the signal.
-INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
-
-EXIT_CODES = f"""\
-exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
-{BUG} a bug of ours,
-{INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""
+from .exit_codes import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
+from .processes import is_first_process
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,7 +27,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         command: function that takes the words and returns an exit code, or `None` for 0.
 
     Returns:
-        An exit code, see `EXIT_CODES`.
+        An exit code, see `exit_codes.EXIT_CODES`.
     """
     debug = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -52,7 +44,9 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         return code
     except KeyboardInterrupt as interrupt:
         is_terminated = any(isinstance(each, Terminated) for each in chain(interrupt, hidden=True))
-        _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
+        # A launcher hands the signal on to all of its processes.
+        if is_first_process():
+            _say(f"\n{name}: {'terminated' if is_terminated else 'interrupted'}. {interrupt}".rstrip())
         return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         return CLOSED_OUTPUT

@@ -114,6 +114,14 @@ def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, monkeypatch, capsys):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_the_processes_of_a_launcher_the_first_one_says_that_a_signal_came(rank, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(env, "run", lambda args: signal.raise_signal(signal.SIGTERM))
+    assert main(["env"]) == 143
+    assert capsys.readouterr().err == ("\nhf-video: terminated.\n" if rank == "0" else "")
+
+
 def test_sigterm_ends_a_forked_worker_as_ever(monkeypatch):
     codes, fork = [], multiprocessing.get_context("fork")
 
