@@ -146,7 +146,8 @@ def _on_team(run_in_team: Callable[..., None], work: Callable[[], None]) -> None
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """A NumPy array on the memory of a tensor; bfloat16, which NumPy lacks, as its bits in uint16."""
     tensor = tensor.detach()
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    # `numpy()` would forbid to resize the memory for good, and FSDP frees the memory of gathered weights so.
+    return np.from_dlpack(tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor)
 
 
 def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:

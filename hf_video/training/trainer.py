@@ -112,14 +112,17 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Several processes look for unused parameters in every step only if the model
-        has some, or if it cannot be found out; `ddp_find_unused_parameters` decides otherwise.
+        has some. Where that cannot be found out, the default of Transformers holds; a given
+        `ddp_find_unused_parameters` always does.
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
                 or see [`CheckpointMixin.train`].
         """
-        if self.args.ddp_find_unused_parameters is None and self._looks_for_unused_parameters():
-            self.accelerator.ddp_handler.find_unused_parameters = unused_parameters(self.model) != []
+        if self.args.ddp_find_unused_parameters is None and self._may_look_for_unused_parameters():
+            unused = unused_parameters(self.model)
+            if unused is not None:
+                self.accelerator.ddp_handler.find_unused_parameters = bool(unused)
         try:
             with nullcontext() if self.distillation is None else self.distillation.attached_to(self.model):
                 return super().train(*args, **kwargs)
@@ -131,9 +134,10 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
                 "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
             ) from error
 
-    def _looks_for_unused_parameters(self) -> bool:
-        is_parallel = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
-        return is_parallel and self.accelerator.ddp_handler.find_unused_parameters
+    def _may_look_for_unused_parameters(self) -> bool:
+        if self.distillation is not None and self.distillation.projection is not None:
+            return False
+        return self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
 
     def compute_loss(
         self,

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
 from .clip_size import clip_size
@@ -11,9 +12,10 @@ from .clip_size import clip_size
 
 def unused_parameters(model: PreTrainedModel) -> list[str] | None:
     """The names of the trainable parameters that the logits of a video classifier do not depend on, from one pass of a
-    blank clip. None if its configuration does not say the size of a clip.
+    blank clip. None if its configuration does not say the size of a clip, or the model does not take that clip alone.
 
-    The pass is made in evaluation mode: it draws no random numbers and changes no statistics.
+    The pass is made in evaluation mode: it draws no random numbers and changes no statistics. It keeps nothing for a
+    backward pass, so that it takes as little memory as an evaluation.
     """
     num_frames, image_size = clip_size(model.config)
     if num_frames is None or image_size is None:
@@ -23,11 +25,20 @@ def unused_parameters(model: PreTrainedModel) -> list[str] | None:
     shape = (1, num_frames, getattr(model.config, "num_channels", 3), height, width)
     blank = torch.zeros(shape, dtype=first.dtype, device=first.device)
     was_training = model.training
-    with torch.enable_grad():
-        logits = model.eval()(**{model.main_input_name: blank})["logits"]
-    model.train(was_training)
+    try:
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
+            logits = model.eval()(**{model.main_input_name: blank})["logits"]
+    except Exception:
+        # The collator of its user may give it other inputs. What fails in a step as well is reported there.
+        return None
+    finally:
+        model.train(was_training)
     used = _parameters_behind(logits)
     return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]
+
+
+def _forget(tensor: torch.Tensor | None) -> None:
+    """Keeps nothing of a tensor that is saved for a backward pass."""
 
 
 def _parameters_behind(output: torch.Tensor) -> set[int]:

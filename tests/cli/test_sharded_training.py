@@ -15,6 +15,10 @@ from accelerate.utils import merge_fsdp_weights
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoModelForVideoClassification, AutoVideoProcessor
 
+from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video.processing import VideoClipProcessor
+from hf_video.training.clip_size import input_size
+
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..process_group import free_port, torchrun_variables
@@ -112,6 +116,24 @@ def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, v
     assert losses(resumed) == found
     again = load(resumed)
     assert again.keys() == weights.keys() and all(torch.equal(again[name], weights[name]) for name in weights)
+
+
+@pytest.mark.slow
+def test_videomamba_is_sharded_too(videos, tmp_path):
+    classes = sorted(path.name for path in (videos / "train").iterdir())
+    sizes = {"image_size": 32, "num_frames": 4, "hidden_size": 24, "num_hidden_layers": 2}
+    labels = {"id2label": dict(enumerate(classes)), "label2id": {name: row for row, name in enumerate(classes)}}
+    start = tmp_path / "start"
+    VideoMambaForVideoClassification(VideoMambaConfig(**sizes, **labels)).save_pretrained(start)
+    VideoClipProcessor(num_frames=4, **input_size(32)).save_pretrained(start)
+    found = []
+    for engine in ("DDP", "FSDP2 with shards"):
+        folder = tmp_path / engine
+        launch(engine, "train", videos, "--output-dir", folder, "--model", start, *RUN[2:], "--on-error", "skip")
+        found.append(losses(folder))
+        load(folder)
+    assert found[0].keys() == found[1].keys() and len(set(found[0].values())) == STEPS + 3
+    np.testing.assert_allclose(*(list(each.values()) for each in found), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

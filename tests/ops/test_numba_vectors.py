@@ -40,6 +40,14 @@ def test_bfloat16_is_rounded_as_pytorch_rounds_it():
     torch.testing.assert_close(again, wanted.float(), atol=0, rtol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_memory_of_an_array_can_still_be_resized(dtype):
+    """FSDP frees the memory of gathered weights so."""
+    weight = torch.nn.Parameter(torch.zeros(4, dtype=dtype))
+    assert as_array(weight).ctypes.data == weight.data_ptr()
+    assert weight.untyped_storage().resizable()
+
+
 @pytest.mark.parametrize(("is_rough", "error"), [(False, 2e-7), (True, 1.1e-4)])
 def test_powers_of_two(is_rough, error):
     exponents = np.concatenate([-np.logspace(-8, 2, 2**14), np.linspace(-126, 0, 2**14)]).astype(np.float32)

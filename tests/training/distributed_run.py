@@ -43,17 +43,18 @@ def loss_curve(folder, num_processes):
 def unused(folder, num_processes):
     """Trains a model with a parameter that nothing uses, as the trainer chooses and without looking for it."""
     results = {}
-    for find in (None, False):
+    for find, checkpointing in ((None, False), (None, True), (False, False)):
         model = make_model()
         model.spare = torch.nn.Parameter(torch.zeros(1))
         options = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-        arguments = make_arguments(folder, ddp_find_unused_parameters=find, **options)
+        options |= {"ddp_find_unused_parameters": find, "activation_checkpointing": checkpointing}
+        arguments = make_arguments(folder, **options)
         trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips(16))
         try:
             trainer.train()
-            results[f"{find}"] = trainer.accelerator.ddp_handler.find_unused_parameters
+            results[f"{find} {checkpointing}"] = trainer.accelerator.ddp_handler.find_unused_parameters
         except ValueError as error:
-            results[f"{find}"] = str(error)
+            results[f"{find} {checkpointing}"] = str(error)
     return results
 
 

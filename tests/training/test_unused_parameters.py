@@ -77,3 +77,22 @@ def test_a_frozen_parameter_is_no_unused_one():
     assert unused_parameters(model) == ["spare"]
     model.spare.requires_grad_(False)
     assert unused_parameters(model) == []
+
+
+def test_a_model_that_needs_more_than_a_clip_is_not_judged(monkeypatch):
+    model = make_model()
+    monkeypatch.setattr(model, "forward", lambda pixel_values, texts: None)
+    model.train()
+    assert unused_parameters(model) is None
+    assert model.training
+
+
+def test_the_pass_keeps_no_activations():
+    """Training recomputes them where they do not fit."""
+    model, kept = make_model(num_hidden_layers=2), []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: None):
+        assert unused_parameters(model) == []
+    assert not kept
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: None):
+        model(torch.zeros(1, 2, 3, 16, 16))
+    assert kept
