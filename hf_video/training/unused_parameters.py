@@ -37,8 +37,9 @@ def unused_parameters(model: PreTrainedModel) -> list[str] | None:
     return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]
 
 
-def _forget(tensor: torch.Tensor | None) -> None:
+def _forget(tensor: Any) -> Any:
     """Keeps nothing of a tensor that is saved for a backward pass."""
+    return None
 
 
 def _parameters_behind(output: torch.Tensor) -> set[int]:
