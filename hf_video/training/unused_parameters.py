@@ -37,7 +37,7 @@ def unused_parameters(model: PreTrainedModel) -> list[str] | None:
     return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]
 
 
-def _forget(tensor: torch.Tensor | None) -> None:
+def _forget(tensor: Any) -> Any:
     """Keeps nothing of a tensor that is saved for a backward pass."""
 
 
