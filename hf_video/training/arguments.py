@@ -181,6 +181,9 @@ def _check_before(arguments: Any, kind: type) -> None:
     """Checks values before Transformers reads them, because the errors of Transformers name no setting."""
     if isinstance(arguments.report_to, str):
         arguments.report_to = arguments.report_to.split(",")
+    # Transformers declares `fsdp` as text, for its older form, and takes no word for true or false.
+    if str(arguments.fsdp).lower() in ("true", "false"):
+        arguments.fsdp = str(arguments.fsdp).lower() == "true"
     check_values(arguments, kind)
     check_device(arguments)
 

@@ -15,7 +15,7 @@ from .tiny import make_arguments, make_model
 @pytest.mark.parametrize(
     "options", [{"ema_decay": 0.9}, {"lora_rank": 2}, {"linear_probe": True}, {"save_on_each_node": True}]
 )
-@pytest.mark.parametrize("engine", [{"fsdp": True}, {"variable": "ACCELERATE_USE_FSDP"}], ids=str)
+@pytest.mark.parametrize("engine", [{"fsdp": True}, {"fsdp": "true"}, {"variable": "ACCELERATE_USE_FSDP"}], ids=str)
 def test_what_needs_whole_weights_is_refused(options, engine, tmp_path, monkeypatch):
     if variable := engine.get("variable"):
         monkeypatch.setenv(variable, "true")
@@ -23,6 +23,10 @@ def test_what_needs_whole_weights_is_refused(options, engine, tmp_path, monkeypa
     [name] = options
     with pytest.raises(ValueError, match=f"{name} needs whole weights on every process: leave it out with FSDP"):
         make_arguments(tmp_path, **options, **engine)
+
+
+def test_a_word_can_turn_sharding_off(tmp_path):
+    assert make_arguments(tmp_path, fsdp="false", ema_decay=0.9).fsdp is False
 
 
 def test_adapters_of_a_language_model_are_refused(tmp_path, monkeypatch):
