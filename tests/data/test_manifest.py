@@ -123,6 +123,11 @@ def test_a_changed_file_is_found_where_it_is_read(data, tmp_path):
     assert skipping[0] is None and skipping.broken_videos() == [first]
     with pytest.raises(StaleManifestError):  # also where an evaluation leaves broken videos out
         ClipDataset(splits["train"], PROCESSOR, training=False, on_error="skip").drop_broken()[0]
+    for video in splits["train"]["video"]:
+        os.unlink(video)
+    replacing = ClipDataset(splits["train"], PROCESSOR, training=True, on_error="replace")
+    with pytest.raises(VideoReadError, match="None of the 16 videos can be read.* is listed in the manifest, but"):
+        replacing[0]
 
 
 def test_only_what_was_not_decoded_is_decoded_before_an_evaluation(data, tmp_path, monkeypatch):
