@@ -135,7 +135,7 @@ class ClipDataset(Dataset):
             return self
         kept = rows_without(self.dataset, broken)
         if not len(kept):
-            raise self._nothing_readable()
+            raise self._nothing_readable(next(iter(broken.values())))
         self.dataset = self.dataset.select(kept)
         self._is_broken = self._is_broken[kept].share_memory_()
         return self
@@ -191,16 +191,18 @@ class ClipDataset(Dataset):
 
     def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
+        reason = ""
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
             # A video that is known to be broken is tried again: the draw must not depend on what was read before.
             try:
                 return self._item(index, key)
-            except VideoReadError:
+            except VideoReadError as error:
                 self._is_broken[index] = True
-        raise self._nothing_readable()
+                reason = str(error)
+        raise self._nothing_readable(reason)
 
-    def _nothing_readable(self) -> VideoReadError:
-        return VideoReadError(f"None of the {len(self)} videos can be read, for example {self.dataset[0]['video']}.")
+    def _nothing_readable(self, reason: str) -> VideoReadError:
+        return VideoReadError(f"None of the {len(self)} videos can be read. Of one of them: {reason}")
 
     def _class_name(self, row: dict[str, Any]) -> str | None:
         """The name of a row's class, or the names of all its classes."""

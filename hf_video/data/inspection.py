@@ -168,7 +168,8 @@ def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, di
                     lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
                 )
     except Exception as error:  # Damaged files make decoders raise errors of any kind.
-        reason = str(error) or type(error).__name__
+        # Names of frames that are not UTF-8 have characters that no file of text can hold.
+        reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
         return make(error=reason if path in reason else f"{path} cannot be read: {reason}")
     return make(
         num_frames=metadata.total_num_frames,

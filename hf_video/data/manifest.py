@@ -5,7 +5,6 @@ to list it. Columns that are not described here are left alone.
 """
 
 import datetime
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
 # The name of the entry in the metadata of a file that says when it was written.
-METADATA = b"hf_video_manifest"
+_WRITTEN = b"hf_video_written"
 
 _TYPES = {
     **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT), pa.string()),
@@ -39,6 +38,10 @@ _TYPES = {
     **dict.fromkeys(("start", "end", "duration"), pa.float64()),
     **dict.fromkeys(("frames", SIZE), pa.int64()),
 }
+# Columns without nulls, in files that have them.
+_REQUIRED = (KEY, "path", "label", "labels")
+# Columns that are for other programs.
+_NOT_READ = ("duration", "frames")
 # What was found out about a video.
 _CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
 
@@ -57,19 +60,20 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
     without = "label" if multi_label else "labels"
     times = ("start", "end", "duration", "frames")
     order = (KEY, "path", "split", "label", "labels", *times, SIZE, CHECKED, ERROR, CONTENT)
-    about = {METADATA: json.dumps({"written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})}
-    return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata=about)
+    written = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata={_WRITTEN: written})
 
 
 def is_manifest(file: Path) -> bool:
-    """Whether a Parquet file has a column `path` of texts and a column `label` or `labels`; it may lack all others.
+    """Whether a Parquet file has a column `path` and a column `label` or `labels`; it may lack all others. A file with
+    a column of the feature `Video` is none.
 
     Raises:
-        ValueError: The file cannot be read as Parquet.
+        ValueError: The file cannot be read as Parquet, or has a column twice.
     """
     schema = _read_schema(file)
     has_labels = "label" in schema.names or "labels" in schema.names
-    return has_labels and "path" in schema.names and _is_text(schema.field("path").type)
+    return has_labels and "path" in schema.names and not any(_holds_videos(field.type) for field in schema)
 
 
 def find_manifest(path: Path) -> dict[str, Path] | None:
@@ -112,8 +116,14 @@ def load_manifest(
     about = {}
     for split, file in files.items():
         table = _read_table(file, root or file.parent)
-        for name, part in {split: table}.items() if split else _by_split(table, file).items():
-            tables[name], about[name] = part, _describe(file)
+        parts = _by_split(table, file)
+        if split and (others := sorted(parts.keys() - {split})) and "split" in table.column_names:
+            raise ValueError(
+                f"{file} stands for the split {split}, but has rows of the split {others[0]!r}. Give this file itself "
+                "as the data, or take the column split out of it."
+            )
+        for name, part in parts.items():
+            tables[split or name], about[split or name] = part, _describe(file)
     kinds = {"labels" in table.column_names for table in tables.values()}
     if len(kinds) > 1:
         raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
@@ -182,15 +192,16 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
     expected, path = row.get(CONTENT), row["video"]
     if expected is None or "://" in path or os.path.isdir(path):
         return
-    way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`."
+    way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`"
     try:
         found = content_digest(path)
     except OSError as error:
         raise StaleManifestError(
-            f"{path} is listed in the manifest, but cannot be read ({error.strerror or error}). {way_out}"
+            f"{path} is listed in the manifest, but cannot be read ({error.strerror or error}). {way_out}; or, if "
+            "the videos lie elsewhere, say where with `video_root`."
         ) from error
     if found != expected:
-        raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}")
+        raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
 def _name(files: Mapping[str, Path]) -> Path:
@@ -200,9 +211,13 @@ def _name(files: Mapping[str, Path]) -> Path:
 
 def _read_schema(file: Path) -> pa.Schema:
     try:
-        return pq.read_schema(file)
+        schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
+    for name in _TYPES:
+        if schema.names.count(name) > 1:
+            raise ValueError(f"{file} has the column {name} several times; keep one of them.")
+    return schema
 
 
 def _read_table(file: Path, root: Path) -> pa.Table:
@@ -210,8 +225,9 @@ def _read_table(file: Path, root: Path) -> pa.Table:
     schema = _read_schema(file)
     if {"label", "labels"} <= set(schema.names):
         raise ValueError(f"{file} has the columns label and labels; keep one of them.")
+    known = [name for name in _TYPES if name not in _NOT_READ]
     try:
-        table = pq.read_table(file, columns=[name for name in _TYPES if name in schema.names], partitioning=None)
+        table = pq.read_table(file, columns=[name for name in known if name in schema.names], partitioning=None)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
     if not len(table):
@@ -223,11 +239,16 @@ def _read_table(file: Path, root: Path) -> pa.Table:
             raise ValueError(
                 f"The column {name} of {file} has the type {table[name].type}; {_TYPES[name]} is expected: {error}"
             ) from error
-    for name in ("path", "labels" if "labels" in table.column_names else "label"):
-        _require(file, table, name, pc.is_valid(table[name]), "a value is expected")
-    _require(file, table, "path", pc.not_equal(table["path"], ""), "the path of a video is expected")
-    if "labels" in table.column_names and pc.list_flatten(table["labels"]).null_count:
-        raise ValueError(f"{file} has a null among labels; a list of names is expected.")
+    for name in table.column_names:
+        if name in _REQUIRED:
+            _require(file, table, name, pc.is_valid(table[name]), "a value is expected; leave the row out")
+        if _TYPES[name] == pa.string():
+            expected = "a text is expected" if name in _REQUIRED else "a text is expected, or null"
+            _require(file, table, name, pc.not_equal(table[name], ""), expected)
+    if "labels" in table.column_names:
+        among = pc.list_flatten(table["labels"])
+        if among.null_count or pc.any(pc.equal(among, "")).as_py():
+            raise ValueError(f"{file} has a null or an empty text among labels; a list of names is expected.")
     _check_times(file, table)
     if KEY in table.column_names and pc.count_distinct(table[KEY]).as_py() < len(table):
         counts = pc.value_counts(table[KEY].combine_chunks())
@@ -283,10 +304,10 @@ def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
 
 def _describe(file: Path) -> str:
     """The name of a manifest and the time when it was written, for the user."""
-    about = (pq.read_schema(file).metadata or {}).get(METADATA)
-    written = json.loads(about)["written"] if about else None
-    return f"{file}" + (f", written {written}" if written else "")
+    written = (pq.read_schema(file).metadata or {}).get(_WRITTEN)
+    return f"{file}" + (f", written {written.decode(errors='replace')}" if written else "")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+def _holds_videos(kind: pa.DataType) -> bool:
+    """Whether a column has the type of the feature `Video`."""
+    return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}

@@ -1,7 +1,8 @@
 """Writes the manifest of a data set while its videos are inspected."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from .inspection import InspectedVideo
 from .labels import is_multi_label, label_names
 from .manifest import DECODED, KEY, OPENED, manifest_schema
 from .video_column import BYTES
-from .video_names import video_id
+from .video_names import segment_suffix, video_id
 
 _ROWS_AT_A_TIME = 8192
 
@@ -61,14 +62,14 @@ def write_manifest(
     split_names = chain.from_iterable([name] * len(split) for name, split in splits.items())
     results = _of_rows(VideoRows(rows), inspected)
     column = "labels" if multi_label else "label"
-    prefix = f"{folder}{os.sep}"
+    path_of = _paths_from(folder)
     with pq.ParquetWriter(path, schema) as writer:
         for first in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows.select_columns([column, "start", "end"])[first : first + _ROWS_AT_A_TIME]
             videos = [*islice(results, _ROWS_AT_A_TIME)]
             found: dict[str, Any] = {
                 KEY: keys[first : first + len(videos)],
-                "path": [video.path.removeprefix(prefix) for video in videos],
+                "path": [path_of(video.path) for video in videos],
                 "split": [*islice(split_names, len(videos))],
                 column: [[names[id] for id in ids] if multi_label else names[ids] for ids in part[column]],
                 "start": part["start"],
@@ -81,6 +82,21 @@ def write_manifest(
                 "content": [video.content for video in videos],
             }
             writer.write_table(pa.table(found, schema=schema))
+
+
+def _paths_from(folder: Path) -> Callable[[str], str]:
+    """Gives the path of a video from a folder if it lies below, also where links lead there; else the whole path."""
+    resolve = cache(os.path.realpath)
+    prefix = f"{folder}{os.sep}"
+
+    def path_of(video: str) -> str:
+        if "://" in video or video.startswith(prefix):
+            return video.removeprefix(prefix)
+        place, name = os.path.split(video)
+        found = Path(resolve(place), name)
+        return str(found.relative_to(resolve(folder))) if found.is_relative_to(resolve(folder)) else video
+
+    return path_of
 
 
 def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator[InspectedVideo]:
@@ -114,7 +130,7 @@ def _make_keys(rows: Dataset, base: Path) -> pa.Array:
         return keys
     times = zip(*(arrow_column(rows, name).to_pylist() for name in ("start", "end")), strict=True)
     found = [
-        f"{key}#t={'' if start is None else start},{'' if end is None else end}" if key in shared else key
+        key + segment_suffix(start, end) if key in shared else key
         for key, (start, end) in zip(keys.to_pylist(), times, strict=True)
     ]
     taken: set[str] = set()

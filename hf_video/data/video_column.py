@@ -53,7 +53,8 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
             return datasets.load_from_disk(path)
-        if any(not is_manifest(file) for pattern in ("*.parquet", "data/*.parquet") for file in path.glob(pattern)):
+        files = (file for pattern in ("*.parquet", "data/*.parquet") for file in path.glob(pattern))
+        if any(not is_manifest(file) for file in files if not file.name.startswith(".")):
             return datasets.load_dataset(str(path))
         return None
     if path.exists() or str(data).count("/") != 1:

@@ -13,7 +13,7 @@ from .manifest import KEY, find_manifest
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video
 from .video_dataset import load_video_dataset, videos_in, visible_entries
-from .video_names import video_id
+from .video_names import segment_suffix, video_id
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,11 @@ def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
     seen: set[str] = set()
     for split in splits.values():
         keys = split[KEY] if KEY in split.column_names else map(str, split["video"])
-        for row, (video, key) in enumerate(zip(split["video"], keys, strict=True)):
+        columns = (split[name][:] for name in ("video", "start", "end"))
+        for row, (key, video, start, end) in enumerate(zip(keys, *columns, strict=True)):
             if video not in seen:
                 seen.add(video)
-                yield ListedVideo(key.partition("#t=")[0], video, split, row)
+                yield ListedVideo(key.removesuffix(segment_suffix(start, end)), video, split, row)
 
 
 def _videos_below(folder: Path) -> Iterator[Path]:

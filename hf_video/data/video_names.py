@@ -5,6 +5,11 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 
+def segment_suffix(start: float | None, end: float | None) -> str:
+    """What a name of a segment has after that of its video (https://www.w3.org/TR/media-frags/#naming-time)."""
+    return f"#t={'' if start is None else start},{'' if end is None else end}"
+
+
 def video_id(video: str | os.PathLike, base: Path) -> str:
     """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
     URL, the name of its file."""

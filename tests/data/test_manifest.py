@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import concatenate_datasets
+from datasets import ClassLabel, Dataset, Features, Value, Video, concatenate_datasets
 
 from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
@@ -123,6 +123,11 @@ def test_a_changed_file_is_found_where_it_is_read(data, tmp_path):
     assert skipping[0] is None and skipping.broken_videos() == [first]
     with pytest.raises(StaleManifestError):  # also where an evaluation leaves broken videos out
         ClipDataset(splits["train"], PROCESSOR, training=False, on_error="skip").drop_broken()[0]
+    for video in splits["train"]["video"]:
+        os.unlink(video)
+    replacing = ClipDataset(splits["train"], PROCESSOR, training=True, on_error="replace")
+    with pytest.raises(VideoReadError, match="None of the 16 videos can be read.* is listed in the manifest, but"):
+        replacing[0]
 
 
 def test_only_what_was_not_decoded_is_decoded_before_an_evaluation(data, tmp_path, monkeypatch):
@@ -169,6 +174,16 @@ def test_a_manifest_beside_class_folders_is_no_data_set(data):
     }
 
 
+def test_names_that_look_like_segments_stay_whole(digits, tmp_path):
+    video = min((digits / "train").rglob("*.mp4"))
+    for name in ("a#t=1", "a#t=2"):
+        shutil.copy(video, tmp_path / f"{name}.mp4")
+    (tmp_path / "list.csv").write_text("path,label,start,end\na#t=1.mp4,x,0,0.2\na#t=1.mp4,y,0.2,\na#t=2.mp4,y,,\n")
+    manifest = write(tmp_path / "list.csv", tmp_path / "videos.parquet")
+    assert load_video_dataset(manifest)["train"]["key"][:] == ["a#t=1#t=0.0,0.2", "a#t=1#t=0.2,", "a#t=2"]
+    assert [video.id for video in list_videos([str(manifest)])] == ["a#t=1", "a#t=2"]
+
+
 def test_a_table_of_another_program_needs_paths_and_labels(data, tmp_path):
     paths = [str(path) for path in sorted((data / "train").rglob("*.mp4"))][:2]
     file = make(tmp_path / "own.parquet", path=paths, label=[3, 11], shard=["a", "b"])
@@ -181,9 +196,9 @@ def test_a_table_of_another_program_needs_paths_and_labels(data, tmp_path):
     ("columns", "message"),
     [
         ({"path": ["a"], "class": ["b"]}, "has the columns path, class; a manifest has at least path and label"),
-        ({"path": ["a", ""], "label": ["b", "c"]}, "row 1: path is ''; the path of a video is expected"),
+        ({"path": ["a", ""], "label": ["b", "c"]}, "row 1: path is ''; a text is expected"),
         ({"path": ["a", "d"], "label": ["b", None]}, "row 1: label is None; a value is expected"),
-        ({"path": ["a", "d"], "labels": [["b"], [None]]}, "a null among labels"),
+        ({"path": ["a", "d"], "labels": [["b"], [None]]}, "a null or an empty text among labels"),
         ({"path": ["a", "d"], "label": ["b", "c"], "key": ["k", "k"]}, "the key 'k' several times"),
         ({"path": ["a", "d"], "label": ["b", "c"], "split": ["train", "rest"]}, "split is 'rest'; one of train"),
         ({"path": ["a", "d"], "label": ["b", "c"], "start": [0.0, -1.0]}, "row 1: start is -1.0; seconds from 0"),
@@ -194,11 +209,73 @@ def test_a_table_of_another_program_needs_paths_and_labels(data, tmp_path):
         ({"path": ["a", "d"], "label": ["b", "c"], "end": ["soon", "late"]}, "column end of .* has the type string"),
         ({"path": ["a", "d"], "label": ["b", "b"]}, "has only one class, 'b'"),
         ({"path": ["a"], "label": ["b"], "labels": [["b"]]}, "has the columns label and labels"),
+        ({"path": ["a", "d"], "label": ["b", "c"], "key": ["k", None]}, "row 1: key is None; a value is expected"),
+        ({"path": ["a", "d"], "label": ["b", ""]}, "row 1: label is ''; a text is expected"),
+        ({"path": ["a", "d"], "labels": [["b"], ["c", ""]]}, "an empty text among labels"),
+        (
+            {"path": ["a", "d"], "label": ["b", "c"], "error": ["", ""]},
+            "error is ''; a text is expected, or null",
+        ),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path, columns, message):
     with pytest.raises(ValueError, match=message):
         load_video_dataset(make(tmp_path / "wrong.parquet", **columns))
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    texts = pa.array(["a", "b"])
+    pq.write_table(pa.table([texts, texts, texts], names=["path", "path", "label"]), tmp_path / "wrong.parquet")
+    with pytest.raises(ValueError, match="wrong.parquet has the column path several times"):
+        load_video_dataset(tmp_path / "wrong.parquet")
+
+
+def test_columns_of_other_writers_are_read(tmp_path):
+    plain = {"path": ["/a.mp4", "/b.mp4"], "label": ["x", "y"]}
+    for kind in (pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(pa.int32(), pa.string())):
+        columns = {name: pa.array(values).cast(kind) for name, values in plain.items()}
+        # Not a number is how some programs write that a video has no known number of frames.
+        train = load_video_dataset(make(tmp_path / "own.parquet", **columns, frames=[8.0, float("nan")]))["train"]
+        assert (train["video"][:], train["label"][:]) == (plain["path"], [0, 1])
+
+
+def test_a_data_set_of_videos_with_their_paths_is_no_manifest(digits, tmp_path):
+    videos = sorted((digits / "train").rglob("*.mp4"))[:2]
+    features = Features({"video": Video(), "path": Value("string"), "label": ClassLabel(names=["b", "a"])})
+    stored = [{"bytes": video.read_bytes(), "path": None} for video in videos]
+    columns = {"video": stored, "path": ["first.mp4", "second.mp4"], "label": [0, 1]}
+    Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "train.parquet")
+    assert load_video_dataset(tmp_path)["train"]["bytes"][:] == [video.read_bytes() for video in videos]
+
+
+def test_a_hidden_file_is_no_data_set(data):
+    (data / "._videos.parquet").write_bytes(b"of a file system")
+    assert len(load_video_dataset(data)["train"]) == 16
+
+
+def test_the_file_of_a_split_has_no_rows_of_another(data, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    manifest = write(data, folder / "train.parquet")
+    assert {*load_video_dataset(manifest)} == {"train", "test"}
+    with pytest.raises(ValueError, match="train.parquet stands for the split train, but has rows of the split 'test'"):
+        load_video_dataset(folder)
+
+
+def test_an_error_of_any_characters_is_written(tmp_path):
+    for label, name in (("one", b"\xff.jpg"), ("two", b"plain.jpg")):
+        frames = tmp_path / "data" / label / "frames"
+        frames.mkdir(parents=True)
+        Path(frames, os.fsdecode(name)).write_bytes(b"no image")
+    errors = pq.read_table(write(tmp_path / "data", tmp_path / "videos.parquet"))["error"].to_pylist()
+    assert r"\udcff.jpg cannot be read" in errors[0] and "plain.jpg cannot be read" in errors[1]
+
+
+def test_paths_count_from_the_folder_however_it_is_named(data, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    for folder in (tmp_path / "data" / "..", tmp_path / "link"):
+        paths = pq.read_table(write(data, folder / "videos.parquet"))["path"].to_pylist()
+        assert {path.partition("/")[0] for path in paths} == {"data"}
 
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path):
