@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -107,7 +108,7 @@ def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most
     """
     together = distributed.is_available() and distributed.is_initialized()
     rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
-    num_videos = len(VideoRows(dataset))
+    num_videos = pc.count_distinct(arrow_column(dataset, "video")).as_py()
     if at_most is None or num_videos <= at_most:
         chosen = np.arange(num_videos)
     else:

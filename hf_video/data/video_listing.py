@@ -101,9 +101,8 @@ def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
     """Each video once, by the key of its first row if the manifest has keys."""
     seen: set[str] = set()
     for split in splits.values():
-        keys = split[KEY] if KEY in split.column_names else map(str, split["video"])
-        columns = (split[name][:] for name in ("video", "start", "end"))
-        for row, (key, video, start, end) in enumerate(zip(keys, *columns, strict=True)):
+        columns = (split[name][:] for name in (KEY if KEY in split.column_names else "video", "video", "start", "end"))
+        for row, (key, video, start, end) in enumerate(zip(*columns, strict=True)):
             if video not in seen:
                 seen.add(video)
                 yield ListedVideo(key.removesuffix(segment_suffix(start, end)), video, split, row)

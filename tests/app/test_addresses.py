@@ -3,6 +3,8 @@
 import http.server
 import socket
 import threading
+from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -26,10 +28,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.hosts.append(self.headers["Host"])
         self.send_response(200)
         self.end_headers()
-        try:
+        with suppress(ConnectionError):  # a client that has enough goes away
             self.wfile.write(CONTENT)
-        except OSError:  # the client has enough
-            pass
 
     def log_message(self, *arguments):
         pass
@@ -91,7 +91,8 @@ def test_addresses_of_the_internet(address, expected):
 def test_a_video_is_fetched(fetch):
     *sizes, file = fetch("/clip%20one.mp4?key=secret")
     assert file.name == "clip_one.mp4" and file.read_bytes() == CONTENT
-    assert len(sizes) == 2 and all(MEGABYTE <= size < 3 * MEGABYTE for size in sizes)
+    # The last one falls on the end of the video, if the network cuts it into such pieces.
+    assert len(sizes) in (2, 3) and all(later - size >= MEGABYTE for size, later in pairwise([0, *sizes]))
 
 
 @pytest.mark.parametrize("path, name", [("/", "video"), ("/../..", "video"), ("/a/%2e%2e%2fb.mp4", "b.mp4")])

@@ -1,7 +1,12 @@
+import json
+
 import pytest
 
 from hf_video.cli.main import main
 from hf_video.data import write_moving_digits
+
+from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..video_files import encode_video, make_frames
 
 TINY_MODEL = ["--num-frames", "4", "--image-size", "32", "--hidden-size", "24", "--num-hidden-layers", "1"]
 TINY_RUN = ["--num-attention-heads", "2", "--epochs", "2", "--batch-size", "16", "--device", "cpu"]
@@ -20,6 +25,21 @@ def trained(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "model"
     assert main(["train", str(digits), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN]) == 0
     return folder
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """Questions about four videos in each of two splits; beside them `start`, a tiny model that answers."""
+    for each in tiny_pair():
+        each.save_pretrained(tmp_path / "start")
+    rows = []
+    for number in range(8):
+        encode_video(tmp_path / f"{number}.mp4", make_frames(8 + number))
+        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.json").write_text(json.dumps(rows[:4]))
+    (tmp_path / "data" / "validation.json").write_text(json.dumps(rows[4:]))
+    return tmp_path / "data"
 
 
 @pytest.fixture

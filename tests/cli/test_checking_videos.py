@@ -102,15 +102,8 @@ def test_none_of_a_manifest_is_opened_and_its_errors_count(data, opened, tmp_pat
     assert f"manifest  {manifest}" in capsys.readouterr().out and len(opened) == 32
     opened.clear()
     splits, broken = readable_videos(load_video_dataset(manifest), "skip")
-    assert (
-        not opened
-        and len(broken) == 2
-        and {name: len(split) for name, split in splits.items()}
-        == {
-            "train": 23,
-            "test": 7,
-        }
-    )
+    assert not opened and len(broken) == 2
+    assert {name: len(split) for name, split in splits.items()} == {"train": 23, "test": 7}
     assert f"32 videos are not checked again: {manifest}, written 20" in caplog.text
     with pytest.raises(ValueError, match="2 videos cannot be read"):
         readable_videos(load_video_dataset(manifest), "error")

@@ -14,9 +14,7 @@ from hf_video.cli.main import main
 from hf_video.cli.processes import check_processes, join_processes
 
 from ..fork_server import Program, run_forked
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..process_group import free_port, torchrun_variables
-from ..video_files import encode_video, make_frames
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -79,18 +77,9 @@ def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses
 
 
 @pytest.mark.slow
-def test_two_processes_train_answers(tmp_path):
-    for each in tiny_pair():
-        each.save_pretrained(tmp_path / "start")
-    rows = []
-    for number in range(4):
-        encode_video(tmp_path / f"{number}.mp4", make_frames(8))
-        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
-    for split in ("train", "validation"):
-        (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / "data" / f"{split}.json").write_text(json.dumps(rows))
+def test_two_processes_train_answers(questions, tmp_path):
     words = [f"model={tmp_path / 'start'}", f"output_dir={tmp_path / 'model'}", f"video_root={tmp_path}"]
-    finished = launch(TORCHRUN, "train-answers", tmp_path / "data", *words, "epochs=1", "batch_size=2", "num_frames=3")
+    finished = launch(TORCHRUN, "train-answers", questions, *words, "epochs=1", "batch_size=2", "num_frames=3")
     assert finished.returncode == 0, finished.stderr[-5000:]
     assert finished.stdout.count("try it") == finished.stdout.count("right answers") == 1
     state = json.loads((tmp_path / "model" / "checkpoint-1" / "trainer_state.json").read_text())

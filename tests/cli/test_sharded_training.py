@@ -20,9 +20,8 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.training.clip_size import input_size
 
 from ..fork_server import Program, run_forked
-from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..process_group import free_port, torchrun_variables
-from ..video_files import damage_frame, encode_video, make_frames
+from ..video_files import damage_frame
 from .conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -137,22 +136,13 @@ def test_videomamba_is_sharded_too(videos, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_answers_is_sharded_too(tmp_path):
-    for each in tiny_pair():
-        each.save_pretrained(tmp_path / "start")
-    rows = []
-    for number in range(8):
-        encode_video(tmp_path / f"{number}.mp4", make_frames(8 + number))
-        rows.append({"video": f"{number}.mp4", "question": "which digit", "answer": "one two"})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.json").write_text(json.dumps(rows[:4]))
-    (tmp_path / "data" / "validation.json").write_text(json.dumps(rows[4:]))
+def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
     options = [f"video_root={tmp_path}", "epochs=2", "batch_size=1", "num_frames=3", "device=cpu", "logging_steps=1"]
     options += ["max_new_tokens=3", f"model={tmp_path / 'start'}"]
     found = {}
     for engine in ("DDP", "FSDP2 with shards"):
         folder = tmp_path / engine
-        out = launch(engine, "train-answers", tmp_path / "data", f"output_dir={folder}", *options)
+        out = launch(engine, "train-answers", questions, f"output_dir={folder}", *options)
         assert out.count("right answers") == 1
         history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
         found[engine] = [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
@@ -163,7 +153,7 @@ def test_a_model_that_answers_is_sharded_too(tmp_path):
     folder, resumed = tmp_path / "FSDP2 with shards", tmp_path / "resumed"
     shutil.copytree(folder, resumed)
     shutil.rmtree(resumed / "checkpoint-4")
-    launch("FSDP2 with shards", "train-answers", "--resume", tmp_path / "data", f"output_dir={resumed}", options[0])
+    launch("FSDP2 with shards", "train-answers", "--resume", questions, f"output_dir={resumed}", options[0])
     states = []
     for each in (folder, resumed):
         model, report = AutoModelForImageTextToText.from_pretrained(each, output_loading_info=True)
