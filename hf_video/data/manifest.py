@@ -5,6 +5,7 @@ to list it. Columns that are not described here are left alone.
 """
 
 import datetime
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,25 +26,26 @@ from .labels import choose_names, label_feature
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
-# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
+# Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
+DURATION, FRAMES = "duration", "frames"
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
-# The name of the entry in the metadata of a file that says when it was written.
-_WRITTEN = b"hf_video_written"
+# Names of entries in the metadata of a file: when it was written, and the class names by id as a JSON list.
+_WRITTEN, CLASS_NAMES = b"hf_video_written", b"hf_video_class_names"
 
 _TYPES = {
     **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT), pa.string()),
     "labels": pa.list_(pa.string()),
-    **dict.fromkeys(("start", "end", "duration"), pa.float64()),
-    **dict.fromkeys(("frames", SIZE), pa.int64()),
+    **dict.fromkeys(("start", "end", DURATION), pa.float64()),
+    **dict.fromkeys((FRAMES, SIZE), pa.int64()),
 }
 # Columns without nulls, in files that have them.
 _REQUIRED = (KEY, "path", "label", "labels")
-# Columns that are for other programs.
-_NOT_READ = ("duration", "frames")
+# Columns that are read only if they have the type that is written here; those of other programs may say other things.
+_ONLY_OURS = (DURATION, FRAMES)
 # What was found out about a video.
-_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT, DURATION, FRAMES)
 
 
 class StaleManifestError(VideoReadError):
@@ -58,7 +60,7 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
     the `content_digest`, null if there is none.
     """
     without = "label" if multi_label else "labels"
-    times = ("start", "end", "duration", "frames")
+    times = ("start", "end", DURATION, FRAMES)
     order = (KEY, "path", "split", "label", "labels", *times, SIZE, CHECKED, ERROR, CONTENT)
     written = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata={_WRITTEN: written})
@@ -106,7 +108,7 @@ def load_manifest(
 
     Args:
         files: From `find_manifest`.
-        labels: The class names by id; by default those that are found, sorted.
+        labels: The class names by id; by default those that the manifest says, or those that are found, sorted.
         root: The folder that relative paths count from; by default that of the manifest.
 
     Raises:
@@ -129,7 +131,7 @@ def load_manifest(
         raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
     multi_label = kinds.pop()
     found = {split: _names_in(table) for split, table in tables.items()}
-    names = choose_names(_name(files), found, labels)
+    names = choose_names(_name(files), found, labels or _declared_names(files))
     present = {name for table in tables.values() for name in table.column_names}
     kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
     splits = DatasetDict()
@@ -140,7 +142,7 @@ def load_manifest(
                 **label_feature(names, multi_label),
                 "start": Value("float64"),
                 "end": Value("float64"),
-                **{name: Value("int64" if name == SIZE else "string") for name in kept},
+                **{name: Value(str(_TYPES[name]).replace("double", "float64")) for name in kept},
             }
         )
         columns = [
@@ -204,6 +206,15 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
         raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
+def _declared_names(files: Mapping[str, Path]) -> list[str] | None:
+    """The class names by id, if a single file says them."""
+    if len(files) > 1:
+        return None
+    (file,) = files.values()
+    text = (pq.read_schema(file).metadata or {}).get(CLASS_NAMES)
+    return None if text is None else json.loads(text)
+
+
 def _name(files: Mapping[str, Path]) -> Path:
     first = next(iter(files.values()))
     return first if "" in files else first.parent
@@ -225,9 +236,13 @@ def _read_table(file: Path, root: Path) -> pa.Table:
     schema = _read_schema(file)
     if {"label", "labels"} <= set(schema.names):
         raise ValueError(f"{file} has the columns label and labels; keep one of them.")
-    known = [name for name in _TYPES if name not in _NOT_READ]
+    columns = [
+        name
+        for name, kind in _TYPES.items()
+        if name in schema.names and (name not in _ONLY_OURS or schema.field(name).type == kind)
+    ]
     try:
-        table = pq.read_table(file, columns=[name for name in known if name in schema.names], partitioning=None)
+        table = pq.read_table(file, columns=columns, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
     if not len(table):
