@@ -275,6 +275,12 @@ class PackSettings(LabelledVideosSettings):
     shard_size: Annotated[str, Expected("a size such as 1GB or 500MB", _is_file_size)] = setting(
         "1GB", "Size of a shard, about; a larger video has one of its own.", "SIZE"
     )
+    max_duration: Positive[float] | None = setting(
+        None,
+        "Cut longer videos into pieces of so many seconds at most, at key frames, without encoding them again; of a "
+        "segment, keep the piece around it. Pieces have no sound. By default videos are packed as they are.",
+        "SECONDS",
+    )
     num_workers: AtLeast1[int] | None = setting(None, "Processes that write shards; by default one a core.")
 
 
