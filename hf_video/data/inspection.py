@@ -173,12 +173,17 @@ def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, di
                     lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
                 )
     except Exception as error:  # Damaged files make decoders raise errors of any kind.
-        # Names of frames that are not UTF-8 have characters that no file of text can hold.
-        reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
-        return make(error=reason if path in reason else f"{path} cannot be read: {reason}")
+        return make(error=tell_reason(path, error))
     return make(
         num_frames=metadata.total_num_frames,
         duration=metadata.duration,
         height=metadata.height or 0,
         width=metadata.width or 0,
     )
+
+
+def tell_reason(video: str, error: Exception) -> str:
+    """A sentence that says why a video cannot be read, and names it."""
+    # Names of frames that are not UTF-8 have characters that no file of text can hold.
+    reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
+    return reason if video in reason else f"{video} cannot be read: {reason}"

@@ -6,6 +6,7 @@ in a tar each video is; see `packed_videos`.
 """
 
 import datetime
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,29 +28,30 @@ from .places import absolute, file_system, folder_of, is_url
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
-# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
+# Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
 # Columns of the index of a pack: the tar, named from the folder of the index; the place of the first byte of the video
 # in it; and the SHA-256 of its `size` bytes. They are null for a video that is not in the pack.
 SHARD, OFFSET, SHA256 = "shard", "offset", "sha256"
+DURATION, FRAMES = "duration", "frames"
 INDEX_FILE = f"index{SUFFIX}"
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
-# The name of the entry in the metadata of a file that says when it was written.
-_WRITTEN = b"hf_video_written"
+# Names of entries in the metadata of a file: when it was written, and the class names by id as a JSON list.
+_WRITTEN, CLASS_NAMES = b"hf_video_written", b"hf_video_class_names"
 
 _TYPES = {
     **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT, SHARD, SHA256), pa.string()),
     "labels": pa.list_(pa.string()),
-    **dict.fromkeys(("start", "end", "duration"), pa.float64()),
-    **dict.fromkeys(("frames", SIZE, OFFSET), pa.int64()),
+    **dict.fromkeys(("start", "end", DURATION), pa.float64()),
+    **dict.fromkeys((FRAMES, SIZE, OFFSET), pa.int64()),
 }
 # Columns without nulls, in files that have them.
 _REQUIRED = (KEY, "path", "label", "labels")
-# Columns that are for other programs.
-_NOT_READ = ("duration", "frames")
+# Columns that are read only if they have the type that is written here; those of other programs may say other things.
+_ONLY_OURS = (DURATION, FRAMES)
 # What was found out about a video.
-_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT, DURATION, FRAMES)
 _PACKED = (SHARD, OFFSET, SHA256)
 # Names of other files cannot be written so.
 _SHARD_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
@@ -67,7 +69,7 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
     the `content_digest`, null if there is none.
     """
     without = "label" if multi_label else "labels"
-    times = ("start", "end", "duration", "frames")
+    times = ("start", "end", DURATION, FRAMES)
     order = (KEY, "path", "split", "label", "labels", *times, SIZE, CHECKED, ERROR, CONTENT)
     written = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata={_WRITTEN: written})
@@ -125,7 +127,7 @@ def load_manifest(
 
     Args:
         files: From `find_manifest`.
-        labels: The class names by id; by default those that are found, sorted.
+        labels: The class names by id; by default those that the manifest says, or those that are found, sorted.
         root: The folder, or its URL, that relative paths and shards count from; by default that of the manifest.
 
     Raises:
@@ -148,7 +150,7 @@ def load_manifest(
         raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
     multi_label = kinds.pop()
     found = {split: _names_in(table) for split, table in tables.items()}
-    names = choose_names(_name(files), found, labels)
+    names = choose_names(_name(files), found, labels or _declared_names(files))
     present = {name for table in tables.values() for name in table.column_names}
     groups = ((KEY,), _CHECKS, _PACKED)
     kept = [name for group in groups if present.intersection(group) for name in group]
@@ -160,7 +162,7 @@ def load_manifest(
                 **label_feature(names, multi_label),
                 "start": Value("float64"),
                 "end": Value("float64"),
-                **{name: Value("int64" if name in (SIZE, OFFSET) else "string") for name in kept},
+                **{name: Value(str(_TYPES[name]).replace("double", "float64")) for name in kept},
             }
         )
         columns = [
@@ -231,6 +233,15 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
         raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
+def _declared_names(files: Mapping[str, str]) -> list[str] | None:
+    """The class names by id, if a single file says them."""
+    if len(files) > 1:
+        return None
+    (file,) = files.values()
+    text = (_read_schema(file).metadata or {}).get(CLASS_NAMES)
+    return None if text is None else json.loads(text)
+
+
 def _name(files: Mapping[str, str]) -> str:
     first = next(iter(files.values()))
     return first if "" in files else folder_of(first)
@@ -271,11 +282,16 @@ def _read_table(file: str, root: str) -> pa.Table:
     schema = _read_schema(file)
     if {"label", "labels"} <= set(schema.names):
         raise ValueError(f"{file} has the columns label and labels; keep one of them.")
-    unread = _NOT_READ if _is_index(schema) else (*_NOT_READ, *_PACKED)
-    known = [name for name in _TYPES if name in schema.names and name not in unread]
+    columns = [
+        name
+        for name, kind in _TYPES.items()
+        if name in schema.names
+        and (name not in _ONLY_OURS or schema.field(name).type == kind)
+        and (name not in _PACKED or _is_index(schema))
+    ]
     system, path = file_system(file)
     try:
-        table = pq.read_table(path, columns=known, partitioning=None, filesystem=system)
+        table = pq.read_table(path, columns=columns, partitioning=None, filesystem=system)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
     if not len(table):
@@ -302,17 +318,20 @@ def _read_table(file: str, root: str) -> pa.Table:
         counts = pc.value_counts(table[KEY].combine_chunks())
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
         raise ValueError(f"{file} has the key {twice!r} several times; each row has its own.")
-    if _is_index(schema):
-        return _find_shards(file, table, root)
     paths = table["path"]
     is_whole = pc.or_(pc.starts_with(paths, "/"), pc.match_substring(paths, "://"))
     whole = pc.if_else(is_whole, paths, pc.binary_join_element_wise(root, paths, "/"))
+    if _is_index(schema):
+        _check_shards(file, table)
+        shards = pc.binary_join_element_wise(root, table[SHARD], "/")
+        table = table.set_column(table.column_names.index(SHARD), SHARD, shards)
+        # A video that is not in the pack has the path that it was read from.
+        whole = pc.coalesce(pc.binary_join_element_wise(shards, paths, "/"), whole)
     return table.set_column(table.column_names.index("path"), "path", whole)
 
 
-def _find_shards(file: str, table: pa.Table, root: str) -> pa.Table:
-    """The rows of the index of a pack with whole names of shards and videos. An index may be a stranger's: it reads
-    nothing but shards below its folder."""
+def _check_shards(file: str, table: pa.Table) -> None:
+    """Refuses an index with wrong places, and one that names files outside its folder: it may be a stranger's."""
     for name in (KEY, SIZE, SHA256):
         if name not in table.column_names:
             raise ValueError(f"{file} has the columns {SHARD} and {OFFSET}, as an index has, but no column {name}.")
@@ -333,10 +352,6 @@ def _find_shards(file: str, table: pa.Table, root: str) -> pa.Table:
         _require(file, table, name, pc.or_(pc.invert(is_packed), pc.fill_null(is_right, False)), expected[name])
     has_error = pc.is_valid(table[ERROR]) if ERROR in table.column_names else pa.scalar(False)
     _require(file, table, SHARD, pc.or_(is_packed, has_error), "only a row with an error has none")
-    shards = pc.binary_join_element_wise(root, table[SHARD], "/")
-    videos = pc.binary_join_element_wise(pc.fill_null(shards, root), table["path"], "/")
-    table = table.set_column(table.column_names.index(SHARD), SHARD, shards)
-    return table.set_column(table.column_names.index("path"), "path", videos)
 
 
 def _check_times(file: str, table: pa.Table) -> None:

@@ -63,7 +63,7 @@ def write_manifest(
     rows = concatenate_datasets([*splits.values()])
     multi_label, names = is_multi_label(rows), label_names(rows)
     schema = manifest_schema(multi_label)
-    keys = arrow_column(rows, KEY) if KEY in rows.column_names else _make_keys(rows, base)
+    keys = arrow_column(rows, KEY) if KEY in rows.column_names else make_keys(rows, base)
     split_names = chain.from_iterable([name] * len(split) for name, split in splits.items())
     results = _of_rows(VideoRows(rows), inspected)
     column = "labels" if multi_label else "label"
@@ -117,8 +117,14 @@ def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator
     next(results, None)  # lets the generator end
 
 
-def _make_keys(rows: Dataset, base: Path) -> pa.Array:
-    """A key for each row, all different."""
+def make_keys(rows: Dataset, base: Path) -> pa.Array:
+    """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
+    it also has the suffix or segment, or a number.
+
+    Args:
+        rows: Rows of `load_video_dataset`.
+        base: The folder that paths count from.
+    """
     listed = VideoRows(rows)
     ways = (
         lambda video: video_id(video, base),

@@ -71,8 +71,8 @@ def load_video_dataset(
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
         seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name. Those of
-        a manifest that say what was found out: `key`, `checked`, `error`, `size` and `content`. Of a pack, `video` is
-        a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
+        a manifest that say what was found out: `key`, `checked`, `error`, `size`, `content`, `duration` and `frames`.
+        Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
