@@ -16,6 +16,7 @@ from .columns import VideoRows, arrow_column
 from .inspection import InspectedVideo
 from .labels import is_multi_label, label_names
 from .manifest import DECODED, KEY, OPENED, manifest_schema
+from .packed_videos import is_packed
 from .video_column import BYTES
 from .video_names import segment_suffix, video_id
 
@@ -23,7 +24,7 @@ _ROWS_AT_A_TIME = 8192
 
 
 def check_can_list(splits: Mapping[str, Dataset]) -> None:
-    """Refuses videos that are stored inside a data set: a manifest lists files.
+    """Refuses videos that are stored inside a data set or a pack: a manifest lists files.
 
     Raises:
         ValueError: There are such videos.
@@ -32,6 +33,10 @@ def check_can_list(splits: Mapping[str, Dataset]) -> None:
         raise ValueError(
             "A manifest lists files, but videos of this data set are stored inside its table: train on the data set "
             "itself, or leave out --output."
+        )
+    if any(map(is_packed, splits.values())):
+        raise ValueError(
+            "A pack has a manifest already, its index: give the pack itself to other commands, or leave out --output."
         )
 
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .manifest import CLASS_NAMES, manifest_schema
+from .manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
 from .pack_folder import PackFolder
 
-INDEX_FILE = "index.parquet"
 # The entry in its metadata that says what was packed.
 _PACK = b"hf_video_pack"
 # In a part: the number of the row in the data set that a row of the index is from.
@@ -61,7 +60,7 @@ def part_schema(multi_label: bool, class_names: Sequence[str]) -> pa.Schema:
     """The columns of a part: those of the index, and the number of the row in the data set. The metadata do not say
     when it was written: the same data give the same bytes."""
     schema = manifest_schema(multi_label).with_metadata({CLASS_NAMES: json.dumps([*class_names])})
-    for name, kind in (("shard", pa.string()), ("offset", pa.int64()), ("sha256", pa.string()), (ROW, pa.int64())):
+    for name, kind in ((SHARD, pa.string()), (OFFSET, pa.int64()), (SHA256, pa.string()), (ROW, pa.int64())):
         schema = schema.append(pa.field(name, kind))
     return schema
 

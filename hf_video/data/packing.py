@@ -24,10 +24,10 @@ from .columns import VideoRows
 from .content_digest import bytes_digest, content_digest
 from .inspection import tell_reason
 from .labels import is_multi_label, label_names
-from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, KEY, OPENED, SIZE
+from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE
 from .manifest_writing import make_keys
 from .pack_folder import PackFolder
-from .pack_index import INDEX_FILE, ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
+from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
 from .pack_plan import PackPlan, plan_pack
 from .shards import ShardWriter, verify_shard, video_suffix
 from .video_bytes import open_bytes
