@@ -17,15 +17,29 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
-    """Writes a file as a whole: `write` fills a temporary file beside `path`, which is then moved to `path`. Whenever
-    the process is killed or the power fails, `path` is the old file or the whole new one. The temporary file is
-    removed if writing fails.
+    """Writes a file as a whole; see `replacing_file`.
+
+    Args:
+        path: the file to write, in a folder that exists.
+        write: called with the path of the temporary file.
+
+    Raises:
+        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
+    """
+    with replacing_file(path) as unfinished:
+        write(unfinished)
+
+
+@contextmanager
+def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Gives the path of a temporary file beside `path` to write, `.NAME.PID.partial`, and moves it to `path` after the
+    block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. The
+    temporary file is removed after an error.
 
     If `path` is a link, the file that it points to is replaced.
 
     Args:
         path: the file to write, in a folder that exists.
-        write: called with the path of the temporary file, `.NAME.PID.partial`.
 
     Raises:
         OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
@@ -36,7 +50,7 @@ def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with naming_disk_errors(path):
-            write(unfinished)
+            yield unfinished
             sync_file(unfinished)
             os.replace(unfinished, target)
     finally:

@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
+    from hf_video.data.packed_videos import check_shards
     from hf_video.files import replace_text
     from hf_video.metrics import measure
     from hf_video.training import evaluate_dataset, write_predictions
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if split not in data:
         raise ValueError(f"--split {split}: {args.data} only has {', '.join(data)}.")
     _check_problem_type(model, args.data, is_multi_label(data[split]))
+    check_shards(data[split])
 
     dataset = ClipDataset(data[split], processor, training=False, on_error=args.on_error)
     broken = dataset.drop_broken(num_workers=args.num_workers).broken_videos()

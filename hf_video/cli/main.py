@@ -17,6 +17,7 @@ from . import (
     explain,
     extract,
     inspect,
+    pack,
     predict,
     probe,
     publish,
@@ -31,6 +32,7 @@ from .stopping import end_process
 
 COMMANDS: dict[str, Any] = {
     "inspect": inspect,
+    "pack": pack,
     "train": train,
     "train-answers": train_answers,
     "probe": probe,

@@ -129,7 +129,7 @@ def check_none_inside(paths: Iterable[str], folder: Path) -> None:
         ValueError: data lies inside. The error names the first such file or folder.
     """
     for path in paths:
-        if Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
+        if "://" not in path and Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{path}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
 
 

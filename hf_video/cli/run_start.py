@@ -15,7 +15,7 @@ from .run_settings import Given, check_same_batch, check_same_settings, choose_v
 from .training_data import check_same_data, describe_data
 
 if TYPE_CHECKING:
-    from datasets import DatasetDict
+    from datasets import Dataset, DatasetDict
 
 # What a resumed run needs, by name of setting, and the value with which it is not written.
 _WITHOUT_CHECKPOINTS = {"save_strategy": "no", "save_only_model": True}
@@ -89,8 +89,7 @@ class RunStart:
         self._described = describe_data(self.source, splits, class_names)
         check_same_data(self._described, self.saved_data)
         if self.args.overwrite_output_dir:
-            files = (split["video"] for split in splits.values() if "bytes" not in split.column_names)
-            check_none_inside(chain(*files), self.output_dir)
+            check_none_inside(chain(*map(_files, splits.values())), self.output_dir)
 
     def begin_writing(self) -> None:
         """Makes the output folder, and writes the settings and the description of the data into it, on the first
@@ -104,6 +103,14 @@ class RunStart:
         overwrite = self.args.overwrite_output_dir
         begin_writing(self.output_dir, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
         save(self.output_dir / OPTIONS_FILE, self.values, self._described, launched_processes())
+
+
+def _files(split: Dataset) -> list[str]:
+    """The files that hold the videos; none for videos inside a table."""
+    from hf_video.data.columns import arrow_column
+
+    column = next((name for name in ("bytes", "shard", "video") if name in split.column_names), "video")
+    return [] if column == "bytes" else arrow_column(split, column).drop_null().unique().to_pylist()
 
 
 def start_run(args: argparse.Namespace, lock: RunLock, *, needs_settings: bool = True) -> RunStart:

@@ -20,6 +20,7 @@ from hf_video.settings import (
     AtLeast1,
     BelowOne,
     Changeable,
+    Expected,
     FromScratch,
     NotNegative,
     Positive,
@@ -254,6 +255,35 @@ class InspectSettings(LabelledVideosSettings):
     json: bool = setting(False, "Print one JSON object.")
 
 
+def _is_file_size(text: str) -> bool:
+    from datasets.utils.py_utils import convert_file_size_to_int
+
+    try:
+        return convert_file_size_to_int(text) > 0
+    except ValueError:
+        return False
+
+
+@dataclass(kw_only=True)
+class PackSettings(LabelledVideosSettings):
+    """Pack"""
+
+    output: str = setting(
+        help="Folder or URL for the pack, such as s3://bucket/pack: new, empty, or one that this command began.",
+        metavar="DIR",
+    )
+    shard_size: Annotated[str, Expected("a size such as 1GB or 500MB", _is_file_size)] = setting(
+        "1GB", "Size of a shard, about; a larger video has one of its own.", "SIZE"
+    )
+    max_duration: Positive[float] | None = setting(
+        None,
+        "Cut longer videos into pieces of so many seconds at most, at key frames, without encoding them again; of a "
+        "segment, keep the piece around it. Pieces have no sound. By default videos are packed as they are.",
+        "SECONDS",
+    )
+    num_workers: AtLeast1[int] | None = setting(None, "Processes that write shards; by default one a core.")
+
+
 @dataclass(kw_only=True)
 class DemoSettings:
     """Demo"""
@@ -420,6 +450,7 @@ EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
 PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
 EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
 INSPECT = CommandSettings(InspectSettings)
+PACK = CommandSettings(PackSettings)
 DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
 EXPLAIN = CommandSettings(ExplainSettings)
@@ -437,6 +468,7 @@ ALL = {
     "timeline": TIMELINE,
     "explain": EXPLAIN,
     "inspect": INSPECT,
+    "pack": PACK,
     "watch": WATCH,
     "app": APP,
     "demo": DEMO,

@@ -9,10 +9,11 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .processes import is_first_process
+from .processes import decided_by_first, is_first_process
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -77,14 +78,17 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
 
     Raises:
         ValueError: there are such videos and `on_error` is "error", or no video of a split can be opened.
+        StaleManifestError: a shard of a pack is missing or too short, whatever `on_error` is.
     """
     from datasets import concatenate_datasets
 
     from hf_video.data.columns import VideoRows, rows_without
     from hf_video.data.inspection import find_broken
     from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
+    from hf_video.data.packed_videos import check_shards
 
     rows = concatenate_datasets([*data.values()])
+    decided_by_first(lambda: check_shards(rows))
     broken = known_errors(rows)
     is_known = is_checked(rows, DECODED, OPENED)
     known, unknown = (rows.select(of_kind.nonzero()[0]) for of_kind in (is_known, ~is_known))
@@ -122,20 +126,23 @@ def _say(sentence: str) -> None:
 
 
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
-    """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved.
+    """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved or
+    packed.
 
     Args:
         source: the data as the user named them.
         splits: data sets by name.
         class_names: names of the classes by id; None for videos with questions and answers.
     """
-    paths = [video for split in splits.values() for video in split["video"][:]]
-    root = len(os.path.commonprefix(paths))
+    from hf_video.data.packed_videos import source_names
+
+    names = {name: source_names(split).to_pylist() for name, split in splits.items()}
+    root = len(os.path.commonprefix([*chain.from_iterable(names.values())]))
     columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
     digest = hashlib.sha256()
     for name, split in sorted(splits.items()):
         rows = split.select_columns([column for column in columns if column in split.column_names])[:]
-        digest.update(json.dumps([name, [path[root:] for path in split["video"][:]], rows], sort_keys=True).encode())
+        digest.update(json.dumps([name, [path[root:] for path in names[name]], rows], sort_keys=True).encode())
     return {
         "source": source,
         "class_names": class_names,

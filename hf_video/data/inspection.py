@@ -20,6 +20,8 @@ from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column
 from .content_digest import content_digest
+from .packed_videos import COLUMNS as PACKED_COLUMNS
+from .packed_videos import is_packed
 from .video_column import BYTES, open_video
 
 # Frames decoded at a time: a video need not fit into memory.
@@ -136,7 +138,8 @@ class _Videos(torch.utils.data.Dataset):
             arrow_column(dataset, name).null_count < len(dataset) for name in ("start", "end")
         )
         self.times = dataset.select_columns(["start", "end"]) if has_times else None
-        self.files = dataset.select_columns([name for name in ("video", BYTES) if name in dataset.column_names])
+        needed = ("video", BYTES, *(PACKED_COLUMNS if is_packed(dataset) else ()))
+        self.files = dataset.select_columns([name for name in needed if name in dataset.column_names])
         self.decode = decode
         self.digest = digest
 
@@ -156,25 +159,31 @@ def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, di
     path = video["video"]
     make = partial(InspectedVideo, path)
     try:
-        is_file = video.get(BYTES) is None and "://" not in path and not os.path.isdir(path)
+        opened = open_video(video)
+        is_file = isinstance(opened, str) and "://" not in path and not os.path.isdir(path)
         if is_file:
             check_regular_file(path)
         if digest:
             make = partial(make, size=os.path.getsize(path) if is_file else None, content=content_digest(path))
-        metadata = probe_video(open_video(video), segments)
+        metadata = probe_video(opened, segments)
         if decode:
             for first in range(0, metadata.total_num_frames, _CHUNK):
                 read_video(
-                    open_video(video),
+                    opened,
                     lambda metadata, first=first: np.arange(first, metadata.total_num_frames)[:_CHUNK],
                 )
     except Exception as error:  # Damaged files make decoders raise errors of any kind.
-        # Names of frames that are not UTF-8 have characters that no file of text can hold.
-        reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
-        return make(error=reason if path in reason else f"{path} cannot be read: {reason}")
+        return make(error=tell_reason(path, error))
     return make(
         num_frames=metadata.total_num_frames,
         duration=metadata.duration,
         height=metadata.height or 0,
         width=metadata.width or 0,
     )
+
+
+def tell_reason(video: str, error: Exception) -> str:
+    """A sentence that says why a video cannot be read, and names it."""
+    # Names of frames that are not UTF-8 have characters that no file of text can hold.
+    reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
+    return reason if video in reason else f"{video} cannot be read: {reason}"

@@ -1,10 +1,12 @@
 """Reads manifests: tables of videos that were checked, as `hf-video inspect --output` writes them.
 
 A manifest is a Parquet file, or a folder of such files named after splits. What it says is trusted: no video is opened
-to list it. Columns that are not described here are left alone.
+to list it. Columns that are not described here are left alone. The index of a pack is a manifest that also says where
+in a tar each video is; see `packed_videos`.
 """
 
 import datetime
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,28 +24,37 @@ from hf_video.processing import VideoReadError
 from .columns import arrow_column
 from .content_digest import content_digest
 from .labels import choose_names, label_feature
+from .places import absolute, file_system, folder_of, is_url
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
-# Columns of a manifest that its data set keeps; of the last four it has all if it has one.
+# Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
+# Columns of the index of a pack: the tar, named from the folder of the index; the place of the first byte of the video
+# in it; and the SHA-256 of its `size` bytes. They are null for a video that is not in the pack.
+SHARD, OFFSET, SHA256 = "shard", "offset", "sha256"
+DURATION, FRAMES = "duration", "frames"
+INDEX_FILE = f"index{SUFFIX}"
 # Values of the column `checked`.
 DECODED, OPENED = "decoded", "opened"
-# The name of the entry in the metadata of a file that says when it was written.
-_WRITTEN = b"hf_video_written"
+# Names of entries in the metadata of a file: when it was written, and the class names by id as a JSON list.
+_WRITTEN, CLASS_NAMES = b"hf_video_written", b"hf_video_class_names"
 
 _TYPES = {
-    **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT), pa.string()),
+    **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT, SHARD, SHA256), pa.string()),
     "labels": pa.list_(pa.string()),
-    **dict.fromkeys(("start", "end", "duration"), pa.float64()),
-    **dict.fromkeys(("frames", SIZE), pa.int64()),
+    **dict.fromkeys(("start", "end", DURATION), pa.float64()),
+    **dict.fromkeys((FRAMES, SIZE, OFFSET), pa.int64()),
 }
 # Columns without nulls, in files that have them.
 _REQUIRED = (KEY, "path", "label", "labels")
-# Columns that are for other programs.
-_NOT_READ = ("duration", "frames")
+# Columns that are read only if they have the type that is written here; those of other programs may say other things.
+_ONLY_OURS = (DURATION, FRAMES)
 # What was found out about a video.
-_CHECKS = (CHECKED, ERROR, SIZE, CONTENT)
+_CHECKS = (CHECKED, ERROR, SIZE, CONTENT, DURATION, FRAMES)
+_PACKED = (SHARD, OFFSET, SHA256)
+# Names of other files cannot be written so.
+_SHARD_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 
 
 class StaleManifestError(VideoReadError):
@@ -58,46 +69,56 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
     the `content_digest`, null if there is none.
     """
     without = "label" if multi_label else "labels"
-    times = ("start", "end", "duration", "frames")
+    times = ("start", "end", DURATION, FRAMES)
     order = (KEY, "path", "split", "label", "labels", *times, SIZE, CHECKED, ERROR, CONTENT)
     written = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return pa.schema([(name, _TYPES[name]) for name in order if name != without], metadata={_WRITTEN: written})
 
 
-def is_manifest(file: Path) -> bool:
+def is_manifest(file: str | os.PathLike) -> bool:
     """Whether a Parquet file has a column `path` and a column `label` or `labels`; it may lack all others. A file with
     a column of the feature `Video` is none.
 
     Raises:
         ValueError: The file cannot be read as Parquet, or has a column twice.
     """
-    schema = _read_schema(file)
+    schema = _read_schema(os.fspath(file))
     has_labels = "label" in schema.names or "labels" in schema.names
     return has_labels and "path" in schema.names and not any(_holds_videos(field.type) for field in schema)
 
 
-def find_manifest(path: Path) -> dict[str, Path] | None:
+def find_manifest(place: str | os.PathLike) -> dict[str, str] | None:
     """The files of a manifest by split; a single file, whose rows name their splits, stands under "". None if there is
     no manifest.
 
+    Args:
+        place: A Parquet file, a folder of them, or a pack, by path or URL.
+
     Raises:
         ValueError: A file lacks the columns of a manifest, or two files stand for one split.
+        OSError, ImportError: The file system of a URL cannot be reached.
     """
-    if path.is_dir():
-        files = sources_by_split((file.stem, file) for file in sorted(path.glob(f"*{SUFFIX}")) if file.is_file())
+    place = absolute(place)
+    is_file = Path(place).suffix.lower() == SUFFIX
+    index = place + f"/{INDEX_FILE}"
+    if not is_file and _exists(index) and _is_index(_read_schema(index)):
+        return {"": index}
+    if os.path.isdir(place):
+        found = (file for file in sorted(Path(place).glob(f"*{SUFFIX}")) if file.is_file())
+        files = {name: str(file) for name, file in sources_by_split((file.stem, file) for file in found).items()}
         return files if files and all(map(is_manifest, files.values())) else None
-    if path.suffix.lower() != SUFFIX or not path.is_file():
+    if not is_file or not _exists(place):
         return None
-    if not is_manifest(path):
+    if not is_manifest(place):
         raise ValueError(
-            f"{path} has the columns {', '.join(_read_schema(path).names)}; a manifest has at least path and label, "
+            f"{place} has the columns {', '.join(_read_schema(place).names)}; a manifest has at least path and label, "
             "or path and labels. `hf-video inspect DATA --output FILE.parquet` writes one."
         )
-    return {"": path}
+    return {"": place}
 
 
 def load_manifest(
-    files: Mapping[str, Path], labels: Sequence[str] | None = None, root: Path | None = None
+    files: Mapping[str, str], labels: Sequence[str] | None = None, root: str | None = None
 ) -> DatasetDict:
     """The videos of a manifest, as `load_video_dataset` returns them.
 
@@ -106,8 +127,8 @@ def load_manifest(
 
     Args:
         files: From `find_manifest`.
-        labels: The class names by id; by default those that are found, sorted.
-        root: The folder that relative paths count from; by default that of the manifest.
+        labels: The class names by id; by default those that the manifest says, or those that are found, sorted.
+        root: The folder, or its URL, that relative paths and shards count from; by default that of the manifest.
 
     Raises:
         ValueError: A column has a wrong type, or a row a wrong value. See `load_video_dataset` for classes.
@@ -115,7 +136,7 @@ def load_manifest(
     tables: dict[str, pa.Table] = {}
     about = {}
     for split, file in files.items():
-        table = _read_table(file, root or file.parent)
+        table = _read_table(file, root or folder_of(file))
         parts = _by_split(table, file)
         if split and (others := sorted(parts.keys() - {split})) and "split" in table.column_names:
             raise ValueError(
@@ -129,9 +150,10 @@ def load_manifest(
         raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
     multi_label = kinds.pop()
     found = {split: _names_in(table) for split, table in tables.items()}
-    names = choose_names(_name(files), found, labels)
+    names = choose_names(_name(files), found, labels or _declared_names(files))
     present = {name for table in tables.values() for name in table.column_names}
-    kept = [*([KEY] if KEY in present else ()), *(_CHECKS if present.intersection(_CHECKS) else ())]
+    groups = ((KEY,), _CHECKS, _PACKED)
+    kept = [name for group in groups if present.intersection(group) for name in group]
     splits = DatasetDict()
     for split, table in tables.items():
         features = Features(
@@ -140,7 +162,7 @@ def load_manifest(
                 **label_feature(names, multi_label),
                 "start": Value("float64"),
                 "end": Value("float64"),
-                **{name: Value("int64" if name == SIZE else "string") for name in kept},
+                **{name: Value(str(_TYPES[name]).replace("double", "float64")) for name in kept},
             }
         )
         columns = [
@@ -170,10 +192,17 @@ def known_errors(dataset: Dataset) -> dict[str, str]:
 
 
 def without_checks(splits: Mapping[str, Dataset]) -> DatasetDict:
-    """The same rows without what a manifest says about them, but with their keys."""
+    """The same rows without what a manifest says about them, but with their keys. Of a pack only `checked` is left
+    out: the bytes that the rest is about cannot have changed unnoticed."""
     return DatasetDict(
         {
-            name: split.remove_columns([column for column in _CHECKS if column in split.column_names])
+            name: split.remove_columns(
+                [
+                    column
+                    for column in ((CHECKED,) if SHARD in split.column_names else _CHECKS)
+                    if column in split.column_names
+                ]
+            )
             for name, split in splits.items()
         }
     )
@@ -204,14 +233,42 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
         raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
-def _name(files: Mapping[str, Path]) -> Path:
+def _declared_names(files: Mapping[str, str]) -> list[str] | None:
+    """The class names by id, if a single file says them."""
+    if len(files) > 1:
+        return None
+    (file,) = files.values()
+    text = (_read_schema(file).metadata or {}).get(CLASS_NAMES)
+    return None if text is None else json.loads(text)
+
+
+def _name(files: Mapping[str, str]) -> str:
     first = next(iter(files.values()))
-    return first if "" in files else first.parent
+    return first if "" in files else folder_of(first)
 
 
-def _read_schema(file: Path) -> pa.Schema:
+def _exists(file: str) -> bool:
+    """Whether there is such a file. That a protocol is none of files is no error: a camera has a URL, too."""
+    if not is_url(file):
+        return os.path.isfile(file)
     try:
-        schema = pq.read_schema(file)
+        system, path = file_system(file)
+    except ValueError:
+        return False
+    try:
+        return system.info(path)["type"] == "file"
+    except FileNotFoundError:
+        return False
+
+
+def _is_index(schema: pa.Schema) -> bool:
+    return {SHARD, OFFSET} <= {*schema.names}
+
+
+def _read_schema(file: str) -> pa.Schema:
+    system, path = file_system(file)
+    try:
+        schema = pq.read_schema(path, filesystem=system)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
     for name in _TYPES:
@@ -220,14 +277,21 @@ def _read_schema(file: Path) -> pa.Schema:
     return schema
 
 
-def _read_table(file: Path, root: Path) -> pa.Table:
+def _read_table(file: str, root: str) -> pa.Table:
     """The known columns with their types; each path absolute, or a URL."""
     schema = _read_schema(file)
     if {"label", "labels"} <= set(schema.names):
         raise ValueError(f"{file} has the columns label and labels; keep one of them.")
-    known = [name for name in _TYPES if name not in _NOT_READ]
+    columns = [
+        name
+        for name, kind in _TYPES.items()
+        if name in schema.names
+        and (name not in _ONLY_OURS or schema.field(name).type == kind)
+        and (name not in _PACKED or _is_index(schema))
+    ]
+    system, path = file_system(file)
     try:
-        table = pq.read_table(file, columns=[name for name in known if name in schema.names], partitioning=None)
+        table = pq.read_table(path, columns=columns, partitioning=None, filesystem=system)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
     if not len(table):
@@ -256,11 +320,41 @@ def _read_table(file: Path, root: Path) -> pa.Table:
         raise ValueError(f"{file} has the key {twice!r} several times; each row has its own.")
     paths = table["path"]
     is_whole = pc.or_(pc.starts_with(paths, "/"), pc.match_substring(paths, "://"))
-    whole = pc.if_else(is_whole, paths, pc.binary_join_element_wise(str(root), paths, os.sep))
+    whole = pc.if_else(is_whole, paths, pc.binary_join_element_wise(root, paths, "/"))
+    if _is_index(schema):
+        _check_shards(file, table)
+        shards = pc.binary_join_element_wise(root, table[SHARD], "/")
+        table = table.set_column(table.column_names.index(SHARD), SHARD, shards)
+        # A video that is not in the pack has the path that it was read from.
+        whole = pc.coalesce(pc.binary_join_element_wise(shards, paths, "/"), whole)
     return table.set_column(table.column_names.index("path"), "path", whole)
 
 
-def _check_times(file: Path, table: pa.Table) -> None:
+def _check_shards(file: str, table: pa.Table) -> None:
+    """Refuses an index with wrong places, and one that names files outside its folder: it may be a stranger's."""
+    for name in (KEY, SIZE, SHA256):
+        if name not in table.column_names:
+            raise ValueError(f"{file} has the columns {SHARD} and {OFFSET}, as an index has, but no column {name}.")
+    is_packed = pc.is_valid(table[SHARD])
+    of_pack = {
+        SHARD: pc.match_substring_regex(table[SHARD], _SHARD_NAME),
+        OFFSET: pc.greater_equal(table[OFFSET], 0),
+        SIZE: pc.greater(table[SIZE], 0),
+        SHA256: pc.match_substring_regex(table[SHA256], "^[0-9a-f]{64}$"),
+    }
+    expected = {
+        SHARD: "the name of a file in the folder of the index is expected, of letters, digits, '_', '-', '.' and '/'",
+        OFFSET: "a place in the shard is expected, from 0 on",
+        SIZE: "a number of bytes is expected, from 1 on",
+        SHA256: "64 hexadecimal digits are expected",
+    }
+    for name, is_right in of_pack.items():
+        _require(file, table, name, pc.or_(pc.invert(is_packed), pc.fill_null(is_right, False)), expected[name])
+    has_error = pc.is_valid(table[ERROR]) if ERROR in table.column_names else pa.scalar(False)
+    _require(file, table, SHARD, pc.or_(is_packed, has_error), "only a row with an error has none")
+
+
+def _check_times(file: str, table: pa.Table) -> None:
     for name in {"start", "end"} & set(table.column_names):
         is_time = pc.and_(pc.is_finite(table[name]), pc.greater_equal(table[name], 0))
         _require(file, table, name, pc.fill_null(is_time, True), "seconds from 0 on are expected, or null")
@@ -270,13 +364,13 @@ def _check_times(file: Path, table: pa.Table) -> None:
         _require(file, table, "end", is_later, "a time after the start of the segment is expected")
 
 
-def _require(file: Path, table: pa.Table, name: str, is_right: Any, expected: str) -> None:
+def _require(file: str, table: pa.Table, name: str, is_right: Any, expected: str) -> None:
     row = pc.index(is_right, False).as_py()
     if row >= 0:
         raise ValueError(f"{file}, row {row}: {name} is {table[name][row].as_py()!r}; {expected}.")
 
 
-def _by_split(table: pa.Table, file: Path) -> dict[str, pa.Table]:
+def _by_split(table: pa.Table, file: str) -> dict[str, pa.Table]:
     """The rows of each split. Rows of a file without the column `split` are for training."""
     if "split" not in table.column_names:
         return {"train": table}
@@ -302,9 +396,9 @@ def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
     return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
 
 
-def _describe(file: Path) -> str:
+def _describe(file: str) -> str:
     """The name of a manifest and the time when it was written, for the user."""
-    written = (pq.read_schema(file).metadata or {}).get(_WRITTEN)
+    written = (_read_schema(file).metadata or {}).get(_WRITTEN)
     return f"{file}" + (f", written {written.decode(errors='replace')}" if written else "")
 
 

@@ -16,6 +16,7 @@ from .columns import VideoRows, arrow_column
 from .inspection import InspectedVideo
 from .labels import is_multi_label, label_names
 from .manifest import DECODED, KEY, OPENED, manifest_schema
+from .packed_videos import is_packed
 from .video_column import BYTES
 from .video_names import segment_suffix, video_id
 
@@ -23,7 +24,7 @@ _ROWS_AT_A_TIME = 8192
 
 
 def check_can_list(splits: Mapping[str, Dataset]) -> None:
-    """Refuses videos that are stored inside a data set: a manifest lists files.
+    """Refuses videos that are stored inside a data set or a pack: a manifest lists files.
 
     Raises:
         ValueError: There are such videos.
@@ -32,6 +33,10 @@ def check_can_list(splits: Mapping[str, Dataset]) -> None:
         raise ValueError(
             "A manifest lists files, but videos of this data set are stored inside its table: train on the data set "
             "itself, or leave out --output."
+        )
+    if any(map(is_packed, splits.values())):
+        raise ValueError(
+            "A pack has a manifest already, its index: give the pack itself to other commands, or leave out --output."
         )
 
 
@@ -58,7 +63,7 @@ def write_manifest(
     rows = concatenate_datasets([*splits.values()])
     multi_label, names = is_multi_label(rows), label_names(rows)
     schema = manifest_schema(multi_label)
-    keys = arrow_column(rows, KEY) if KEY in rows.column_names else _make_keys(rows, base)
+    keys = arrow_column(rows, KEY) if KEY in rows.column_names else make_keys(rows, base)
     split_names = chain.from_iterable([name] * len(split) for name, split in splits.items())
     results = _of_rows(VideoRows(rows), inspected)
     column = "labels" if multi_label else "label"
@@ -112,8 +117,14 @@ def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator
     next(results, None)  # lets the generator end
 
 
-def _make_keys(rows: Dataset, base: Path) -> pa.Array:
-    """A key for each row, all different."""
+def make_keys(rows: Dataset, base: Path) -> pa.Array:
+    """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
+    it also has the suffix or segment, or a number.
+
+    Args:
+        rows: Rows of `load_video_dataset`.
+        base: The folder that paths count from.
+    """
     listed = VideoRows(rows)
     ways = (
         lambda video: video_id(video, base),

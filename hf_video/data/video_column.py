@@ -1,5 +1,6 @@
 """Reads data sets of the `datasets` library that have a column of the feature `Video`."""
 
+import hashlib
 import io
 import logging
 import os
@@ -14,7 +15,8 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from .annotation_files import Clip, Label, listed
-from .manifest import check_unchanged, is_manifest
+from .manifest import SHA256, SHARD, check_unchanged, is_manifest
+from .packed_videos import open_packed
 from .row_values import cell_text, segment
 from .splits import split_of
 
@@ -119,17 +121,28 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
 
 
 def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
-    """The video of a row of `load_video_dataset`, for `read_video`: a path, or a file if it is stored in the row.
+    """The video of a row of `load_video_dataset`, for `read_video`: a path or URL, or a file if it is stored in the
+    row or in a pack.
 
     Raises:
-        StaleManifestError: A manifest lists the video, and the file is gone or was changed.
+        StaleManifestError: A manifest lists the video, and the file is gone or was changed; or a shard of a pack was.
+        VideoReadError: The video is not in the pack.
     """
+    if SHARD in row:
+        return open_packed(row)
     if row.get(BYTES) is None:
         check_unchanged(row)
         return row["video"]
     file = io.BytesIO(row[BYTES])
     file.name = row["video"]  # for messages
     return file
+
+
+def stored_sha256(row: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of a video that is stored in its row or in a pack; None for a file of its own or a URL."""
+    if row.get(SHA256) is not None or row.get(BYTES) is None:
+        return row.get(SHA256)
+    return hashlib.sha256(row[BYTES]).hexdigest()
 
 
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:

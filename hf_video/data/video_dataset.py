@@ -17,9 +17,10 @@ from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
-from .columns import arrow_column
 from .labels import class_names, has_several, label_feature, label_ids
-from .manifest import find_manifest, load_manifest
+from .manifest import INDEX_FILE, find_manifest, load_manifest
+from .packed_videos import source_names
+from .places import absolute, is_url
 from .splits import sources_by_split, split_of
 from .video_column import VideoColumn, find_dataset, read_video_column
 
@@ -55,21 +56,23 @@ def load_video_dataset(
             with these without a first line of names, as those of Kinetics, separated by commas or spaces (.csv or
             .txt); or the JSON file of Something-Something, whose classes are its templates. In place of `label` there
             may be `labels`: any number of classes a clip, in CSV separated by semicolons, in JSON a list.
-            Or a manifest, a Parquet file of `hf-video inspect --output`, or a folder of them named after splits. It is
-            trusted: no video is looked for. Its rows with an error are listed, too.
+            Or a manifest, a Parquet file of `hf-video inspect --output`, or a folder of them named after splits; or a
+            pack, the folder that `hf-video pack` wrote, or the index inside. A single manifest and a pack may have a
+            URL that fsspec knows. They are trusted: no video is looked for. Rows with an error are listed, too.
             Or a data set of the `datasets` library, as an object, as a folder of `save_to_disk` or Parquet files, or
             by its name on the Hub. One of its columns has the feature `Video`; its labels are in `label`, `labels`, or
             the only column of `ClassLabel`.
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
-            the working directory.
+            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
         seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name. Those of
-        a manifest that say what was found out: `key`, `checked`, `error`, `size` and `content`.
+        a manifest that say what was found out: `key`, `checked`, `error`, `size`, `content`, `duration` and `frames`.
+        Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
 
     Raises:
         FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
@@ -78,11 +81,16 @@ def load_video_dataset(
             annotation file lacks columns or rows or has a wrong value. If a class is not among `labels`; without
             `labels`, if there are fewer than two classes or "train" lacks a class of another split.
     """
-    root = None if video_root is None else Path(video_root).expanduser().absolute()
     if not isinstance(data, DatasetDict | Dataset):
-        manifest = find_manifest(Path(data).expanduser().absolute())
+        manifest = find_manifest(data)
         if manifest is not None:
-            return load_manifest(manifest, labels, root)
+            return load_manifest(manifest, labels, None if video_root is None else absolute(video_root))
+        if is_url(data):
+            raise FileNotFoundError(
+                f"{data} is neither a pack nor a manifest that can be read. By URL, data are the folder of a pack, "
+                f"its {INDEX_FILE}, or another manifest, whose name ends in .parquet."
+            )
+    root = None if video_root is None else Path(video_root).expanduser().absolute()
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
     if dataset is not None:
         column = read_video_column(dataset, root or Path.cwd())
@@ -148,7 +156,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
     generator = np.random.default_rng(seed)
-    column = arrow_column(dataset, "video").dictionary_encode()
+    column = source_names(dataset).dictionary_encode()
     videos, by_name = column.dictionary, pc.sort_indices(column.dictionary).to_numpy()
     video_of_row = np.argsort(by_name)[column.indices.to_numpy()]
     ids = label_ids(dataset)

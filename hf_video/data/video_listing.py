@@ -1,5 +1,6 @@
 """Lists the videos that a user names: files, URLs, folders, and lists or data sets of labelled videos."""
 
+import mimetypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from datasets import Dataset, DatasetDict
 
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
 from .manifest import KEY, find_manifest
+from .places import absolute, is_url
 from .splits import split_of
-from .video_column import BYTES, find_dataset, open_video
+from .video_column import BYTES, find_dataset, open_video, stored_sha256
 from .video_dataset import load_video_dataset, videos_in, visible_entries
 from .video_names import segment_suffix, video_id
 
@@ -33,9 +35,9 @@ class ListedVideo:
     row: int = 0
 
     @property
-    def content(self) -> bytes | None:
-        """The file, if a data set stores it."""
-        return None if self.rows is None else self.rows[self.row].get(BYTES)
+    def sha256(self) -> str | None:
+        """The SHA-256 of the file, if a data set or a pack stores it."""
+        return None if self.rows is None else stored_sha256(self.rows[self.row])
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""
@@ -47,8 +49,8 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
 
     Args:
         words: Each is a video file, a URL, a folder of frames, a folder with videos at any depth, or what
-            `load_video_dataset` takes: a list of labelled videos, or a data set. Of lists and data sets, the whole
-            videos count, not their segments. A file that does not exist is listed as well.
+            `load_video_dataset` takes: a list of labelled videos, a manifest, a pack, or a data set. Of these, the
+            whole videos count, not their segments. A file that does not exist is listed as well.
         video_root: The folder that relative paths in lists count from; by default that of the list.
 
     Raises:
@@ -57,7 +59,7 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
     """
     found: dict[str, ListedVideo] = {}
     for word in words:
-        for video in _list(word, None if video_root is None else Path(video_root).expanduser().absolute()):
+        for video in _list(word, video_root):
             known = found.setdefault(video.id, video)
             if known.source != video.source:
                 raise ValueError(
@@ -67,16 +69,17 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
     return list(found.values())
 
 
-def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
-    if "://" in word:
-        yield ListedVideo(video_id(word, Path()), word)
-        return
+def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
-    path = Path(os.path.abspath(Path(word).expanduser()))
-    if find_manifest(path) is not None:
-        yield from _of_manifest(load_video_dataset(path, video_root=root))
-    elif path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
+    if not _names_video(word) and find_manifest(word) is not None:
+        yield from _of_manifest(load_video_dataset(word, video_root=root))
+        return
+    if is_url(word):
+        yield ListedVideo(video_id(word, Path()), word)
+        return
+    path = Path(absolute(word))
+    if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
         videos = list(_videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
@@ -85,7 +88,7 @@ def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
         yield ListedVideo(path.name, str(path))
     elif path.is_dir() or path.suffix.lower() in ANNOTATION_SUFFIXES or _may_be_on_the_hub(word, path):
         splits = load_video_dataset(word, video_root=root)
-        base = root or (path if path.is_dir() else path.parent)
+        base = (path if path.is_dir() else path.parent) if root is None else Path(absolute(root))
         for split in splits.values():
             is_stored = BYTES in split.column_names
             for row, video in enumerate(split["video"]):
@@ -95,6 +98,12 @@ def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
                     yield ListedVideo(video_id(video, base), video)
     else:
         yield ListedVideo(path.stem, str(path))
+
+
+def _names_video(word: str) -> bool:
+    """Whether a URL cannot be that of a pack or manifest, so that nothing is asked of its server."""
+    kind, _ = mimetypes.guess_type(word)
+    return is_url(word) and ("?" in word or (kind or "").startswith("video/"))
 
 
 def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:

@@ -18,7 +18,9 @@ from transformers.trainer_utils import has_length
 
 import hf_video
 from hf_video.data import is_multi_label, label_names
-from hf_video.data.manifest import SIZE
+from hf_video.data.columns import arrow_column
+from hf_video.data.manifest import SHARD, SIZE
+from hf_video.data.packed_videos import is_packed, source_names
 from hf_video.files import replace_text
 
 FACTS_FILE = "training_facts.json"
@@ -105,12 +107,13 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     columns = [name for name in ("video", SIZE, "label", "labels", "start", "end") if name in rows.column_names]
     values = rows.select_columns(columns)[:]
     videos = values.pop("video")
-    names = ("/".join(video.rsplit("/", 2)[-2:]) for video in videos)
+    names = ("/".join(name.rsplit("/", 2)[-2:]) for name in source_names(rows).to_pylist())
     sizes = values.pop(SIZE, None) or map(_size, videos)
     listing = sorted(map(json.dumps, zip(names, sizes, *values.values(), strict=True)))
     description["sha256"] = hashlib.sha256("\n".join(listing).encode()).hexdigest()
     if len(rows) and "bytes" not in rows.column_names:
-        folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, videos)}]))
+        files = arrow_column(rows, SHARD).drop_null().unique().to_pylist() if is_packed(rows) else videos
+        folder = Path(os.path.commonpath([os.path.abspath(path) for path in {*map(os.path.dirname, files)}]))
         description["name"] = (folder.parent if folder.name in SPLITS else folder).name
     if is_multi_label(rows) or isinstance(rows.features.get("label"), datasets.ClassLabel):
         description["num_classes"] = len(label_names(rows))

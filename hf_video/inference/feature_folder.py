@@ -216,7 +216,7 @@ def _mean_rate(frame_times: Sequence[float]) -> float | None:
 def _identify(video: ListedVideo) -> list[Any]:
     """What changes with a video; a new object for one that is not there, which reading will report."""
     try:
-        return video_identity(video.source, video.content)
+        return video_identity(video.source, video.sha256)
     except OSError:
         return [video.source, None]
 

@@ -62,20 +62,18 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def video_identity(video: str, content: bytes | None = None) -> list[Any]:
+def video_identity(video: str, sha256: str | None = None) -> list[Any]:
     """Values that differ between videos, and change when the content of a file does.
 
     Args:
         video: path of a file or of a folder of frames, or a URL, of which only the name is known.
-        content: the file itself, if it is stored elsewhere; `video` is then a name.
+        sha256: the digest of the file, if it is stored elsewhere; `video` is then a name.
 
     Raises:
         OSError: there is no such file or folder.
     """
-    found: Any = None
-    if content is not None:
-        found = hashlib.sha256(content).hexdigest()
-    elif "://" not in video:
+    found: Any = sha256
+    if sha256 is None and "://" not in video:
         path = Path(video)
         stats = [(file.name, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
         found = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipDataset, ReadAheadLoader
-from hf_video.data.video_column import BYTES
+from hf_video.data.video_column import stored_sha256
 from hf_video.files import replace_file, replace_text
 
 from .feature_key import feature_key, video_identity
@@ -190,7 +190,8 @@ def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind:
 def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
     """The file and the rows of each `SHARD_SIZE` videos. The name of a file follows from its videos."""
     identities = [
-        [*video_identity(row["video"], row.get(BYTES)), row.get("start"), row.get("end")] for row in dataset.dataset
+        [*video_identity(row["video"], stored_sha256(row)), row.get("start"), row.get("end")]
+        for row in dataset.dataset
     ]
     starts = range(0, len(identities), SHARD_SIZE)
     rows = [range(start, min(start + SHARD_SIZE, len(identities))) for start in starts]

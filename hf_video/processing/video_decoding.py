@@ -111,6 +111,11 @@ class VideoFileReader:
         return len(self._times)
 
     @property
+    def is_told_by_packets(self) -> bool:
+        """Whether each packet holds one frame, shown at the time of the packet."""
+        return bool(self._decode_order)
+
+    @property
     def may_be_misordered(self) -> bool:
         """Whether the times of packets may have another order than the decoded frames."""
         return bool(self._decode_order) and bool(self._in_doubt.any())

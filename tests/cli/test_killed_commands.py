@@ -15,7 +15,7 @@ from tests.goldens import load_golden, write_original_config
 
 ROOT = Path(__file__).parents[2]
 STATUS = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full disk": 2}
-COMMANDS = ("convert", "probe", "evaluate", "extract")
+COMMANDS = ("convert", "probe", "evaluate", "extract", "pack")
 NUM_MOMENTS = 5
 # A cut through the matrix of commands, kinds and moments; the whole of it is slow.
 QUICK = [
@@ -23,9 +23,10 @@ QUICK = [
     *(("probe", "SIGKILL", 2), ("probe", "full disk", 4)),
     *(("extract", "SIGKILL", 2), ("extract", "SIGTERM", 4), ("extract", "full disk", 3)),
     *(("evaluate", "SIGTERM", 1), ("evaluate", "full disk", 4)),
+    *(("pack", "SIGKILL", 1), ("pack", "SIGKILL", 4), ("pack", "SIGINT", 3), ("pack", "full disk", 2)),
 ]
-# What `extract` notes while it runs, and the lock of a run that was killed.
-GROWING = ("features.json", ".features.jsonl", ".hf-video.lock")
+# What `extract` and `pack` note while they run, and the lock of a run that was killed.
+GROWING = ("features.json", ".features.jsonl", ".packing", ".hf-video.lock")
 # Times, and paths of the folder that is renamed once it is whole.
 VOLATILE = ("training_args.bin", "trainer_state.json")
 
@@ -70,6 +71,7 @@ def words_of(digits, trained, tmp_path_factory):
                 *("evaluate", *of_model, "--output", folder / "result.json"),
                 *("--predictions", folder / "table.csv"),
             ),
+            "pack": (*("pack", digits, "--output", folder / "pack", "--shard-size", "20KB", "--num-workers", "1"),),
             "extract": (
                 *("extract", digits / "test", "--model", trained, "--device", "cpu", "--output", folder / "features"),
                 *("--frame-sampling-rate", "1", "--stride", "1"),
@@ -128,7 +130,7 @@ def test_nothing_is_half_written_and_the_next_run_gives_the_same_bits(
     if kind == "full disk":
         assert str(tmp_path) in said[0] and os.strerror(27) in said[0], said
 
-    left = {name: content for name, content in files_of(tmp_path).items() if Path(name).name not in GROWING}
+    left = {name: content for name, content in files_of(tmp_path).items() if not {*Path(name).parts} & {*GROWING}}
     assert left == {name: content for name, content in whole.items() if name in left}
     if kind != "SIGKILL":
         assert not list(tmp_path.rglob("*.partial"))

@@ -1,0 +1,141 @@
+"""The index of a pack: a manifest with a row for each clip and where its bytes lie. It grows in parts, one a shard."""
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
+from .pack_folder import PackFolder
+
+# The entry in its metadata that says what was packed.
+_PACK = b"hf_video_pack"
+# In a part: the number of the row in the data set that a row of the index is from.
+ROW = "row"
+_ROWS_AT_A_TIME = 2**16
+
+
+@dataclass
+class PackedCounts:
+    """What a pack holds.
+
+    Attributes:
+        num_shards, num_videos, num_rows: the numbers of shards, of videos in them, and of rows in the index.
+        num_bytes: bytes of the videos.
+        broken: the videos that could not be read, with the reasons.
+        num_long: videos in shards that are longer than they were to be, but for those of segments.
+    """
+
+    num_shards: int = 0
+    num_videos: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
+    num_long: int = 0
+
+    def add(self, part: pa.Table, max_duration: float | None) -> None:
+        """Counts the part of a shard."""
+        self.num_shards += 1
+        self.num_rows += len(part)
+        is_broken = pc.is_valid(part["error"])
+        for row in part.filter(is_broken).select(["path", "error"]).to_pylist():
+            self.broken[row["path"]] = row["error"]
+        packed = part.filter(pc.invert(is_broken))
+        _, first = np.unique(packed["offset"].to_numpy(), return_index=True)
+        self.num_videos += len(first)
+        self.num_bytes += int(packed["size"].to_numpy()[first].sum())
+        if max_duration is not None:
+            whole = packed.filter(pc.and_(pc.is_null(packed["start"]), pc.is_null(packed["end"])))
+            long = whole.filter(pc.greater(whole["duration"], max_duration))
+            self.num_long += pc.count_distinct(long["offset"]).as_py()
+
+
+def part_schema(multi_label: bool, class_names: Sequence[str]) -> pa.Schema:
+    """The columns of a part: those of the index, and the number of the row in the data set. The metadata do not say
+    when it was written: the same data give the same bytes."""
+    schema = manifest_schema(multi_label).with_metadata({CLASS_NAMES: json.dumps([*class_names])})
+    for name, kind in ((SHARD, pa.string()), (OFFSET, pa.int64()), (SHA256, pa.string()), (ROW, pa.int64())):
+        schema = schema.append(pa.field(name, kind))
+    return schema
+
+
+def encode_part(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
+    """The rows of a shard as a Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([*rows], schema=schema), file)
+    return file.getvalue()
+
+
+def write_index(
+    folder: PackFolder,
+    parts: Iterable[str],
+    first_rows: Sequence[int],
+    schema: pa.Schema,
+    facts: Mapping[str, Any],
+    max_duration: float | None,
+) -> PackedCounts:
+    """Joins the parts, in the order of the data set. Few of them are in memory at a time.
+
+    Args:
+        folder: the pack.
+        parts: the names of their files, in the order of the shards.
+        first_rows: the first row of each; later parts have no earlier row.
+        schema: from `part_schema`.
+        facts: what was packed, for the metadata.
+        max_duration: seconds beyond which a video counts as long.
+    """
+    counts = PackedCounts()
+    metadata = {**schema.metadata, _PACK: json.dumps(facts).encode()}
+    schema = schema.remove(schema.get_field_index(ROW)).with_metadata(metadata)
+    with folder.writing(INDEX_FILE) as file, pq.ParquetWriter(file, schema) as writer:
+        gathered: list[pa.Table] = []
+        for rows in _in_order(_read_parts(folder, parts, counts, max_duration), [*first_rows[1:], None]):
+            gathered.append(rows.drop_columns(ROW).cast(schema))
+            if sum(map(len, gathered)) >= _ROWS_AT_A_TIME:
+                writer.write_table(pa.concat_tables(gathered))
+                gathered = []
+        if gathered:
+            writer.write_table(pa.concat_tables(gathered))
+    return counts
+
+
+def read_pack_facts(folder: PackFolder) -> dict[str, Any] | None:
+    """What was packed, as the index says; None if it is not the index of a pack.
+
+    Raises:
+        FileNotFoundError: there is no index.
+    """
+    with folder.open(INDEX_FILE) as file:
+        try:
+            metadata = pq.read_schema(file).metadata or {}
+        except pa.ArrowException:
+            return None
+    return json.loads(metadata[_PACK]) if _PACK in metadata else None
+
+
+def _read_parts(
+    folder: PackFolder, parts: Iterable[str], counts: PackedCounts, max_duration: float | None
+) -> Iterator[pa.Table]:
+    for name in parts:
+        with folder.open(name) as file:
+            part = pq.read_table(file)
+        counts.add(part, max_duration)
+        yield part
+
+
+def _in_order(parts: Iterable[pa.Table], limits: Iterable[int | None]) -> Iterator[pa.Table]:
+    """The rows of all parts in the order of the data set. After each part come the rows before a limit; the last
+    limit, None, lets all come."""
+    waiting: list[pa.Table] = []
+    for part, limit in zip(parts, limits, strict=True):
+        # The order is stable: the pieces of a video stay in their order.
+        rows = pa.concat_tables([*waiting, part]).sort_by(ROW)
+        ready = len(rows) if limit is None else int(np.searchsorted(rows[ROW].to_numpy(), limit))
+        yield rows.slice(0, ready)
+        waiting = [rows.slice(ready)]

@@ -1,0 +1,270 @@
+"""Packs the videos of a data set into shards with an index; `docs/packed_data.md` describes the files.
+
+Each shard is written by one process, read back, and noted. A run that is ended at any moment is continued by the same
+call, and the pack comes out the same.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from tqdm.auto import tqdm
+
+from hf_video.files import FULL_DISK, write_error_number
+from hf_video.processing import probe_video
+
+from .columns import VideoRows
+from .content_digest import bytes_digest, content_digest
+from .inspection import tell_reason
+from .labels import is_multi_label, label_names
+from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE
+from .manifest_writing import make_keys
+from .pack_folder import PackFolder
+from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
+from .pack_plan import PackPlan, plan_pack
+from .shards import ShardWriter, verify_shard, video_suffix
+from .video_bytes import open_bytes
+from .video_column import BYTES
+from .video_cutting import Piece, PieceOfClip, cut_video
+from .video_names import segment_suffix
+
+# Gone when the pack is whole.
+_WORKING = ".packing"
+_PLAN = f"{_WORKING}/plan.json"
+_DESCRIBING = (KEY, "split", "label", "labels", "start", "end")
+
+
+def pack_videos(
+    splits: Mapping[str, Dataset],
+    folder: PackFolder,
+    base: Path,
+    *,
+    shard_size: int = 10**9,
+    max_duration: float | None = None,
+    num_workers: int = 1,
+    progress: bool = True,
+) -> PackedCounts | None:
+    """Writes a pack, or what is missing of it.
+
+    A video that cannot be read has a row with an `error` in the index, and is not in the pack.
+
+    Args:
+        splits: Data sets of `load_video_dataset`.
+        folder: Where to write: a folder without other files. Of a local one, the caller holds the lock.
+        base: The folder that keys count from, unless the data have keys.
+        shard_size: Bytes of a shard, about. A larger video has a shard of its own.
+        max_duration: Longer videos, in seconds, are cut at key frames, without encoding them again, see `cut_video`.
+            Segments keep their frames. A video that cannot be cut is packed whole.
+        num_workers: Processes that write shards; this one writes them if it is 0 or 1.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What the pack holds; None if it was finished before.
+
+    Raises:
+        ValueError: The folder has other files, or a pack of other data or settings; or videos are folders of frames.
+        OSError: Writing failed, or a shard is not what was written.
+    """
+    rows = _with_keys(splits, base)
+    listing = VideoRows(rows)
+    plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
+    if _is_finished(folder, plan, listing):
+        folder.remove(_WORKING)
+        return None
+    if folder.read(_PLAN) is None:
+        with folder.writing(_PLAN) as file:
+            file.write(json.dumps(plan.facts()).encode())
+    shards = _Shards(rows, listing, plan, folder)
+    loader = DataLoader(
+        shards,
+        batch_size=None,
+        num_workers=num_workers if num_workers > 1 else 0,
+        in_order=False,  # no worker waits for another
+        generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
+    )
+    with tqdm(total=len(listing), initial=shards.num_done, desc="Packing", unit="video", disable=not progress) as bar:
+        for _ in loader:
+            bar.update()
+    parts = [_part_of(number) for number in range(len(plan.shards))]
+    first_rows = [shard.first_row for shard in plan.shards]
+    facts = {name: value for name, value in plan.facts().items() if name != "shards"}
+    counts = write_index(folder, parts, first_rows, shards.schema, facts, max_duration)
+    folder.remove(_WORKING)
+    return counts
+
+
+def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
+    """The rows of all splits, with the columns `split` and `key`."""
+    rows = concatenate_datasets([*splits.values()])
+    rows = rows.add_column("split", [name for name, split in splits.items() for _ in range(len(split))])
+    return rows if KEY in rows.column_names else rows.add_column(KEY, make_keys(rows, base).to_pylist())
+
+
+def _is_finished(folder: PackFolder, plan: PackPlan, listing: VideoRows) -> bool:
+    """Whether the folder has the whole pack. Refuses a folder with anything but this pack or a part of it."""
+    names = [name for name in folder.names() if not name.startswith(".")]
+    known = None
+    if INDEX_FILE in names:
+        known = read_pack_facts(folder)
+    elif (text := folder.read(_PLAN)) is not None:
+        known = json.loads(text)
+    if known is None:
+        if names:
+            listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise ValueError(f"{folder} has other files ({listed}): choose another folder for the pack.")
+        return False
+    if difference := plan.difference(known, listing.videos):
+        raise ValueError(
+            f"{folder} has {'a pack' if INDEX_FILE in names else 'the beginning of a pack'} of {difference}. Choose "
+            "another folder, or take the same data and settings."
+        )
+    return INDEX_FILE in names
+
+
+def _shard_name(number: int) -> str:
+    return f"shard-{number:05d}.tar"
+
+
+def _part_of(number: int) -> str:
+    return f"{_WORKING}/{_shard_name(number)}.parquet"
+
+
+class _Shards(IterableDataset):
+    """Writes the shards that are missing; an item is the number of a video that is done."""
+
+    def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: PackFolder):
+        self.rows, self.listing, self.plan, self.folder = rows, listing, plan, folder
+        self.names = label_names(rows)
+        self.schema = part_schema(is_multi_label(rows), self.names)
+        self.about = rows.select_columns([name for name in rows.column_names if name in _DESCRIBING])
+        noted = {*folder.names(_WORKING)}
+        self.missing = [n for n in range(len(plan.shards)) if Path(_part_of(n)).name not in noted]
+        in_missing = sum(plan.shards[n].stop - plan.shards[n].first for n in self.missing)
+        self.num_done = len(listing) - in_missing
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        for number in self.missing[worker.id :: worker.num_workers] if worker else self.missing:
+            yield from self._write(number)
+
+    def _write(self, number: int) -> Iterator[int]:
+        shard, name = self.plan.shards[number], _shard_name(number)
+        found: list[dict[str, Any]] = []
+        with self.folder.writing(name) as file:
+            writer = ShardWriter(file)
+            for video in range(shard.first, shard.stop):
+                found += [row if row[ERROR] else {**row, "shard": name} for row in self._add(writer, video)]
+                yield video
+            writer.close()
+        with self.folder.open(name) as file:
+            verify_shard(file, writer.digests, f"{self.folder}/{name}")
+        with self.folder.writing(_part_of(number)) as file:
+            file.write(encode_part(found, self.schema))
+
+    def _add(self, writer: ShardWriter, video: int) -> list[dict[str, Any]]:
+        """Appends a video to a shard; its rows in the index."""
+        row = self.rows[self.listing.rows(video)[0]]
+        clips = [self._describe(number) for number in self.listing.rows(video)]
+        facts: dict[str, Any] = {"path": row["video"], CHECKED: row.get(CHECKED) or OPENED, ERROR: row.get(ERROR)}
+        with ExitStack() as stack:
+            try:
+                facts |= _identify(row)
+                if facts[ERROR] is None:
+                    file = stack.enter_context(open_bytes(row))
+                    facts |= _examine(file, row, clips)
+            except Exception as error:  # Damaged files make decoders raise errors of any kind.
+                if isinstance(error, MemoryError) or write_error_number(error) in FULL_DISK:
+                    raise
+                facts[ERROR] = tell_reason(row["video"], error)
+            if facts[ERROR] is not None:
+                return [{**clip, **facts} for clip in clips]
+            suffix = video_suffix(row["video"])
+            key = clips[0][KEY].removesuffix(segment_suffix(clips[0]["start"], clips[0]["end"]))
+            longest = self.plan.settings["max_duration"]
+            if longest is not None and (facts[DURATION] or 0) > longest:
+                times = [(clip["start"], clip["end"]) for clip in clips]
+                cut = stack.enter_context(cut_video(file, suffix, times, longest))
+                if cut is not None:
+                    return self._add_pieces(writer, key, suffix, facts, clips, cut)
+            member = writer.add(key, suffix, file, *self._tell(key, clips))
+        return [{**clip, **facts, **member._asdict()} for clip in clips]
+
+    def _add_pieces(
+        self,
+        writer: ShardWriter,
+        key: str,
+        suffix: str,
+        facts: Mapping[str, Any],
+        clips: Sequence[Mapping[str, Any]],
+        cut: Sequence[Sequence[PieceOfClip]],
+    ) -> list[dict[str, Any]]:
+        """Appends the pieces of a video to a shard; their rows in the index. A row of the whole video becomes one for
+        each piece, whose key says where it lies in the video."""
+        of_piece: dict[Piece, list[dict[str, Any]]] = {}
+        rows = []
+        taken = {clip[KEY] for clip in clips}
+        for clip, places in zip(clips, cut, strict=True):
+            for piece, start, end in places:
+                name = clip[KEY]
+                if clip["start"] is None and clip["end"] is None:
+                    name = name.removesuffix(segment_suffix(None, None)) + _time_of(piece)
+                    numbered = (f"{name}#{number}" for number in count(2))
+                    name = name if name not in taken else next(other for other in numbered if other not in taken)
+                    taken.add(name)
+                row = {**clip, KEY: name, "start": start, "end": end}
+                of_piece.setdefault(piece, []).append(row)
+                rows.append((row, piece))
+        found = {}
+        for piece, inside in of_piece.items():
+            name = key + _time_of(piece)
+            with open(piece.path, "rb") as file:
+                member = writer.add(name, suffix, file, *self._tell(name, inside))
+            about = {CONTENT: content_digest(piece.path), FRAMES: piece.num_frames, DURATION: piece.duration}
+            found[piece] = {**facts, **about, **member._asdict()}
+        return [{**row, **found[piece]} for row, piece in rows]
+
+    def _tell(self, key: str, clips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int | None]:
+        """What stands beside a video in its shard: its clips, and the class id if it has one clip of one class."""
+        segments = [{name: value for name, value in clip.items() if name != ROW} for clip in clips]
+        is_single = len(clips) == 1 and "label" in clips[0]
+        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if is_single else None
+
+    def _describe(self, number: int) -> dict[str, Any]:
+        """A row of the data set, by the names of its classes."""
+        row = self.about[number]
+        if "label" in row:
+            classes: dict[str, Any] = {"label": self.names[row["label"]]}
+        else:
+            classes = {"labels": [self.names[label] for label in row["labels"]]}
+        return {ROW: number, KEY: row[KEY], "split": row["split"], **classes, "start": row["start"], "end": row["end"]}
+
+
+def _time_of(piece: Piece) -> str:
+    """The end of a key: seconds in the source, to milliseconds."""
+    return segment_suffix(round(piece.start, 3), round(piece.end, 3))
+
+
+def _identify(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Size and `content_digest` of a video; those of its manifest if there is one."""
+    video = row["video"]
+    if row.get(CONTENT) is not None:
+        return {SIZE: row[SIZE], CONTENT: row[CONTENT]}
+    if row.get(BYTES) is not None:
+        return {SIZE: len(row[BYTES]), CONTENT: bytes_digest(row[BYTES])}
+    return {SIZE: None if "://" in video else os.path.getsize(video), CONTENT: content_digest(video)}
+
+
+def _examine(file: BinaryIO, row: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Number of frames and duration of a video, in which each clip must have a frame. A manifest is trusted."""
+    if row.get(CHECKED) is not None and row[FRAMES] is not None:
+        return {FRAMES: row[FRAMES], DURATION: row[DURATION]}
+    segments = [(clip["start"], clip["end"]) for clip in clips if (clip["start"], clip["end"]) != (None, None)]
+    metadata = probe_video(file, segments)
+    return {FRAMES: metadata.total_num_frames, DURATION: metadata.duration}

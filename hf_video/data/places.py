@@ -1,0 +1,34 @@
+"""Places of data: local paths, and URLs of the file systems that fsspec knows."""
+
+import os
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+
+def is_url(place: str | os.PathLike) -> bool:
+    """Whether a place is a URL, such as `s3://bucket/folder`."""
+    return "://" in os.fspath(place)
+
+
+def absolute(place: str | os.PathLike) -> str:
+    """An absolute path, or a URL without a slash at its end."""
+    if is_url(place):
+        return os.fspath(place).rstrip("/")
+    return os.path.abspath(os.path.expanduser(place))
+
+
+def folder_of(place: str) -> str:
+    """The folder that a file lies in."""
+    return place.rpartition("/")[0] if is_url(place) else os.path.dirname(place)
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """The file system of a URL and the path there; None and the path itself for a local path, so that no character of
+    it has a meaning of its own. It is looked up for each access: connections do not survive a fork.
+
+    Raises:
+        ValueError: fsspec does not know the protocol.
+        ImportError: the package for the protocol is not installed.
+    """
+    return url_to_fs(place) if is_url(place) else (None, place)
