@@ -161,5 +161,3 @@ def test_a_place_without_data_is_said(fails, tmp_path):
     assert "memory://nowhere/pack is neither a pack nor a manifest" in message
     message = fails("train", "s3://bucket/pack", "--output-dir", tmp_path / "out", *WORDS)
     assert "s3fs" in message
-
-
