@@ -15,6 +15,8 @@ from .range_file import RangeFile
 
 # FFmpeg's name for the formats of this family.
 _FORMAT = "mov,mp4,m4a,3gp,3g2,mj2"
+# Codecs whose packets FFmpeg leaves as the tables describe them; of VP9 it changes durations.
+_PLAIN_CODECS = ("h264", "hevc", "av1")
 # Most boxes that are looked at to find `moov`, and its largest size in bytes. Three hours need about 10 MiB.
 _MOST_BOXES = 100
 _LARGEST_MOOV = 2**28
@@ -80,7 +82,8 @@ def index_packets(file: RangeFile, container: Any, stream: Any) -> list[Packet] 
         `list[Packet]`, *optional*: what a pass over all packets gives, up to a constant that is added to all
             presentation times ([`continue_packets`] finds it). None if the tables do not tell it for certain.
     """
-    if container.format.name != _FORMAT:
+    codec = stream.codec_context.codec
+    if container.format.name != _FORMAT or not (codec.intra_only or codec.canonical_name in _PLAIN_CODECS):
         return None
     entries = list(stream.index_entries)
     try:
@@ -94,8 +97,8 @@ def index_packets(file: RangeFile, container: Any, stream: Any) -> list[Packet] 
     sizes, places = np.array([entry.size for entry in entries]), np.array([entry.pos for entry in entries])
     if (samples.sizes != sizes).any() or (np.diff(decode_times) != samples.durations[:-1]).any():
         return None
-    # The end of a file that was cut off is missing.
-    if samples.durations[-1] <= 0 or (sizes <= 0).any() or (places < 0).any() or (places + sizes > file.size).any():
+    # FFmpeg guesses what has no duration. The end of a file that was cut off is missing.
+    if min(samples.durations.min(), sizes.min()) <= 0 or places.min() < 0 or (places + sizes).max() > file.size:
         return None
     times = (decode_times + samples.offsets).tolist()
     return [
@@ -184,10 +187,10 @@ def _read_samples(moov: bytes, track: int, num_samples: int) -> _Samples | None:
         return None
     if _count(_only(table, b"stsd")) != 1:
         return None
-    durations = _read_runs(_only(table, b"stts"), ">u4", num_samples)
+    durations = _read_runs(_only(table, b"stts"), num_samples)
     offsets = np.zeros(num_samples, dtype=np.int64)
     if any(kind == b"ctts" for kind, _ in _boxes(table)):
-        offsets = _read_runs(_only(table, b"ctts"), ">i4", num_samples)
+        offsets = _read_runs(_only(table, b"ctts"), num_samples)
     if (np.abs(offsets) >= _LARGEST_OFFSET).any():
         return None
     return _Samples(durations, offsets, _read_sizes(_only(table, b"stsz"), num_samples))
@@ -206,12 +209,13 @@ def _count(table: memoryview, place: int = 4) -> int:
     return int.from_bytes(table[place : place + 4])
 
 
-def _read_runs(table: memoryview, kind: str, num_samples: int) -> np.ndarray:
-    """(num_samples,) int64: the values of a table of runs (number of samples, value)."""
+def _read_runs(table: memoryview, num_samples: int) -> np.ndarray:
+    """(num_samples,) int64: the values of a table of runs (number of samples, value). FFmpeg reads all of them as
+    signed, whatever the version of the table."""
     num_runs = _count(table)
     if num_runs > num_samples or len(table) < 8 + 8 * num_runs:
         raise ValueError(f"{num_runs} runs.")
-    runs = np.frombuffer(table, dtype=[("count", ">u4"), ("value", kind)], count=num_runs, offset=8)
+    runs = np.frombuffer(table, dtype=[("count", ">u4"), ("value", ">i4")], count=num_runs, offset=8)
     if int(runs["count"].sum(dtype=np.uint64)) != num_samples:
         raise ValueError("The runs are not those of all samples.")
     return np.repeat(runs["value"].astype(np.int64), runs["count"].astype(np.int64))

@@ -9,9 +9,11 @@ from fsspec.caching import BlockCache
 
 from .video_opening import VideoReadError
 
-# In bytes. What is read without having been announced is fetched in blocks, of which the last ones are kept.
-_BLOCK_SIZE = 64 * 2**10
-_MOST_BLOCKS = 64
+# Bytes that are fetched first: a short clip, or the start of a longer video with its tables.
+FIRST_SIZE = 256 * 2**10
+# In bytes, and how many are kept: what is read without having been announced is fetched in blocks.
+_BLOCKS = (64 * 2**10, 64)
+_BLOCKS_OF_STREAM = (4 * 2**20, 4)
 # To fetch this many bytes more costs less than another request.
 _WORTH_A_REQUEST = 64 * 2**10
 # With a larger share of the file, the whole of it is fetched in one request.
@@ -24,7 +26,7 @@ Span = tuple[int, int]
 class RangeFile(io.RawIOBase):
     """
     A file whose bytes are fetched when they are read. What is known to be needed is fetched ahead, with `prefetch` or
-    `fetch_whole`, and stays; of the other bytes at most 4 MiB are kept.
+    `fetch_whole`, and stays; of the other bytes, at most 4 MiB are kept, or 16 MiB of a stream.
 
     A `read` ends where the bytes at hand end, and may so return fewer bytes than asked for. An error of a fetch is
     raised by every later `read` too: FFmpeg passes over some errors, and would take the file for shorter than it is.
@@ -49,7 +51,7 @@ class RangeFile(io.RawIOBase):
         self._position = 0
         # Disjoint, rising.
         self._parts: list[tuple[int, bytes]] = [(0, start)] if start else []
-        self._blocks = BlockCache(_BLOCK_SIZE, self._fetch_block, size, maxblocks=_MOST_BLOCKS)
+        self._blocks = self._make_cache(*_BLOCKS)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         """The bytes from `start` to before `end`. Raises `VideoReadError`."""
@@ -82,7 +84,8 @@ class RangeFile(io.RawIOBase):
         number = self._find_part(self._position)
         if number is None:
             # No more than one block, for which one request is enough.
-            end = min(end, self._position - self._position % _BLOCK_SIZE + _BLOCK_SIZE)
+            block_size = self._blocks.blocksize
+            end = min(end, self._position - self._position % block_size + block_size)
             data = memoryview(self._blocks._fetch(self._position, end))
         else:
             start, part = self._parts[number]
@@ -90,6 +93,10 @@ class RangeFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+    def stream(self) -> None:
+        """Prepare for reading from the start to the end: with fewer, larger requests."""
+        self._blocks = self._make_cache(*_BLOCKS_OF_STREAM)
 
     def is_at_hand(self, start: int, end: int) -> bool:
         """Whether these bytes have been fetched ahead, up to the end of the file."""
@@ -151,6 +158,9 @@ class RangeFile(io.RawIOBase):
         except VideoReadError as error:
             self.error = error
             raise
+
+    def _make_cache(self, block_size: int, num_blocks: int) -> BlockCache:
+        return BlockCache(block_size, self._fetch_block, self.size, maxblocks=num_blocks)
 
     def _fetch_block(self, start: int, end: int) -> bytes:
         return self._call([(start, min(end, self.size))])[0]

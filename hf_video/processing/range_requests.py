@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from huggingface_hub.utils import httpx
 
-from .range_file import RangeFile
+from .range_file import FIRST_SIZE, RangeFile
 from .video_downloading import (
     RefusedError,
     download_video,
@@ -25,8 +25,6 @@ from .video_opening import VideoReadError
 
 T = TypeVar("T")
 
-# Bytes of the first request: a short clip, or the tables of a longer one.
-FIRST_SIZE = 256 * 2**10
 # Requests at the same time.
 _MOST_REQUESTS = 4
 # A broken connection and a server in trouble may be better a moment later. Huggingface_hub tries the same statuses
@@ -63,10 +61,14 @@ class HttpFile(RangeFile):
         self._url = url
         self._version = version
         self._whole: bytes | None = None
-        # Where redirects led to, so that they are not followed for every range. Signed addresses expire.
-        self._target = str(response.request.url)
-        kept = {"Authorization": response.request.headers.get("Authorization")}
-        self._target_headers = {key: value for key, value in kept.items() if value is not None}
+        self._remember(response)
+
+    def _remember(self, response: Any) -> None:
+        """Redirects are not followed again for every range."""
+        request = response.request
+        self._target = str(request.url)
+        is_signed_in = "Authorization" in request.headers
+        self._target_headers = {"Authorization": request.headers["Authorization"]} if is_signed_in else {}
 
     def _fetch_ranges(self, spans: list[tuple[int, int]]) -> list[bytes]:
         if len(spans) == 1:
@@ -96,6 +98,7 @@ class HttpFile(RangeFile):
                 version = _read_version(response, self.label, None if is_whole else (start, end))
                 if version != self._version:
                     raise VideoReadError(f"{self.label} has changed on the server while it was read; read it again.")
+                self._remember(response)
                 if is_whole:
                     # The server answers to ranges no longer.
                     self._whole = receive_video(response, self.label, self.size).getvalue()
@@ -107,6 +110,7 @@ class HttpFile(RangeFile):
         except RefusedError as error:
             if target == self._url or error.status in _PASSING_STATUSES:
                 raise
+            # A signed address has expired.
             self._target, self._target_headers = self._url, {}
             self._receive(received, start - len(received), end, progress)
 

@@ -169,7 +169,8 @@ class VideoFileReader:
                 if packet.size:
                     packets.append(Packet.of(packet))
                 if indexed and (first_frame is not None or len(packets) > _MOST_HELD_BACK):
-                    if first_frame is not None and (continued := continue_packets(packets, indexed)):
+                    continued = None if first_frame is None else continue_packets(packets, indexed)
+                    if continued and _packets_tell_frames(container, stream, continued):
                         return continued, first_frame
                     indexed = None
                     self._fetch_whole()

@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from .mp4_index import fetch_moov
-from .range_file import RangeFile
+from .range_file import FIRST_SIZE, RangeFile
 from .range_requests import open_http
 from .video_downloading import public_url, read_max_size, tell_too_large
 from .video_opening import VideoReadError
@@ -45,7 +45,7 @@ class _FsspecFile(RangeFile):
 
 def is_url(video: Any) -> bool:
     """Whether a video is named by a URL, such as `https://...`, `s3://...` or `hf://...`."""
-    return isinstance(video, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::", video) is not None
+    return isinstance(video, str) and re.match(r"([A-Za-z0-9]{2,}::)*[A-Za-z][A-Za-z0-9+.-]+://", video) is not None
 
 
 @contextmanager
@@ -66,15 +66,18 @@ def open_url(url: str) -> Iterator[str | BinaryIO]:
         `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
     """
     with open_ranges(url) as file:
-        if isinstance(file, RangeFile) and (file.size <= _SMALL or fetch_moov(file) is None):
-            file.fetch_whole()
+        if isinstance(file, RangeFile):
+            if file.size > _SMALL:
+                file.prefetch([(0, FIRST_SIZE)])
+            if file.size <= _SMALL or fetch_moov(file) is None:
+                file.fetch_whole()
         yield file
 
 
 @contextmanager
 def open_ranges(url: str) -> Iterator[str | BinaryIO]:
     """As [`open_url`], with nothing fetched ahead but the start."""
-    if url.startswith(("http://", "https://")):
+    if url.lower().startswith(("http://", "https://")):
         with _telling_first_error(open_http(url)) as file:
             yield file
         return
