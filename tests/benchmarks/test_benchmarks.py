@@ -51,6 +51,9 @@ FIGURES = {
         r"vision tower takes \d+%",
         r"peak memory \d+ MiB, then \d+ MiB",
     ],
+    "range_reads.py": [
+        rf"{name} +\d+ +\d+\.\d% +\d+\.\d\d +\d+\.\d\d +\d+\.\dx" for name in ("dense", "uniform", "single", "probe")
+    ],
     "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
     "run_length_tokens.py": [
         r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
@@ -110,6 +113,8 @@ WRONG_OUTPUTS = {
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "memory_bank.py": DRIFT,
+    "range_reads.py": "import hf_video.processing as p; read = p.read_video; "
+    "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
     "reading.py": "import hf_video.processing as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,
