@@ -18,6 +18,8 @@ from .range_requests import open_http
 from .video_downloading import public_url, read_max_size, tell_too_large
 from .video_opening import VideoReadError
 
+# What file systems call the size, the time and the version of a file.
+_MARKS = ("size", "mtime", "created", "LastModified", "last_modified", "ETag", "etag", "generation")
 # In bytes. Smaller files are fetched as a whole.
 _SMALL = 2**20
 
@@ -27,6 +29,7 @@ class _FsspecFile(RangeFile):
 
     def __init__(self, label: str, file: Any):
         self._file = file
+        self.num_fetches = 0
         super().__init__(label, file.seek(0, io.SEEK_END))
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -34,6 +37,7 @@ class _FsspecFile(RangeFile):
             self._file.seek(start)
             return self._file.read(end - start)
 
+        self.num_fetches += 1
         data = _call(self.label, read)
         if len(data) != end - start:
             raise VideoReadError(
@@ -89,10 +93,15 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
     # The cache is that of `RangeFile`.
     with _call(name, lambda: system.open(path, "rb", cache_type="none")) as opened:
         file = _call(name, lambda: _FsspecFile(name, opened))
+        before = getattr(opened, "details", None) or _call(name, lambda: system.info(path))
         if file.size > (max_size := read_max_size()):
             raise VideoReadError(tell_too_large(name, max_size))
         with _telling_first_error(file):
             yield file
+        # The other file systems have no request for a range of one version.
+        after = _call(name, lambda: system.info(path)) if file.num_fetches > 1 else before
+        if any(before[mark] != after[mark] for mark in _MARKS if mark in before and mark in after):
+            raise VideoReadError(f"{name} has changed while it was read; read it again.")
 
 
 @contextmanager

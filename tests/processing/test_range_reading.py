@@ -368,6 +368,15 @@ def test_other_protocols_are_read_by_ranges(memory, path, data, monkeypatch, nam
     assert sum(end - start for start, end in spans) < 0.4 * len(data)
 
 
+def test_a_file_of_another_protocol_that_changes_is_not_mixed(memory, data):
+    def choose(metadata):
+        memory.pipe_file("/videos/video.mp4", data[::-1])
+        return FRAMES["dense"]
+
+    with pytest.raises(VideoReadError, match="memory://videos/video.mp4 has changed while it was read; read it again"):
+        read_video("memory://videos/video.mp4", choose)
+
+
 def test_a_long_video_is_streamed_with_little_memory(memory, path, data, monkeypatch):
     monkeypatch.setattr(range_file, "_BLOCKS_OF_STREAM", (2**17, 2))
     spans = count_reads(monkeypatch)
