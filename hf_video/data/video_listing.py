@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
-from .manifest import KEY, find_manifest
+from .manifest import KEY, SUFFIX, find_manifest
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video
 from .video_dataset import load_video_dataset, videos_in, visible_entries
@@ -65,6 +65,17 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
                     "name a folder that holds both, so that names begin with folders."
                 )
     return list(found.values())
+
+
+def names_several(word: str) -> bool:
+    """Whether a word is a list of videos or a folder with videos inside, not a video, a URL or a folder of frames."""
+    try:
+        path = Path(word).expanduser()
+        if path.is_dir():
+            return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
+        return path.suffix.lower() in (*ANNOTATION_SUFFIXES, SUFFIX) and path.is_file()
+    except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
+        return False
 
 
 def _list(word: str, root: Path | None) -> Iterator[ListedVideo]:
