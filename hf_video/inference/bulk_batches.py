@@ -4,17 +4,21 @@ Reading, encoding and writing are apart, so that an engine can put them into dif
 them has a fixed size: a batch, and the outputs of a batch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import torch
-from transformers import PreTrainedModel
 
 from hf_video.files import FULL_DISK, write_error_number
 
 from .bulk_tasks import BulkTask, Piece
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KEY, PATH, ERROR = "key", "path", "error"
 

@@ -7,23 +7,23 @@ video is and however slow the models are. A model or decoder that dies is starte
 again.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import pickle
 import secrets
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import ray
 import torch
-from ray.data import ActorPoolStrategy, DataContext
-from transformers import PreTrainedModel
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 from hf_video.data.video_column import BYTES, open_video
@@ -34,12 +34,13 @@ from .bulk_parts import Part, PartFolder
 from .bulk_run import Engine, PartResult, do_part
 from .bulk_tasks import BulkTask
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 # Batches that a decoder has under way: one that a model computes with, and one that waits for it.
 _LEAST_UNDER_WAY = 2
-# Times that a part is begun anew after its decoder died: a video may kill whoever reads it.
-_RETRIES = 5
-# Seconds between two words about what a cluster lacks.
-_PATIENCE = 30
+# Times that a part is begun, as its decoder may die: a video may end whoever reads it.
+_ATTEMPTS = 4
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +68,28 @@ class RaySettings:
 
 
 class ModelActor:
-    """Encodes batches with a model, which comes with the driver's weights."""
+    """Encodes batches with a model.
 
-    def __init__(self, task: BulkTask, model: PreTrainedModel, device: str):
+    Args:
+        task: encodes.
+        model: the pickled reference to the driver's model.
+        device: "auto", or where to compute.
+    """
+
+    def __init__(self, task: BulkTask, model: bytes, device: str):
         # Arrays from other processes are read-only, and nothing writes to them here.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         if device == "auto":
             chosen = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
         else:
             chosen = torch.device(device)
-        self._task, self._model = task, model.to(chosen).eval()
+        self._begun: Counter[str] = Counter()
+        self._task, self._model = task, ray.get(pickle.loads(model)).to(chosen).eval()
 
-    def ready(self) -> None:
-        """Returns when the model is there."""
+    def begin(self, part: str) -> int:
+        """How many times a part was begun. Decoders that die do not know."""
+        self._begun[part] += 1
+        return self._begun[part]
 
     def encode(self, pixel_values: np.ndarray) -> Encoded:
         return encode_batch(self._task, self._model, pixel_values)
@@ -98,8 +108,11 @@ class Decoder:
         self._under_way, self._batch_size = under_way, batch_size
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        part: Part = pickle.loads(row["part"])
         try:
-            result = do_part(self._task, pickle.loads(row["part"]), self._folder, self._encode, self._batch_size)
+            if ray.get(self._models[0].begin.remote(part.name)) > _ATTEMPTS:
+                return {"result": pickle.dumps(None)}
+            result = do_part(self._task, part, self._folder, self._encode, self._batch_size)
         except Exception as error:
             # Ray would log it, and wrap it in an error of its own.
             return {"result": pickle.dumps(_without_ray(error))}
@@ -144,8 +157,7 @@ def ray_engine(
 
     def engine(parts: Sequence[Part]) -> Iterator[PartResult]:
         with _connected(settings):
-            models = _start_models(task, model, settings)
-            yield from _run(task, folder, parts, models, batch_size, settings)
+            yield from _run(task, model, folder, parts, batch_size, settings)
 
     return engine
 
@@ -153,12 +165,13 @@ def ray_engine(
 @contextmanager
 def _connected(settings: RaySettings) -> Iterator[None]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Ray warns of its own actors in Ray Data; what matters to a user comes as an error.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if settings.address is None:
-        # Whoever reaches a cluster can run programs on it. This one is for this process alone, and its token is not
-        # written into the user's home.
+        # Whoever reaches a cluster can run programs on it. This one is for this process alone. Without a token in the
+        # environment, Ray would write one into the home of the user.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if "RAY_AUTH_MODE" not in os.environ:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         # A model and a decoder need a core each.
         ray.init(num_cpus=max(available_cores(), 2), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
     else:
@@ -169,57 +182,65 @@ def _connected(settings: RaySettings) -> Iterator[None]:
         ray.shutdown()
 
 
-def _start_models(task: BulkTask, model: PreTrainedModel, settings: RaySettings) -> list[Any]:
-    resources = ray.cluster_resources()
-    has_gpus = bool(resources.get("GPU")) and settings.device != "cpu"
-    num_gpus = float(has_gpus) if settings.num_gpus is None else settings.num_gpus
-    by_gpus, by_cores = int(resources.get("GPU", 0) / (num_gpus or 1)), int(resources.get("CPU", 1) // 2)
-    count = settings.models or max(by_gpus if num_gpus else by_cores, 1)
-    actor = ray.remote(num_cpus=1, num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
-    copies = ray.put(model)
-    models = [actor.remote(task, copies, settings.device) for _ in range(count)]
-    left = [each.ready.remote() for each in models]
-    while left:
-        _, left = ray.wait(left, num_returns=len(left), timeout=_PATIENCE)
-        if left:
-            logger.warning(
-                f"Waiting for Ray to start {len(left)} of {count} models, each with a core and {num_gpus:g} GPUs. The "
-                f"cluster has {resources.get('CPU', 0):g} cores and {resources.get('GPU', 0):g} GPUs."
-            )
-    return models
+class _Pools(NamedTuple):
+    """How many actors there are, and the GPUs of each model."""
+
+    models: int
+    num_gpus: float
+    min_decoders: int
+    max_decoders: int
+
+
+def _divide(resources: dict[str, float], settings: RaySettings) -> _Pools:
+    """Divides the cores and GPUs of a cluster as it is, which may grow."""
+    cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
+    num_gpus = float(gpus > 0 and settings.device != "cpu") if settings.num_gpus is None else settings.num_gpus
+    models = settings.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
+    most = settings.max_decoders or max(cores - models, settings.min_decoders)
+    pools = _Pools(models, num_gpus, min(settings.min_decoders, most), most)
+    if cores < models + pools.min_decoders or gpus < models * num_gpus:
+        logger.warning(
+            f"{models} models with a core and {num_gpus:g} GPUs each, and {pools.min_decoders} decoders with a core "
+            f"each, are more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
+        )
+    return pools
 
 
 def _run(
     task: BulkTask,
+    model: PreTrainedModel,
     folder: PartFolder,
     parts: Sequence[Part],
-    models: Sequence[Any],
     batch_size: int,
     settings: RaySettings,
 ) -> Iterator[PartResult]:
+    # Only the driver needs it.
+    from ray.data import ActorPoolStrategy, DataContext, from_arrow
+
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    cores = int(ray.cluster_resources().get("CPU", 2))
-    most = settings.max_decoders or max(cores - len(models), settings.min_decoders)
-    under_way = max(_LEAST_UNDER_WAY, -(-2 * len(models) // most))
-    pool = ActorPoolStrategy(min_size=min(settings.min_decoders, most), max_size=most)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    pools = _divide(ray.cluster_resources(), settings)
+    actor = ray.remote(num_cpus=1, num_gpus=pools.num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
+    # Pickled, a reference holds its object as long as Ray runs: actors that start again need it.
+    weights = ray.cloudpickle.dumps(ray.put(model))
+    models = [actor.remote(task, weights, settings.device) for _ in range(pools.models)]
+    under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
     # A block for each part, so that each is a task of its own.
     blocks = [pa.table({"part": [pickle.dumps(_portable(part))]}) for part in parts]
-    results = ray.data.from_arrow(blocks).map(
+    results = from_arrow(blocks).map(
         Decoder,
         fn_constructor_args=(task, folder, models, under_way, batch_size),
-        compute=pool,
+        compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
         num_cpus=1,
-        max_restarts=-1,
-        max_task_retries=_RETRIES,
     )
     for row in results.iter_rows():
         result = pickle.loads(row["result"])
         if isinstance(result, Exception):
             raise result
-        yield result
+        if result is not None:
+            yield result
 
 
 @dataclass(frozen=True)

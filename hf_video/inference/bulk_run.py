@@ -4,17 +4,21 @@ An engine takes parts and gives what became of each one, in any order. Whenever 
 is left, with the same engine or another one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
 from hf_video.data.read_ahead import iterate_ahead
 
 from .bulk_batches import ERROR, PATH, Batch, BulkVideo, Encoded, encode_batch, read_batches, rows_of_videos
 from .bulk_parts import Part, PartFolder, plan_parts
 from .bulk_tasks import BulkTask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Errors that a report shows.
 _SHOWN = 10
@@ -77,6 +81,7 @@ def run_bulk(
     Raises:
         ValueError: the folder has other files or rows of other settings, or a key stands for two videos.
         OSError: writing failed.
+        ChildProcessError: some videos are not done, because the processes that read them died.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
     folder.claim(key)
@@ -102,6 +107,12 @@ def run_bulk(
         raise type(interrupt)(
             f"The rows of {done} of {total} videos are kept in {folder.place}; the same command continues."
         ) from None
+    if num_new < num_left:
+        raise ChildProcessError(
+            f"{num_left - num_new} of {total} videos are not done, because the processes that read them died each "
+            "time: memory ran out, or a video ends its decoder. The rows of the others are kept. The same command "
+            "tries again; a smaller --part-size shows which videos they are."
+        )
     return BulkReport(len(finished) + num_new, num_new, num_errors, shown)
 
 
