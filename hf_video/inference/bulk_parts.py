@@ -124,7 +124,7 @@ class PartFolder:
 
     def read_finished(self) -> FinishedVideos:
         """The videos in the parts. A damaged part is removed, and its videos count as not done."""
-        names = self._part_names()
+        names = self.part_names()
         schema = pa.schema([(name, pa.string()) for name in (KEY, PATH, ERROR)])
         columns = schema.names
 
@@ -149,7 +149,7 @@ class PartFolder:
 
     def forget_errors(self) -> None:
         """Removes the rows with an error, so that their videos are done again."""
-        for name in self._part_names():
+        for name in self.part_names():
             with self._fs.open(self._path(name), "rb") as file:
                 table = pq.read_table(file)
             if table[ERROR].null_count == len(table):
@@ -185,7 +185,8 @@ class PartFolder:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def _part_names(self) -> list[str]:
+    def part_names(self) -> list[str]:
+        """The names of the parts that were written."""
         return sorted(name for name in self._names() if name.startswith("part-") and name.endswith(".parquet"))
 
     def _names(self) -> list[str]:

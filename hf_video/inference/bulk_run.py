@@ -103,7 +103,8 @@ def run_bulk(
                 shown += result.errors[: _SHOWN - len(shown)]
                 bar.update(result.num_videos)
     except KeyboardInterrupt as interrupt:
-        done = total - num_left + num_new
+        written = set(folder.part_names())
+        done = total - sum(len(part.videos) for part in parts if part.name not in written)
         raise type(interrupt)(
             f"The rows of {done} of {total} videos are kept in {folder.place}; the same command continues."
         ) from None
