@@ -7,9 +7,9 @@ is the start. The features of all must be equal, otherwise no figure is printed.
 Then Ray reads a long video for a model that is slowed down. The memory of the decoder, and what is in Ray's object
 store, are printed at the beginning, in the middle and at the end, with the bytes that were spilled to the disk.
 
-The videos are H.264, 10 s of 320 x 240 at 30 frames per second, encoded on the spot; the long one lasts 20 minutes. The
-model is a small VideoViT with random weights, for clips of 16 frames of 112 pixels. Each process computes with one
-thread. It takes about fifteen minutes on 2 CPU cores. With --smoke, Ray is left out.
+The videos are H.264, 10 s of 320 x 240 at 30 frames per second, encoded on the spot; the long one lasts 20 minutes.
+The model is a small VideoViT with random weights, for clips of 16 frames of 112 pixels. Each process computes with
+one thread. It takes about fifteen minutes on 2 CPU cores. With --smoke, Ray is left out.
 
     python benchmarks/bulk.py [--few 16] [--many 112] [--rounds 2] [--smoke]
 """

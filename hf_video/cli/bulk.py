@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def check_options(args: argparse.Namespace) -> None:
     for name in _OF_RAY:
         if name in args.given and args.engine != "ray":
             raise ValueError(f"{args.given[name][0]} has no effect without --engine ray.")
-    if args.engine == "ray" and importlib.util.find_spec("ray") is None:
+    if args.engine == "ray" and find_spec("ray") is None:
         raise ImportError('--engine ray needs Ray, which is not installed: pip install "hf-video-models[ray]"')
 
 

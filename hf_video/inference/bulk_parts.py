@@ -226,8 +226,8 @@ def plan_parts(videos: Sequence[BulkVideo], finished: FinishedVideos, part_size:
     other = pc.index(pc.fill_null(pc.not_equal(known, paths), False), True).as_py()
     if other >= 0:
         raise ValueError(
-            f"The output has {known[other]} under the key {keys[other]}, which {paths[other]} would have as well: "
-            "choose another --output, or rename the video."
+            f"The output has {known[other]} under the key {keys[other].as_py()!r}, which {paths[other]} would have as "
+            "well: choose another --output, or rename the video."
         )
     is_left = found.is_null().to_numpy(zero_copy_only=False)
     parts = []

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 
