@@ -15,7 +15,6 @@ one thread. It takes about fifteen minutes on 2 CPU cores. With --smoke, Ray is 
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +39,8 @@ WINDOWS = ["--window", str(NUM_FRAMES), "--stride", str(NUM_FRAMES)]
 # Seconds between two looks at the processes of a command.
 PATIENCE = 0.1
 PLAIN = "plain loop"
+# Where Ray keeps the files of its run, and what does not fit into its object store.
+SESSION = Path("/tmp/ray/session_latest")
 
 
 def save_model(folder: Path) -> None:
@@ -115,8 +116,8 @@ def compare(folder: Path, engines: list[str], few: int, many: int, rounds: int, 
         print(f"  {engine:12}{1000 * of_video[engine]:8.1f}{start:8.1f}{ratio}")
 
 
-def watch(samples: list[tuple[float, float]], is_done: threading.Event) -> None:
-    """MiB of the decoder that no other process shares, and of Ray's object store, each second."""
+def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -> None:
+    """MiB of the decoder that no other process shares, of Ray's object store, and of what it spilled, each second."""
     while not is_done.wait(1):
         decoders = [
             process.memory_full_info().uss / 2**20
@@ -124,14 +125,14 @@ def watch(samples: list[tuple[float, float]], is_done: threading.Event) -> None:
             if " ".join(process.cmdline()).startswith("ray::MapWorker")
         ]
         if decoders:
-            samples.append((max(decoders), psutil.disk_usage("/dev/shm").used / 2**20))
+            spilled = sum(
+                file.stat().st_size for file in SESSION.glob("**/ray_spilled_objects*/**/*") if file.is_file()
+            )
+            samples.append((max(decoders), psutil.disk_usage("/dev/shm").used / 2**20, spilled / 2**20))
 
 
 def follow_long_video(folder: Path, minutes: float) -> None:
     """Memory while Ray reads a long video for a slow model."""
-    import ray
-    from ray._private.internal_api import memory_summary
-
     from hf_video.data.video_listing import list_videos
     from hf_video.inference.bulk_parts import PartFolder
     from hf_video.inference.bulk_ray import RaySettings, ray_engine
@@ -146,16 +147,8 @@ def follow_long_video(folder: Path, minutes: float) -> None:
     windows = {"num_frames": NUM_FRAMES, "stride": NUM_FRAMES, "last": "drop"}
     task = SlowedTask(processor, settings, feature_shape(model, processor, settings, NUM_FRAMES), windows)
     output = PartFolder(str(folder / "long"))
-    samples: list[tuple[float, float]] = []
-    spilled: list[str] = []
+    samples: list[tuple[float, float, float]] = []
     is_done = threading.Event()
-    shutdown = ray.shutdown
-
-    def shut_down() -> None:
-        spilled.extend(re.findall(r"Spilled .*", memory_summary(stats_only=True)))
-        shutdown()
-
-    ray.shutdown = shut_down
     watcher = threading.Thread(target=watch, args=(samples, is_done))
     watcher.start()
     try:
@@ -166,11 +159,14 @@ def follow_long_video(folder: Path, minutes: float) -> None:
         watcher.join()
     tenth = len(samples) // 10
     print(f"a video of {minutes:g} minutes, a model that takes {SlowedTask.seconds:g} s for each batch, MiB:")
-    for name, start in (("beginning", tenth), ("middle", len(samples) // 2), ("end", len(samples) - tenth - 1)):
-        decoder, store = np.median(samples[start : start + max(tenth, 1)], axis=0)
-        print(f"  {name:12} decoder {decoder:6.0f}   object store {store:6.0f}")
-    print(f"  most         decoder {max(samples)[0]:6.0f}   object store {max(store for _, store in samples):6.0f}")
-    print(f"  spilled to the disk: {'; '.join(spilled) or 'nothing'}")
+    found = {
+        "beginning": np.median(samples[2 * tenth : 3 * tenth + 1], axis=0),
+        "middle": np.median(samples[5 * tenth : 6 * tenth + 1], axis=0),
+        "end": np.median(samples[8 * tenth : 9 * tenth + 1], axis=0),
+        "most": np.max(samples, axis=0),
+    }
+    for name, (decoder, store, spilled) in found.items():
+        print(f"  {name:12} decoder {decoder:6.0f}   object store {store:6.0f}   spilled to the disk {spilled:6.0f}")
 
 
 def main() -> None:
