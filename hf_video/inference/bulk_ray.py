@@ -13,10 +13,11 @@ import logging
 import os
 import pickle
 import secrets
+import sys
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -173,13 +174,35 @@ def _connected(settings: RaySettings) -> Iterator[None]:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # A model and a decoder need a core each.
-        ray.init(num_cpus=max(available_cores(), 2), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        cores = max(available_cores(), 2)
+        where: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     else:
-        ray.init(address=settings.address, **quiet)
+        where = {"address": settings.address}
+    with _silent():
+        ray.init(**where, **quiet)
+    # A thread of Ray prints what becomes of each actor.
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drops what the block prints, libraries in C++ included: Ray says there which log level it has."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept, nothing = (os.dup(1), os.dup(2)), os.open(os.devnull, os.O_WRONLY)
     try:
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
         yield
     finally:
-        ray.shutdown()
+        for number, descriptor in enumerate(kept, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(nothing)
 
 
 class _Pools(NamedTuple):

@@ -11,8 +11,9 @@ from hf_video.cli.bulk import check_options
 from hf_video.cli.main import parse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
-LINES = PAGE.replace("\\\n", " ").splitlines()
-RAY_UP, RAY_JOB = map(yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RAY_UP, RAY_JOB = map(yaml.safe_load, BLOCK.findall(PAGE))
+LINES = BLOCK.sub("", PAGE).replace("\\\n", " ").splitlines()
 COMMANDS = [shlex.split(line) for line in LINES if line.startswith("    hf-video ")]
 COMMANDS.append(shlex.split(RAY_JOB["spec"]["entrypoint"]))
 
@@ -48,11 +49,7 @@ def test_the_cluster_has_what_the_command_asks_for():
 def test_the_job_has_what_its_command_asks_for():
     args = parse(COMMANDS[-1][1:])
     cluster = RAY_JOB["spec"]["rayClusterSpec"]
-    assert (RAY_JOB["apiVersion"], RAY_JOB["kind"], cluster["enableInTreeAutoscaling"]) == (
-        "ray.io/v1",
-        "RayJob",
-        True,
-    )
+    assert (RAY_JOB["apiVersion"], RAY_JOB["kind"]) == ("ray.io/v1", "RayJob") and cluster["enableInTreeAutoscaling"]
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
 
     def resources(group):
