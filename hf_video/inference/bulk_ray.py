@@ -16,7 +16,7 @@ import secrets
 import sys
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,12 +25,13 @@ import numpy as np
 import pyarrow as pa
 import ray
 import torch
+from ray.exceptions import RayError
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 from hf_video.data.video_column import BYTES, open_video
 from hf_video.data.video_listing import ListedVideo
 
-from .bulk_batches import Batch, BulkVideo, Encoded, encode_batch, is_of_machine
+from .bulk_batches import Batch, BulkVideo, Encoded, encode_batch
 from .bulk_parts import Part, PartFolder
 from .bulk_run import Engine, PartResult, do_part
 from .bulk_tasks import BulkTask
@@ -156,7 +157,9 @@ def ray_engine(
         settings: how much of which cluster is used.
     """
 
-    def engine(parts: Sequence[Part]) -> Iterator[PartResult]:
+    def engine(parts: Sequence[Part]) -> Generator[PartResult]:
+        if not parts:
+            return
         with _connected(settings):
             yield from _run(task, model, folder, parts, batch_size, settings)
 
@@ -294,6 +297,10 @@ def _portable_video(video: BulkVideo) -> BulkVideo:
 
 
 def _without_ray(error: Exception) -> Exception:
-    """The error that an actor raised, without what Ray put around it."""
+    """The error without what Ray puts around that of another process; one that can be pickled."""
     cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, Exception) and is_of_machine(cause) else error
+    found = cause if isinstance(cause, Exception) else error
+    try:
+        return pickle.loads(pickle.dumps(found)) if not isinstance(found, RayError) else RuntimeError(str(found))
+    except Exception:
+        return RuntimeError(f"{type(found).__name__}: {found}")

@@ -6,7 +6,8 @@ is left, with the same engine or another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.auto import tqdm
@@ -54,7 +55,7 @@ class BulkReport(NamedTuple):
     errors: list[tuple[str, str]]
 
 
-Engine = Callable[[Sequence[Part]], Iterator[PartResult]]
+Engine = Callable[[Sequence[Part]], Generator[PartResult]]
 
 
 def run_bulk(
@@ -96,8 +97,11 @@ def run_bulk(
     num_errors, num_new = len(known), 0
     total = len(videos)
     try:
-        with tqdm(total=total, initial=total - num_left, desc="Videos", unit="video", disable=not progress) as bar:
-            for result in engine(parts) if parts else ():
+        with (
+            tqdm(total=total, initial=total - num_left, desc="Videos", unit="video", disable=not progress) as bar,
+            closing(engine(parts)) as results,
+        ):
+            for result in results:
                 num_new += result.num_videos
                 num_errors += len(result.errors)
                 shown += result.errors[: _SHOWN - len(shown)]
@@ -143,7 +147,7 @@ def local_engine(task: BulkTask, model: PreTrainedModel, folder: PartFolder, bat
         for batch in iterate_ahead(batches):
             yield batch, encode_batch(task, model, batch.pixel_values)
 
-    def engine(parts: Iterable[Part]) -> Iterator[PartResult]:
+    def engine(parts: Sequence[Part]) -> Generator[PartResult]:
         model.eval()
         for part in parts:
             yield do_part(task, part, folder, encode, batch_size)

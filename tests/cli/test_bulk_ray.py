@@ -3,7 +3,10 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install hf-video-models[test-extras]"),
 ]
 PART_SIZE = 4
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -103,3 +107,39 @@ def test_classes_are_those_of_the_local_engine(trained, videos, tmp_path):
             code, said = finish(driver)
         assert code == 1 and "80 rows, 80 of them new\n" in said
     assert_same_rows(read_rows(tmp_path / "ray"), read_rows(tmp_path / "local"))
+
+
+def failing(task, trained, videos, folder):
+    program = [sys.executable, "-m", "tests.cli.failing_bulk", task, str(trained), str(videos), str(folder)]
+    return subprocess.run(program, capture_output=True, text=True, timeout=400, cwd=ROOT)
+
+
+def test_a_video_that_ends_its_decoder_ends_nothing_else(trained, tmp_path):
+    ended = failing("EndsItsDecoder", trained, write_videos(tmp_path / "videos", 8, 1), tmp_path / "out")
+    assert ended.returncode == 2 and "1 of 8 videos are not done, because the processes that read them" in ended.stderr
+    assert read_rows(tmp_path / "out").keys() == {f"{number:04d}" for number in range(8)} - {"0003"}
+
+
+def test_a_model_without_memory_ends_the_run(trained, tmp_path):
+    ended = failing("RunsOutOfMemory", trained, write_videos(tmp_path / "videos", 8, 1), tmp_path / "out")
+    assert ended.returncode == 2 and "The memory of the accelerator was not enough" in ended.stderr
+    assert not parts_of(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_four_hundred_videos_survive_all_of_it(trained, tmp_path, capsys):
+    videos, folder = write_videos(tmp_path / "videos", 400, 10), tmp_path / "out"
+    with started(*words("ray", trained, videos, folder, part_size=8)) as driver:
+        for number, title in ((3, DECODER), (6, MODEL)):
+            wait_for_parts(driver, folder, number)
+            kill_actor(driver, title)
+        wait_for_parts(driver, folder, 400 // 8 // 3)
+        kill_driver(driver)
+        driver.wait(timeout=60)
+    kept = parts_of(folder)
+    assert 16 <= len(kept) < 50
+    with started(*words("ray", trained, videos, folder, part_size=8)) as driver:
+        code, said = finish(driver)
+    assert code == 1 and num_new(said) <= 400 - 8 * len(kept) and kept.items() <= parts_of(folder).items()
+    rows = read_rows(folder)
+    assert len(rows) == 400 and sum(row["error"] is not None for row in rows.values()) == 10
