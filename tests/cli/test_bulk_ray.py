@@ -123,7 +123,8 @@ def test_a_video_that_ends_its_decoder_ends_nothing_else(trained, tmp_path):
 def test_a_model_without_memory_ends_the_run(trained, tmp_path):
     ended = failing("RunsOutOfMemory", trained, write_videos(tmp_path / "videos", 8, 1), tmp_path / "out")
     assert ended.returncode == 2 and "The memory of the accelerator was not enough" in ended.stderr
-    assert not parts_of(tmp_path / "out")
+    # That of the broken video needs no model.
+    assert read_rows(tmp_path / "out").keys() <= {"0001"}
 
 
 @pytest.mark.slow
