@@ -25,6 +25,11 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 # What has to stand on lines of the output.
 FIGURES = {
+    "bulk.py": [
+        r"without --engine ray \(",
+        r"  plain loop +\d+\.\d +-?\d+\.\d",
+        r"  local +\d+\.\d .*ratio -?\d+\.\d{3}",
+    ],
     "explain.py": [
         r"  deletion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
         r"  insertion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
@@ -116,6 +121,7 @@ calls, linear = itertools.count(), torch.nn.Linear.forward
 torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(calls))
 """
 WRONG_OUTPUTS = {
+    "bulk.py": "import numpy; load = numpy.load; numpy.load = lambda *words: load(*words) + 1",
     "extract.py": DRIFT,
     "int8.py": DRIFT,
     "run_length_tokens.py": DRIFT,
