@@ -51,6 +51,14 @@ FIGURES = {
         r"vision tower takes \d+%",
         r"peak memory \d+ MiB, then \d+ MiB",
     ],
+    "packed_reading.py": [
+        r"\d+ clips are equal; .* median of \d+ rounds",
+        r"  pack +\d+\.\d clips/s",
+        r"  pack to files: ratio \d\.\d{3}",
+        r"  the SHA-256 takes \d+\.\d\d ms a clip, \d+\.\d% of reading it",
+        r"index of 1,000 rows, \d+ MiB: listed in \d+\.\d s",
+        r"  its rows take \d+\.\d\d GiB, peak memory \d+\.\d\d GiB, \d+\.\d\d ms to look up a row",
+    ],
     "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
     "run_length_tokens.py": [
         r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
@@ -110,6 +118,8 @@ WRONG_OUTPUTS = {
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "memory_bank.py": DRIFT,
+    "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
+    "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
     "reading.py": "import hf_video.processing as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,

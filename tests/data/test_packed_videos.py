@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import concatenate_datasets
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from torch.utils.data import DataLoader
 
 from hf_video.cli.training_data import describe_data, readable_videos
@@ -44,6 +46,22 @@ def whole(digits, tmp_path_factory):
 @pytest.fixture
 def pack(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "pack")
+
+
+class OfThreads(AsyncFileSystem):
+    """Local files behind a thread and a loop, as `s3` and `http` have them; neither survives a fork."""
+
+    protocol = "threads"
+    cachable = True
+
+    async def _info(self, path, **options):
+        return LocalFileSystem().info(f"/{path}")
+
+    async def _cat_file(self, path, start=None, end=None, **options):
+        return LocalFileSystem().cat_file(f"/{path}", start, end)
+
+    def _open(self, path, mode="rb", **options):
+        return open(f"/{path}", mode)
 
 
 @pytest.fixture
@@ -93,6 +111,14 @@ def test_the_clips_of_a_pack_behind_a_url(in_memory, clips_of_files, num_workers
     rows = all_rows(in_memory)
     assert rows[0]["shard"] == f"{in_memory}/shard-00000.tar"
     assert_same_clips(read_clips(rows, num_workers), clips_of_files)
+
+
+def test_workers_open_connections_of_their_own(whole, clips_of_files):
+    fsspec.register_implementation("threads", OfThreads, clobber=True)
+    rows = all_rows(f"threads://{whole}")
+    check_shards(rows)
+    assert open_video(rows[0]).read(8)  # this process has a connection before it forks
+    assert_same_clips(read_clips(rows, 2), clips_of_files)
 
 
 def test_all_names_of_a_pack_give_the_same_rows(whole, in_memory, tmp_path):
