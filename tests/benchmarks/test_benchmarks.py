@@ -59,6 +59,9 @@ FIGURES = {
         r"index of 1,000 rows, \d+ MiB: listed in \d+\.\d s",
         r"  its rows take \d+\.\d\d GiB, peak memory \d+\.\d\d GiB, \d+\.\d\d ms to look up a row",
     ],
+    "range_reads.py": [
+        rf"{name} +\d+ +\d+\.\d% +\d+\.\d\d +\d+\.\d\d +\d+\.\dx" for name in ("dense", "uniform", "single", "probe")
+    ],
     "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
     "run_length_tokens.py": [
         r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
@@ -120,6 +123,8 @@ WRONG_OUTPUTS = {
     "memory_bank.py": DRIFT,
     "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
+    "range_reads.py": "import hf_video.processing as p; read = p.read_video; "
+    "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
     "reading.py": "import hf_video.processing as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,
