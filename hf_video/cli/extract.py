@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .bulk import check_options, model_device, run_bulk_command
 from .command_line import add_flags
 from .model_loading import load_trained_model
 from .output_folder import RunLock
 from .window_options import window_options
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import TrainedPart
 
 DESCRIPTION = """\
@@ -25,6 +29,8 @@ data set. Features of videos in a folder or list keep their paths from there. Ea
 
 The same command continues after an interruption, and adds videos to a folder. A video that fails is reported, and
 listed once more at the end; the exit code is then 1.
+
+With --engine, for millions of videos, each video becomes a row in Parquet files, with its features or its error.
 """
 EPILOG = """\
 example: hf-video extract my_videos --model my_model --output my_features --window 16 --stride 8
@@ -53,16 +59,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints how many windows there are, and the videos that failed."""
+    check_options(args)
+    return _extract_to_folder(args) if args.engine is None else _extract_in_bulk(args)
+
+
+def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
+    of_head = args.pooling == "head" or (args.pooling is None and args.layer is None)
+    part: TrainedPart = "features" if of_head else "base"
+    return load_trained_model(args.model, device=device, dtype=args.dtype, part=part)
+
+
+def _extract_in_bulk(args: argparse.Namespace) -> int:
+    from hf_video.data.video_listing import list_videos
+    from hf_video.inference.bulk_tasks import ExtractTask
+    from hf_video.inference.clip_features import choose_features
+    from hf_video.inference.window_features import feature_shape
+
+    if "format" in args.given and args.format != "parquet":
+        raise ValueError(f"--format {args.format}: with --engine the rows are written as Parquet; leave it out.")
+    videos = list_videos(args.videos, args.video_root)
+    model, processor = _load(args, model_device(args))
+    windows = window_options(args, processor)
+    settings = choose_features(model, args.pooling, args.layer)
+    shape = feature_shape(model, processor, settings, windows["num_frames"])
+    return run_bulk_command(args, videos, ExtractTask(processor, settings, shape, windows), model)
+
+
+def _extract_to_folder(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
     from hf_video.inference.feature_folder import SUMMARY_FILE, extract_to_folder, require_feature_folder
 
     folder = Path(args.output).expanduser().absolute()
     require_feature_folder(folder)
     videos = list_videos(args.videos, args.video_root)
-    # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
-    of_head = args.pooling == "head" or (args.pooling is None and args.layer is None)
-    part: TrainedPart = "features" if of_head else "base"
-    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, part=part)
+    model, processor = _load(args, args.device)
     windows = window_options(args, processor)
     folder.mkdir(parents=True, exist_ok=True)
     with RunLock() as lock:

@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
                 folder,
                 base=data if data.is_dir() else data.parent,
                 shard_size=convert_file_size_to_int(args.shard_size),
+                max_duration=args.max_duration,
                 num_workers=args.num_workers or os.cpu_count() or 1,
             )
         except KeyboardInterrupt as interrupt:
@@ -78,6 +79,11 @@ def run(args: argparse.Namespace) -> int:
         f"pack {folder}\n{_count(counts.num_videos, 'video')}, {counts.num_bytes / 1e6:,.1f} MB, in "
         f"{_count(counts.num_shards, 'shard')}; {_count(counts.num_rows, 'row')} in index.parquet"
     )
+    if counts.num_long:
+        print(
+            f"{_count(counts.num_long, 'video')} longer than {args.max_duration:g} s: without key frames to cut at, "
+            "or not to be cut with certainty"
+        )
     if counts.broken:
         print(f"{len(counts.broken)} of the videos cannot be read and are not in the pack:", file=sys.stderr)
         for error in counts.broken.values():

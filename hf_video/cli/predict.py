@@ -1,4 +1,4 @@
-"""`hf-video predict`: classifies single videos."""
+"""`hf-video predict`: classifies videos."""
 
 from __future__ import annotations
 
@@ -10,11 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from .bulk import check_options, model_device, run_bulk_command
 from .command_line import add_flags
 from .model_loading import load_trained_model
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
+
+    from hf_video.data.video_listing import ListedVideo
+    from hf_video.processing import VideoClipProcessor
+
+DESCRIPTION = """\
+Classify videos. FILE is a video file, a URL, a folder of frames, a folder with videos inside, a list of videos (CSV,
+list, JSON, or a manifest), or a data set.
+
+A file that fails is reported, and listed once more at the end; the others are classified all the same. The exit code
+is then 1.
+
+With --engine, for millions of videos, each video becomes a row in Parquet files, with its classes or its error.
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -22,10 +37,10 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "predict",
         help="classify videos",
-        description="Classify videos. A file that fails is reported, and listed once more at the end; the others are "
-        "classified all the same. The exit code is then 1.",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("videos", nargs="+", metavar="FILE", help="video files, URLs, or folders of frames")
+    parser.add_argument("videos", nargs="+", metavar="FILE", help="what to read, see above")
     return parser
 
 
@@ -38,11 +53,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the most likely classes of every file."""
-    model, processor = load_trained_model(
-        args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
-    )
+    check_options(args)
+    if args.engine is not None:
+        return _predict_in_bulk(args)
+    if args.output is not None:
+        raise ValueError(f"--output {args.output} has no effect without --engine local or --engine ray.")
+    videos = _name_videos(args.videos, args.video_root)
+    model, processor = _load(args, args.device)
     failed: list[str] = []
-    for video, scores, error in _classify(model, processor, args.videos, args.batch_size, args.reading_threads):
+    for video, scores, error in _classify(model, processor, videos, args.batch_size, args.reading_threads):
         if error is not None:
             if args.debug:
                 traceback.print_exception(error)
@@ -65,14 +84,45 @@ def run(args: argparse.Namespace) -> int:
             for prediction in predictions:
                 print(f"  {prediction['score']:6.1%}  {prediction['label']}", flush=True)
     if failed:
-        print(f"{len(failed)} of {len(args.videos)} files failed:", *failed, sep="\n  ", file=sys.stderr)
+        print(f"{len(failed)} of {len(videos)} files failed:", *failed, sep="\n  ", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    views = {"num_clips": args.num_clips, "num_crops": args.num_crops}
+    return load_trained_model(args.model, device=device, dtype=args.dtype, **views)
+
+
+def _predict_in_bulk(args: argparse.Namespace) -> int:
+    from hf_video.data.video_listing import list_videos
+    from hf_video.inference.bulk_tasks import PredictTask
+    from hf_video.training.loading import class_names_of
+
+    if args.output is None:
+        raise ValueError(f"--engine {args.engine} writes Parquet files: say where with --output DIR.")
+    for name in ("json", "reading_threads"):
+        if name in args.given:
+            raise ValueError(f"{args.given[name][0]} has no effect with --engine.")
+    videos = list_videos(args.videos, args.video_root)
+    model, processor = _load(args, model_device(args))
+    task = PredictTask(processor, class_names_of(model.config), args.top_k)
+    return run_bulk_command(args, videos, task, model)
+
+
+def _name_videos(words: Sequence[str], video_root: str | None) -> list[ListedVideo]:
+    """The videos that words name, in their order. A word that names one video stands for itself, whatever it is."""
+    from hf_video.data.video_listing import ListedVideo, list_videos, names_several
+
+    found: list[ListedVideo] = []
+    for word in words:
+        found += list_videos([word], video_root) if names_several(word) else [ListedVideo(word, word)]
+    return found
 
 
 class _Clips:
     """The clips (num_views, num_frames, num_channels, height, width) of videos, or what was raised instead."""
 
-    def __init__(self, processor, videos: Sequence[str]):
+    def __init__(self, processor: VideoClipProcessor, videos: Sequence[ListedVideo]):
         self.processor = processor
         self.videos = videos
 
@@ -81,7 +131,7 @@ class _Clips:
 
     def __getitem__(self, index: int) -> torch.Tensor | Exception:
         try:
-            inputs = self.processor(self.videos[index], return_tensors="pt")
+            inputs = self.processor(self.videos[index].open(), return_tensors="pt")
             return inputs[self.processor.model_input_names[0]]
         # There is no complete list of the errors that a decoder raises for strange files.
         except Exception as error:
@@ -94,15 +144,15 @@ class _Clips:
 
 
 def _classify(
-    model, processor, videos: Sequence[str], batch_size: int, reading_threads: int | None
+    model, processor, videos: Sequence[ListedVideo], batch_size: int, reading_threads: int | None
 ) -> Iterator[tuple]:
-    """Yields (video, scores of the classes, None) or (video, None, error) for each video, in the order given."""
+    """Yields (name, scores of the classes, None) or (name, None, error) for each video, in the order given."""
     from hf_video.data import ReadAheadLoader
 
     loader = ReadAheadLoader(
         _Clips(processor, videos), batch_size=batch_size, reading_threads=reading_threads, collate_fn=list
     )
-    waiting = iter(videos)
+    waiting = (video.source for video in videos)
     for items in loader:
         batch = list(islice(waiting, len(items)))
         read = dict(zip(batch, items, strict=True))

@@ -239,6 +239,36 @@ class PredictSettings(JsonLinesSettings):
     """Output"""
 
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
+    video_root: str | None = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+    output: str | None = setting(
+        None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
+class BulkSettings:
+    """Many videos, see docs/bulk.md"""
+
+    engine: Literal["local", "ray"] | None = setting(
+        None, "Write Parquet files with a row for each video; local: in this process; ray: in processes of Ray."
+    )
+    part_size: AtLeast1[int] = setting(128, "Videos in one Parquet file, which is written as a whole.")
+    retry_errors: bool = setting(False, "Do videos again whose row has an error.")
+    ray_address: str | None = setting(
+        None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
+    )
+    min_decoders: AtLeast1[int] = setting(1, "Least processes of Ray that read videos, each on one core.")
+    max_decoders: AtLeast1[int] | None = setting(
+        None, "Most processes of Ray that read videos; by default one for each core that the models leave."
+    )
+    models: AtLeast1[int] | None = setting(
+        None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
+    )
+    num_gpus: NotNegative[float] | None = setting(
+        None, "GPUs of each model, such as 0.5; by default 1 if the cluster has any."
+    )
 
 
 @dataclass(kw_only=True)
@@ -274,6 +304,12 @@ class PackSettings(LabelledVideosSettings):
     )
     shard_size: Annotated[str, Expected("a size such as 1GB or 500MB", _is_file_size)] = setting(
         "1GB", "Size of a shard, about; a larger video has one of its own.", "SIZE"
+    )
+    max_duration: Positive[float] | None = setting(
+        None,
+        "Cut longer videos into pieces of so many seconds at most, at key frames, without encoding them again; of a "
+        "segment, keep the piece around it. Pieces have no sound. By default videos are packed as they are.",
+        "SECONDS",
     )
     num_workers: AtLeast1[int] | None = setting(None, "Processes that write shards; by default one a core.")
 
@@ -441,8 +477,8 @@ PROBE = CommandSettings(
 )
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
 EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
-PREDICT = CommandSettings(ClassificationSettings, PredictSettings)
-EXTRACT = CommandSettings(ExtractSettings, WindowSettings)
+PREDICT = CommandSettings(ClassificationSettings, PredictSettings, BulkSettings)
+EXTRACT = CommandSettings(ExtractSettings, WindowSettings, BulkSettings)
 INSPECT = CommandSettings(InspectSettings)
 PACK = CommandSettings(PackSettings)
 DEMO = CommandSettings(DemoSettings)

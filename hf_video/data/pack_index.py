@@ -29,6 +29,7 @@ class PackedCounts:
         num_shards, num_videos, num_rows: the numbers of shards, of videos in them, and of rows in the index.
         num_bytes: bytes of the videos.
         broken: the videos that could not be read, with the reasons.
+        num_long: videos in shards that are longer than they were to be, but for those of segments.
     """
 
     num_shards: int = 0
@@ -36,8 +37,9 @@ class PackedCounts:
     num_rows: int = 0
     num_bytes: int = 0
     broken: dict[str, str] = field(default_factory=dict)
+    num_long: int = 0
 
-    def add(self, part: pa.Table) -> None:
+    def add(self, part: pa.Table, max_duration: float | None) -> None:
         """Counts the part of a shard."""
         self.num_shards += 1
         self.num_rows += len(part)
@@ -48,6 +50,10 @@ class PackedCounts:
         _, first = np.unique(packed["offset"].to_numpy(), return_index=True)
         self.num_videos += len(first)
         self.num_bytes += int(packed["size"].to_numpy()[first].sum())
+        if max_duration is not None:
+            whole = packed.filter(pc.and_(pc.is_null(packed["start"]), pc.is_null(packed["end"])))
+            long = whole.filter(pc.greater(whole["duration"], max_duration))
+            self.num_long += pc.count_distinct(long["offset"]).as_py()
 
 
 def part_schema(multi_label: bool, class_names: Sequence[str]) -> pa.Schema:
@@ -67,7 +73,12 @@ def encode_part(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
 
 
 def write_index(
-    folder: PackFolder, parts: Iterable[str], first_rows: Sequence[int], schema: pa.Schema, facts: Mapping[str, Any]
+    folder: PackFolder,
+    parts: Iterable[str],
+    first_rows: Sequence[int],
+    schema: pa.Schema,
+    facts: Mapping[str, Any],
+    max_duration: float | None,
 ) -> PackedCounts:
     """Joins the parts, in the order of the data set. Few of them are in memory at a time.
 
@@ -77,13 +88,14 @@ def write_index(
         first_rows: the first row of each; later parts have no earlier row.
         schema: from `part_schema`.
         facts: what was packed, for the metadata.
+        max_duration: seconds beyond which a video counts as long.
     """
     counts = PackedCounts()
     metadata = {**schema.metadata, _PACK: json.dumps(facts).encode()}
     schema = schema.remove(schema.get_field_index(ROW)).with_metadata(metadata)
     with folder.writing(INDEX_FILE) as file, pq.ParquetWriter(file, schema) as writer:
         gathered: list[pa.Table] = []
-        for rows in _in_order(_read_parts(folder, parts, counts), [*first_rows[1:], None]):
+        for rows in _in_order(_read_parts(folder, parts, counts, max_duration), [*first_rows[1:], None]):
             gathered.append(rows.drop_columns(ROW).cast(schema))
             if sum(map(len, gathered)) >= _ROWS_AT_A_TIME:
                 writer.write_table(pa.concat_tables(gathered))
@@ -107,11 +119,13 @@ def read_pack_facts(folder: PackFolder) -> dict[str, Any] | None:
     return json.loads(metadata[_PACK]) if _PACK in metadata else None
 
 
-def _read_parts(folder: PackFolder, parts: Iterable[str], counts: PackedCounts) -> Iterator[pa.Table]:
+def _read_parts(
+    folder: PackFolder, parts: Iterable[str], counts: PackedCounts, max_duration: float | None
+) -> Iterator[pa.Table]:
     for name in parts:
         with folder.open(name) as file:
             part = pq.read_table(file)
-        counts.add(part)
+        counts.add(part, max_duration)
         yield part
 
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,7 @@ from .pack_plan import PackPlan, plan_pack
 from .shards import ShardWriter, verify_shard, video_suffix
 from .video_bytes import open_bytes
 from .video_column import BYTES
+from .video_cutting import Piece, PieceOfClip, cut_video
 from .video_names import segment_suffix
 
 # Gone when the pack is whole.
@@ -45,6 +47,7 @@ def pack_videos(
     base: Path,
     *,
     shard_size: int = 10**9,
+    max_duration: float | None = None,
     num_workers: int = 1,
     progress: bool = True,
 ) -> PackedCounts | None:
@@ -57,6 +60,8 @@ def pack_videos(
         folder: Where to write: a folder without other files. Of a local one, the caller holds the lock.
         base: The folder that keys count from, unless the data have keys.
         shard_size: Bytes of a shard, about. A larger video has a shard of its own.
+        max_duration: Longer videos, in seconds, are cut at key frames, without encoding them again, see `cut_video`.
+            Segments keep their frames. A video that cannot be cut is packed whole.
         num_workers: Processes that write shards; this one writes them if it is 0 or 1.
         progress: Whether to show a progress bar.
 
@@ -69,7 +74,7 @@ def pack_videos(
     """
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
-    plan = plan_pack(rows, listing, {"shard_size": shard_size}, label_names(rows))
+    plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
     if _is_finished(folder, plan, listing):
         folder.remove(_WORKING)
         return None
@@ -90,7 +95,7 @@ def pack_videos(
     parts = [_part_of(number) for number in range(len(plan.shards))]
     first_rows = [shard.first_row for shard in plan.shards]
     facts = {name: value for name, value in plan.facts().items() if name != "shards"}
-    counts = write_index(folder, parts, first_rows, shards.schema, facts)
+    counts = write_index(folder, parts, first_rows, shards.schema, facts, max_duration)
     folder.remove(_WORKING)
     return counts
 
@@ -180,12 +185,56 @@ class _Shards(IterableDataset):
                 facts[ERROR] = tell_reason(row["video"], error)
             if facts[ERROR] is not None:
                 return [{**clip, **facts} for clip in clips]
+            suffix = video_suffix(row["video"])
             key = clips[0][KEY].removesuffix(segment_suffix(clips[0]["start"], clips[0]["end"]))
-            label = row["label"] if "label" in row and len(clips) == 1 else None
-            segments = [{name: value for name, value in clip.items() if name != ROW} for clip in clips]
-            about = {KEY: key, "segments": segments}
-            member = writer.add(key, video_suffix(row["video"]), file, about, label)
+            longest = self.plan.settings["max_duration"]
+            if longest is not None and (facts[DURATION] or 0) > longest:
+                times = [(clip["start"], clip["end"]) for clip in clips]
+                cut = stack.enter_context(cut_video(file, suffix, times, longest))
+                if cut is not None:
+                    return self._add_pieces(writer, key, suffix, facts, clips, cut)
+            member = writer.add(key, suffix, file, *self._tell(key, clips))
         return [{**clip, **facts, **member._asdict()} for clip in clips]
+
+    def _add_pieces(
+        self,
+        writer: ShardWriter,
+        key: str,
+        suffix: str,
+        facts: Mapping[str, Any],
+        clips: Sequence[Mapping[str, Any]],
+        cut: Sequence[Sequence[PieceOfClip]],
+    ) -> list[dict[str, Any]]:
+        """Appends the pieces of a video to a shard; their rows in the index. A row of the whole video becomes one for
+        each piece, whose key says where it lies in the video."""
+        of_piece: dict[Piece, list[dict[str, Any]]] = {}
+        rows = []
+        taken = {clip[KEY] for clip in clips}
+        for clip, places in zip(clips, cut, strict=True):
+            for piece, start, end in places:
+                name = clip[KEY]
+                if clip["start"] is None and clip["end"] is None:
+                    name = name.removesuffix(segment_suffix(None, None)) + _time_of(piece)
+                    numbered = (f"{name}#{number}" for number in count(2))
+                    name = name if name not in taken else next(other for other in numbered if other not in taken)
+                    taken.add(name)
+                row = {**clip, KEY: name, "start": start, "end": end}
+                of_piece.setdefault(piece, []).append(row)
+                rows.append((row, piece))
+        found = {}
+        for piece, inside in of_piece.items():
+            name = key + _time_of(piece)
+            with open(piece.path, "rb") as file:
+                member = writer.add(name, suffix, file, *self._tell(name, inside))
+            about = {CONTENT: content_digest(piece.path), FRAMES: piece.num_frames, DURATION: piece.duration}
+            found[piece] = {**facts, **about, **member._asdict()}
+        return [{**row, **found[piece]} for row, piece in rows]
+
+    def _tell(self, key: str, clips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int | None]:
+        """What stands beside a video in its shard: its clips, and the class id if it has one clip of one class."""
+        segments = [{name: value for name, value in clip.items() if name != ROW} for clip in clips]
+        is_single = len(clips) == 1 and "label" in clips[0]
+        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if is_single else None
 
     def _describe(self, number: int) -> dict[str, Any]:
         """A row of the data set, by the names of its classes."""
@@ -195,6 +244,11 @@ class _Shards(IterableDataset):
         else:
             classes = {"labels": [self.names[label] for label in row["labels"]]}
         return {ROW: number, KEY: row[KEY], "split": row["split"], **classes, "start": row["start"], "end": row["end"]}
+
+
+def _time_of(piece: Piece) -> str:
+    """The end of a key: seconds in the source, to milliseconds."""
+    return segment_suffix(round(piece.start, 3), round(piece.end, 3))
 
 
 def _identify(row: Mapping[str, Any]) -> dict[str, Any]:

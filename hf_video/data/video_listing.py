@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
-from .manifest import KEY, find_manifest
+from .manifest import KEY, SUFFIX, find_manifest
 from .places import absolute, is_url
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video, stored_sha256
@@ -67,6 +67,20 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
                     "name a folder that holds both, so that names begin with folders."
                 )
     return list(found.values())
+
+
+def names_several(word: str) -> bool:
+    """Whether a word is a list of videos, a pack or a folder with videos inside, and not a video, or its URL, or a
+    folder of frames."""
+    try:
+        if is_url(word):
+            return not _names_video(word) and find_manifest(word) is not None
+        path = Path(word).expanduser()
+        if path.is_dir():
+            return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
+        return path.suffix.lower() in (*ANNOTATION_SUFFIXES, SUFFIX) and path.is_file()
+    except (ValueError, RuntimeError, OSError):  # no such user, or no name of a file
+        return False
 
 
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:

@@ -46,7 +46,7 @@ def read_clip(
 
     Args:
         processor: the processor of the model.
-        video: path of a video file, `http(s)` URL, bytes, an open file, or path of a folder of frames.
+        video: path of a video file, URL, bytes, an open file, or path of a folder of frames.
         start, end: seconds of the part to sample from; by default the whole video.
         source_fps: frames per second of a folder of frames, which has no times of its own.
 

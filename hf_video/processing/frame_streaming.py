@@ -9,8 +9,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .frame_orientation import RgbConverter
+from .range_file import RangeFile
 from .video_decoding import decode_in_order
+from .video_downloading import public_url
 from .video_opening import VideoReadError, open_stream
+from .video_urls import is_url, open_ranges
 
 _DEFAULT_RATE = Fraction(25)
 
@@ -120,7 +123,7 @@ def stream_frames(
 
     Args:
         source (`str`, `os.PathLike` or binary file object):
-            The path of the file, or the open file.
+            The path of the file, a URL of a protocol that [`read_video`] takes, or the open file.
         fps (`float`, *optional*):
             Frames to take per second: the first frame at or after each multiple of 1 / `fps` seconds. By default all
             frames.
@@ -136,6 +139,8 @@ def stream_frames(
     if not isinstance(source, (str, os.PathLike)):
         return first_at_rate(_stream(source, name or str(getattr(source, "name", source))), fps)
     path = os.fspath(source)
+    if is_url(path):
+        return first_at_rate(_stream_url(path), fps)
     if not os.path.isfile(path):
         raise VideoReadError(f"{path} does not exist.")
     return first_at_rate(_stream(path, path), fps)
@@ -161,6 +166,13 @@ def first_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterato
 def _stream(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
     with open_stream(source, name, threaded=True) as (container, stream):
         yield from time_frames(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
+
+
+def _stream_url(url: str) -> Iterator[StreamedFrame]:
+    with open_ranges(url) as file:
+        if isinstance(file, RangeFile):
+            file.stream()
+        yield from _stream(file, public_url(url))
 
 
 def time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:

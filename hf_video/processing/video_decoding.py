@@ -16,16 +16,18 @@ frame is ever replaced by another one.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from itertools import dropwhile, islice, pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from .frame_orientation import RgbConverter, find_orientation
 from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, leave_out_groups, read_sequence_parameters
+from .mp4_index import Packet, continue_packets, index_packets
+from .range_file import RangeFile
 from .video_opening import VideoReadError, open_stream
 
 try:
@@ -48,17 +50,6 @@ _MOST_HELD_BACK = 64
 _JUMP = 10
 # Frames per second of a file that states none, as in FFmpeg.
 _DEFAULT_RATE = Fraction(25)
-
-
-class _Packet(NamedTuple):
-    """The values of a packet that are kept; its data would fill the memory."""
-
-    time: int
-    duration: int
-    decode_time: int | None
-    is_keyframe: bool
-    is_discard: bool
-    is_corrupt: bool
 
 
 class VideoFileReader:
@@ -102,6 +93,7 @@ class VideoFileReader:
         # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted.
         skips = stream.codec_context.codec.canonical_name == "h264"
         self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
+        self._packets = packets if isinstance(source, RangeFile) else []
         if not _packets_tell_frames(container, stream, packets):
             self._index_by_decoding()
             return
@@ -109,6 +101,11 @@ class VideoFileReader:
 
     def __len__(self) -> int:
         return len(self._times)
+
+    @property
+    def is_told_by_packets(self) -> bool:
+        """Whether each packet holds one frame, shown at the time of the packet."""
+        return bool(self._decode_order)
 
     @property
     def may_be_misordered(self) -> bool:
@@ -153,17 +150,35 @@ class VideoFileReader:
         self._opened = None
         return open_stream(self.source, self.name, threaded)
 
-    def _read_packets(self, container: Any, stream: Any) -> tuple[list[_Packet], Any]:
+    def _fetch_whole(self) -> None:
+        if isinstance(self.source, RangeFile):
+            self.source.fetch_whole()
+
+    def _fetch_packets(self, parts: Iterable[tuple[int, int]]) -> None:
+        """Fetches the packets from a first to a last place, both included, of each part of the file."""
+        if isinstance(self.source, RangeFile):
+            packets = (packet for first, last in parts for packet in self._packets[first : last + 1])
+            self.source.prefetch((p.position, p.position + p.size) for p in packets if p.position is not None)
+
+    def _read_packets(self, container: Any, stream: Any) -> tuple[list[Packet], Any]:
         """All packets and the first frame."""
-        packets: list[_Packet] = []
+        packets: list[Packet] = []
         first_frame = None
+        indexed = index_packets(self.source, container, stream) if isinstance(self.source, RangeFile) else None
+        if indexed is None:
+            self._fetch_whole()
         try:
             for packet in container.demux(stream):
                 if first_frame is None:
                     first_frame = next(iter(_decode(stream, packet) or ()), None)
                 if packet.size:
-                    flags = (packet.is_keyframe, packet.is_discard, packet.is_corrupt)
-                    packets.append(_Packet(packet.pts, packet.duration or 0, packet.dts, *flags))
+                    packets.append(Packet.of(packet))
+                if indexed and (first_frame is not None or len(packets) > _MOST_HELD_BACK):
+                    continued = None if first_frame is None else continue_packets(packets, indexed)
+                    if continued and _packets_tell_frames(container, stream, continued):
+                        return continued, first_frame
+                    indexed = None
+                    self._fetch_whole()
             breaks_off = bool(packets) and packets[-1].is_corrupt
         except av.error.InvalidDataError:
             breaks_off = True
@@ -173,7 +188,7 @@ class VideoFileReader:
             raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
         return packets, first_frame
 
-    def _index_packets(self, packets: list[_Packet]) -> None:
+    def _index_packets(self, packets: list[Packet]) -> None:
         times = np.array([packet.time for packet in packets], dtype=np.int64)
         is_discarded = np.array([packet.is_discard for packet in packets])
         starts = np.flatnonzero([packet.is_keyframe for packet in packets])
@@ -200,6 +215,7 @@ class VideoFileReader:
             self._in_doubt = np.repeat(in_doubt, sizes)
 
     def _index_by_decoding(self) -> None:
+        self._fetch_whole()
         with self._open_anew(threaded=True) as (container, stream):
             times = [frame.pts for frame in decode_in_order(container, stream, self.name)]
         if not times:
@@ -235,6 +251,7 @@ class VideoFileReader:
             last = len(self)
         frames: dict[int, np.ndarray] = {}
         count = 0
+        self._fetch_whole()
         with self._open_anew(threaded=True) as (container, stream):
             for frame in islice(decode_in_order(container, stream, self.name), last + 1):
                 if count in chosen:
@@ -255,6 +272,7 @@ class VideoFileReader:
             else:
                 runs.append([i])
         length = sum(self._place(run[-1]) - self._key_place(run[0]) for run in runs)
+        self._fetch_packets((self._key_place(run[0]), max(self._place(i) for i in run)) for run in runs)
         frames: dict[int, np.ndarray] = {}
         threaded = length > _FRAMES_WORTH_THREADS * len(runs)
         opened = self._open_anew(threaded) if threaded or self._opened is None else nullcontext(self._opened)
@@ -272,6 +290,7 @@ class VideoFileReader:
                         break
         missing = [i for i in numbers if i not in frames]
         if missing:
+            self._fetch_packets([(0, max(self._place(i) for i in missing))])
             # Damage, a seek that missed, or a key frame that decoding cannot start from: decode from the start.
             with self._open_anew() as (container, stream):
                 found, is_damaged = self._decode_run(container, stream, None, missing, False)
@@ -375,7 +394,7 @@ class VideoFileReader:
         return {i: frame for i, frame in frames.items() if is_sound(i)}, bool(damaged)
 
 
-def _packets_tell_frames(container: Any, stream: Any, packets: list[_Packet]) -> bool:
+def _packets_tell_frames(container: Any, stream: Any, packets: list[Packet]) -> bool:
     """Whether a full decode gives one frame for each packet, at the presentation time of the packet."""
     if not _has_one_frame_per_packet(container, stream):
         return False

@@ -29,6 +29,22 @@ _SLOWEST = 1024
 _MOMENT = 1.0
 
 
+class RefusedError(VideoReadError):
+    """The server answers with an error.
+
+    Attributes:
+        status: its number.
+    """
+
+    def __init__(self, name: str, response: Any):
+        self.status = response.status_code
+        status = f"{self.status} {response.reason_phrase}".strip()
+        super().__init__(
+            f"{name} cannot be downloaded: the server answers {status}. Check the address, or download the file "
+            "yourself and give its path."
+        )
+
+
 def download_video(url: str) -> io.BytesIO:
     """
     Fetch a video into memory. On a terminal, a download of more than a second shows its progress.
@@ -51,7 +67,9 @@ def download_video(url: str) -> io.BytesIO:
 
 
 @contextmanager
-def open_response(url: str, client: Any = None) -> Iterator[Any]:
+def open_response(
+    url: str, client: Any = None, headers: dict[str, str] | None = None, name: str | None = None
+) -> Iterator[Any]:
     """
     The answer to a request for a URL, whose body has not been read. Errors of the network in the block become
     `VideoReadError`.
@@ -61,19 +79,20 @@ def open_response(url: str, client: Any = None) -> Iterator[Any]:
             A URL of `http` or `https`.
         client (`httpx.Client`, *optional*):
             Sends the requests; by default the client of huggingface_hub.
+        headers (`dict[str, str]`, *optional*):
+            Further headers of the request.
+        name (`str`, *optional*):
+            Name of the video in messages; by default the URL without what may hold keys.
 
     Raises:
-        `VideoReadError`: as [`download_video`].
+        `RefusedError`: if the server refuses.
+        `VideoReadError`: for any other reason of [`download_video`].
     """
-    name, seconds = public_url(url), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    name, seconds = name or public_url(url), constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        with closing(_request(url, name, seconds, client or get_session())) as response:
+        with closing(_request(url, name, seconds, client or get_session(), headers or {})) as response:
             if not response.is_success:
-                status = f"{response.status_code} {response.reason_phrase}".strip()
-                raise VideoReadError(
-                    f"{name} cannot be downloaded: the server answers {status}. Check the address, or download the "
-                    "file yourself and give its path."
-                )
+                raise RefusedError(name, response)
             yield response
     except httpx.TimeoutException as error:
         raise VideoReadError(_stalled(name, seconds)) from error
@@ -97,10 +116,10 @@ def public_url(url: str) -> str:
     return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
 
 
-def _request(url: str, name: str, seconds: float, client: Any) -> Any:
+def _request(url: str, name: str, seconds: float, client: Any, headers: dict[str, str]) -> Any:
     """The open response after all redirects."""
     # Videos are compressed already.
-    headers = {"Accept-Encoding": "identity"}
+    headers = headers | {"Accept-Encoding": "identity"}
     try:
         request = client.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
         # The client would read the whole body of every redirect, so redirects are followed here.
@@ -119,13 +138,17 @@ def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
     """The body of the response to a request, at its start, within the limits of [`download_video`]."""
     video = io.BytesIO()
     size = _announced_size(response)
-    # `disable=None`: shown only on a terminal.
-    with tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None) as progress:
-        for piece in receive_pieces(response, name, max_size, _too_large(name, max_size)):
+    with show_progress(name, size) as progress:
+        for piece in receive_pieces(response, name, max_size, tell_too_large(name, max_size)):
             video.write(piece)
             progress.update(len(piece))
     video.seek(0)
     return video
+
+
+def show_progress(name: str, size: int | None) -> Any:
+    """A bar of `size` bytes, on a terminal, if the download takes more than a moment."""
+    return tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None)
 
 
 def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> Iterator[bytes]:
@@ -174,7 +197,8 @@ def _stalled(name: str, seconds: float) -> str:
     )
 
 
-def _too_large(name: str, max_size: int) -> str:
+def tell_too_large(name: str, max_size: int) -> str:
+    """The message of the error for a video of more than `max_size` bytes."""
     return (
         f"{name} cannot be downloaded: it is larger than {max_size:,} bytes. Allow more with {SIZE_VARIABLE}=BYTES, "
         "or download the file yourself and give its path."

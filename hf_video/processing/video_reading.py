@@ -20,9 +20,11 @@ from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
+from .range_file import RangeFile
 from .video_decoding import VideoFileReader
-from .video_downloading import download_video, public_url
+from .video_downloading import public_url
 from .video_opening import VideoReadError, open_stream, tell_largest_frame
+from .video_urls import is_url, open_url
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
@@ -43,8 +45,10 @@ def read_video(
 
     Args:
         video (`str`, `os.PathLike`, `bytes` or binary file object):
-            Path of a video file, `http(s)` URL, the bytes of a file, an open file, or path of a folder of JPEG / PNG
-            frames, which are taken in natural order (frame 2 before frame 10).
+            Path of a video file, its URL, the bytes of a file, an open file, or path of a folder of JPEG / PNG frames,
+            which are taken in natural order (frame 2 before frame 10). A URL is one of `http(s)`, or of another
+            protocol that fsspec knows, such as `s3` or `hf`. Of an MP4 or MOV file behind it, only the bytes that the
+            wanted frames need are fetched; every other file is fetched as a whole.
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
             also repeated. By default all frames are read.
@@ -252,26 +256,38 @@ class _TorchcodecReader:
 def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
-    source: str | BinaryIO
-    if isinstance(video, str) and video.startswith(("http://", "https://")):
-        source, name = download_video(video), public_url(video)
+    if is_url(video):
+        with open_url(str(video)) as source:
+            with _open_source(source, public_url(str(video)), backend) as reader:
+                yield reader
     elif isinstance(video, (str, os.PathLike)):
-        source = name = os.fspath(video)
+        source = os.fspath(video)
         if os.path.isdir(source):
             yield FrameFolder(Path(source))
             return
-        if not os.path.isfile(source):
-            raise VideoReadError(f"{source} does not exist.")
+        with _open_source(source, source, backend) as reader:
+            yield reader
     elif isinstance(video, bytes):
-        source, name = io.BytesIO(video), f"The video of {len(video)} bytes"
+        with _open_source(io.BytesIO(video), f"The video of {len(video)} bytes", backend) as reader:
+            yield reader
     elif hasattr(video, "read") and hasattr(video, "seek"):
-        source, name = video, str(getattr(video, "name", video))
+        with _open_source(video, str(getattr(video, "name", video)), backend) as reader:
+            yield reader
     else:
         raise TypeError(
             "A video is a path, a URL, bytes, a binary file object or the path of a folder of frames, "
             f"not {type(video).__name__}."
         )
+
+
+@contextmanager
+def _open_source(source: str | BinaryIO, name: str, backend: str) -> Iterator[_Reader]:
+    """The reader of a file, by its path or opened already."""
+    if isinstance(source, str) and not os.path.isfile(source):
+        raise VideoReadError(f"{source} does not exist.")
     if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
+        if isinstance(source, RangeFile):
+            source = io.BytesIO(source.read_span(0, source.size))
         if is_av_available():
             _check_torchcodec_can_read(source, name)
         yield _TorchcodecReader(source, name)

@@ -25,6 +25,11 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
 # What has to stand on lines of the output.
 FIGURES = {
+    "bulk.py": [
+        r"without --engine ray \(",
+        r"  plain loop +\d+\.\d +-?\d+\.\d",
+        r"  local +\d+\.\d .*ratio -?\d+\.\d{3}",
+    ],
     "explain.py": [
         r"  deletion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
         r"  insertion: explain \d\.\d{3}, random \d\.\d{3}, Gaussian \d\.\d{3}",
@@ -58,6 +63,9 @@ FIGURES = {
         r"  the SHA-256 takes \d+\.\d\d ms a clip, \d+\.\d% of reading it",
         r"index of 1,000 rows, \d+ MiB: listed in \d+\.\d s",
         r"  its rows take \d+\.\d\d GiB, peak memory \d+\.\d\d GiB, \d+\.\d\d ms to look up a row",
+    ],
+    "range_reads.py": [
+        rf"{name} +\d+ +\d+\.\d% +\d+\.\d\d +\d+\.\d\d +\d+\.\dx" for name in ("dense", "uniform", "single", "probe")
     ],
     "reading.py": [r"hf_video +\d+ +1\.00 +\d+ +1\.00", r"transformers, pyav +\d+ +\d+\.\d\d +\d+ +\d+\.\d\d"],
     "run_length_tokens.py": [
@@ -113,6 +121,7 @@ calls, linear = itertools.count(), torch.nn.Linear.forward
 torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(calls))
 """
 WRONG_OUTPUTS = {
+    "bulk.py": "import numpy; load = numpy.load; numpy.load = lambda *words: load(*words) + 1",
     "extract.py": DRIFT,
     "int8.py": DRIFT,
     "run_length_tokens.py": DRIFT,
@@ -120,6 +129,8 @@ WRONG_OUTPUTS = {
     "memory_bank.py": DRIFT,
     "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
+    "range_reads.py": "import hf_video.processing as p; read = p.read_video; "
+    "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
     "reading.py": "import hf_video.processing as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,

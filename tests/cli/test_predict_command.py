@@ -1,8 +1,10 @@
 import io
 import json
+import pathlib
 import shutil
 
 import pytest
+from datasets import Dataset, Video
 
 import hf_video.cli.predict as predict_command
 from hf_video.cli.main import main
@@ -132,6 +134,37 @@ def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):
     lines = captured.out.splitlines()
     assert lines[0] == videos[0] and len(lines) == 1 + 8 and lines[1].split()[0].endswith("%")
     assert missing in captured.err
+
+
+def test_folders_lists_manifests_and_data_sets_are_classified_as_their_videos(
+    trained, videos, digits, tmp_path, capsys
+):
+    _, expected = predict(capsys, trained, *videos)
+    for path in videos:
+        name = pathlib.Path(path).parent.name
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        shutil.copy(path, tmp_path / "folder" / name / "0000.mp4")
+    names = [pathlib.Path(path).parent.name for path in videos]
+    lines = [f"folder/{name}/0000.mp4,{name}" for name in names]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines]) + "\n")
+    assert main(["inspect", str(tmp_path / "list.csv"), "--output", str(tmp_path / "manifest.parquet")]) == 0
+    stored = Dataset.from_dict({"video": videos, "label": names}).class_encode_column("label")
+    stored = stored.cast_column("video", Video(decode=False)).map(
+        lambda row: {"video": {"bytes": pathlib.Path(row["video"]["path"]).read_bytes(), "path": None}}
+    )
+    stored.save_to_disk(tmp_path / "stored")
+    capsys.readouterr()
+    for name in ("folder", "list.csv", "manifest.parquet", "stored"):
+        code, rows = predict(capsys, trained, str(tmp_path / name))
+        assert (code, len(rows)) == (0, 3)
+        found = {json.dumps(row["predictions"]) for row in rows}
+        assert found == {json.dumps(row["predictions"]) for row in expected}
+    # Words of both kinds, in their order.
+    _, rows = predict(capsys, trained, videos[2], str(tmp_path / "list.csv"))
+    assert [row["video"] for row in rows] == [
+        videos[2],
+        *(str(tmp_path / "folder" / name / "0000.mp4") for name in names),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import datasets
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from hf_video.data.manifest import find_manifest, load_manifest
 from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.shards import ShardWriter
-from hf_video.processing import probe_video
+from hf_video.processing import probe_video, read_video
 
 from ..video_files import encode_video, make_frames
 
@@ -277,3 +278,36 @@ def test_folders_of_frames_are_refused(digits, tmp_path):
     with pytest.raises(ValueError, match="1 videos are folders of frames, and a pack holds files: .*frames. Encode"):
         pack(data, tmp_path / "pack")
     assert not (tmp_path / "pack").exists()
+
+
+def test_long_videos_are_cut_and_segments_keep_their_frames(tmp_path):
+    """Groups of 20 frames at 30 frames a second."""
+    long, short = (encode_video(tmp_path / f"{n}.mp4", make_frames(n, 32, 32)) for n in (60, 12))
+    avi = encode_video(tmp_path / "long.avi", make_frames(60, 32, 32), codec="mpeg4", codec_options={"g": "20"})
+    clips = [
+        (long, "a", "", ""),
+        (long, "b", 0.667, 1.333),
+        (long, "a", 1.0, 1.2),
+        (short, "b", 0.1, 0.2),
+        (avi, "a", "", ""),
+    ]
+    lines = ["path,label,start,end", *(",".join(map(str, clip)) for clip in clips)]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    counts, rows = pack(tmp_path / "list.csv", tmp_path / "pack", max_duration=0.7)
+    assert (counts.num_videos, counts.num_rows, counts.num_long) == (6, 7, 1)
+    assert [row["key"] for row in rows[:4]] == [
+        "60#t=0.0,0.667",
+        "60#t=0.667,1.333#2",
+        "60#t=1.333,2.0",
+        "60#t=0.667,1.333",
+    ]
+    assert [(row["frames"], row["label"]) for row in rows[:3]] == [(20, "a")] * 3
+    # The first segment ends at the time of a frame, which its piece has, too; the second lies in a piece of the whole.
+    assert [rows[3]["frames"], rows[4]["frames"]] == [40, 20] and rows[4]["path"] == rows[1]["path"]
+    read = [read_video(content(tmp_path / "pack", row), start=row["start"], end=row["end"])[0] for row in rows]
+    np.testing.assert_array_equal(np.concatenate(read[:3]), read_video(long)[0])
+    for frames, (path, _, start, end) in zip(read[3:6], clips[1:4], strict=True):
+        np.testing.assert_array_equal(frames, read_video(path, start=start, end=end)[0])
+    assert content(tmp_path / "pack", rows[6]) == Path(avi).read_bytes()
+    assert pack(tmp_path / "list.csv", tmp_path / "again", max_duration=0.7)[1] == rows
+    assert files_in(tmp_path / "pack") == files_in(tmp_path / "again")

@@ -3,10 +3,8 @@
 import gzip
 import io
 import sys
-import threading
 import time
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -17,55 +15,7 @@ from huggingface_hub.utils import enable_progress_bars
 from hf_video.processing import VideoReadError, probe_video, read_video, video_downloading
 from hf_video.processing.video_downloading import public_url
 from tests.video_files import encode_video
-
-LIMIT = 0.4
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):  # noqa: N802 (the name that http.server calls)
-        try:
-            answers = self.server.answers
-            name = self.path.strip("/").partition("?")[0]
-            answers.get(name, lambda handler: handler.answer(404))(self)
-        except OSError:  # the client has gone, as it should
-            self.server.hung_up.append(name)
-        self.close_connection = True
-
-    def answer(self, status=200, body=b"", **headers):
-        self.send_response(status)
-        for key, value in {"Content_Length": str(len(body)), **headers}.items():
-            if value is not None:
-                self.send_header(key.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.hung_up, self.ended = {}, [], threading.Event()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.server_port}/{name}"
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", LIMIT)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = Server()
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    server.server_close()
+from tests.video_server import LIMIT
 
 
 @pytest.fixture(scope="module")

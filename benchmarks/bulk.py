@@ -1,0 +1,198 @@
+"""
+Compares `hf-video extract --engine local` and `--engine ray` with `hf-video extract`, which does one video after the
+other in a plain loop: processor time for each video, of all processes that a command starts, Ray's own included. Each
+command runs on few and on many videos. The difference, divided by the videos between, is the time of a video; the rest
+is the start. The features of all must be equal, otherwise no figure is printed.
+
+Then Ray reads a long video for a model that is slowed down. The memory of the decoder, and what is in Ray's object
+store, are printed at the beginning, in the middle and at the end, with the bytes that were spilled to the disk.
+
+The videos are H.264, 10 s of 320 x 240 at 30 frames per second, encoded on the spot; the long one lasts 20 minutes.
+The model is a small VideoViT with random weights, for clips of 16 frames of 112 pixels. Each process computes with
+one thread. It takes about fifteen minutes on 2 CPU cores. With --smoke, Ray is left out.
+
+    python benchmarks/bulk.py [--few 16] [--many 112] [--rounds 2] [--smoke]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.dataset as ds
+import torch
+from helpers.measurement import make_parser, print_machine, require_agreement
+from helpers.scene_video import encode_scene
+from helpers.slowed_task import SlowedTask
+
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+
+NUM_FRAMES, SIZE, SECONDS, FPS = 16, 112, 10, 30
+WINDOWS = ["--window", str(NUM_FRAMES), "--stride", str(NUM_FRAMES)]
+# Seconds between two looks at the processes of a command.
+PATIENCE = 0.1
+PLAIN = "plain loop"
+# Where Ray keeps the files of its run, and what does not fit into its object store.
+SESSION = Path("/tmp/ray/session_latest")
+
+
+def save_model(folder: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 768}
+    VideoViTForVideoClassification(
+        VideoViTConfig(image_size=SIZE, num_frames=NUM_FRAMES, num_labels=2, **sizes)
+    ).save_pretrained(folder)
+    crop_size = {"height": SIZE, "width": SIZE}
+    processor = VideoClipProcessor(
+        num_frames=NUM_FRAMES, frame_sampling_rate=1, size={"shortest_edge": SIZE}, crop_size=crop_size
+    )
+    processor.save_pretrained(folder)
+
+
+def run(words: list[str]) -> float:
+    """Processor seconds of a command and of all that it starts."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    program = [sys.executable, "-m", "hf_video.cli", "extract", *words, "--device", "cpu"]
+    seconds: dict[tuple[int, float], float] = {}
+    with tempfile.TemporaryFile() as said:
+        command = subprocess.Popen(program, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        while command.poll() is None:
+            for process in [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]:
+                try:
+                    times = process.cpu_times()
+                    seconds[process.pid, process.create_time()] = times.user + times.system
+                except psutil.NoSuchProcess:
+                    pass
+            time.sleep(PATIENCE)
+        if command.returncode:
+            said.seek(0)
+            sys.exit(said.read().decode())
+    return sum(seconds.values())
+
+
+def read_features(folder: Path, engine: str) -> dict[str, np.ndarray]:
+    if engine == PLAIN:
+        return {path.stem: np.load(path) for path in folder.glob("*.npy")}
+    rows = ds.dataset(folder, format="parquet").to_table().to_pylist()
+    return {row["key"]: np.array(row["features"], dtype=np.float32) for row in rows}
+
+
+def compare(folder: Path, engines: list[str], few: int, many: int, rounds: int, seconds: int) -> None:
+    video = folder / "video.mp4"
+    encode_scene(video, seconds * FPS, FPS, height=240, width=320)
+    for number in (few, many):
+        (folder / str(number)).mkdir()
+        for each in range(number):
+            os.link(video, folder / str(number) / f"{each:04d}.mp4")
+    least: dict[tuple[str, int], float] = {}
+    for round_number in range(rounds):
+        for number in (few, many):
+            features = {}
+            for engine in engines:
+                output = folder / f"{engine} {number} {round_number}"
+                words = [str(folder / str(number)), "--model", str(folder / "model"), "--output", str(output)]
+                words += [*WINDOWS] if engine == PLAIN else [*WINDOWS, "--engine", engine, "--part-size", "8"]
+                least[engine, number] = min(run(words), least.get((engine, number), np.inf))
+                features[engine] = read_features(output, engine)
+                shutil.rmtree(output)
+            expected = features[PLAIN]
+            for engine, found in features.items():
+                if found.keys() != expected.keys():
+                    sys.exit(f"{engine} has {len(found)} videos, not {len(expected)}: no figure means anything.")
+                differences = [np.abs(found[name] - expected[name]).max() for name in expected]
+                require_agreement(f"the features of {engine}", float(max(differences)), 1e-5)
+    print(f"processor milliseconds of a video of {seconds} s, and processor seconds of the start:")
+    of_video = {engine: (least[engine, many] - least[engine, few]) / (many - few) for engine in engines}
+    for engine in engines:
+        start = least[engine, few] - few * of_video[engine]
+        ratio = "" if engine == PLAIN else f"   ratio {of_video[engine] / of_video[PLAIN]:.3f}"
+        print(f"  {engine:12}{1000 * of_video[engine]:8.1f}{start:8.1f}{ratio}")
+
+
+def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -> None:
+    """MiB of the decoder that no other process shares, of Ray's object store, and of what it spilled, each second."""
+    while not is_done.wait(1):
+        decoders = [
+            process.memory_full_info().uss / 2**20
+            for process in psutil.Process().children(recursive=True)
+            if " ".join(process.cmdline()).startswith("ray::MapWorker")
+        ]
+        if decoders:
+            spilled = sum(
+                file.stat().st_size for file in SESSION.glob("**/ray_spilled_objects*/**/*") if file.is_file()
+            )
+            samples.append((max(decoders), psutil.disk_usage("/dev/shm").used / 2**20, spilled / 2**20))
+
+
+def follow_long_video(folder: Path, minutes: float) -> None:
+    """Memory while Ray reads a long video for a slow model."""
+    from hf_video.data.video_listing import list_videos
+    from hf_video.inference.bulk_parts import PartFolder
+    from hf_video.inference.bulk_ray import RaySettings, ray_engine
+    from hf_video.inference.bulk_run import run_bulk
+    from hf_video.inference.clip_features import choose_features
+    from hf_video.inference.window_features import feature_shape
+
+    encode_scene(folder / "long.mp4", int(minutes * 60 * FPS), FPS, height=240, width=320)
+    model = VideoViTForVideoClassification.from_pretrained(folder / "model").eval()
+    processor = VideoClipProcessor.from_pretrained(folder / "model")
+    settings = choose_features(model)
+    windows = {"num_frames": NUM_FRAMES, "stride": NUM_FRAMES, "last": "drop"}
+    task = SlowedTask(processor, settings, feature_shape(model, processor, settings, NUM_FRAMES), windows)
+    output = PartFolder(str(folder / "long"))
+    samples: list[tuple[float, float, float]] = []
+    is_done = threading.Event()
+    watcher = threading.Thread(target=watch, args=(samples, is_done))
+    watcher.start()
+    try:
+        engine = ray_engine(task, model, output, 8, RaySettings(device="cpu"))
+        run_bulk(list_videos([str(folder / "long.mp4")]), output, {}, engine, part_size=1, progress=False)
+    finally:
+        is_done.set()
+        watcher.join()
+    tenth = len(samples) // 10
+    print(f"a video of {minutes:g} minutes, a model that takes {SlowedTask.seconds:g} s for each batch, MiB:")
+    found = {
+        "beginning": np.median(samples[2 * tenth : 3 * tenth + 1], axis=0),
+        "middle": np.median(samples[5 * tenth : 6 * tenth + 1], axis=0),
+        "end": np.median(samples[8 * tenth : 9 * tenth + 1], axis=0),
+        "most": np.max(samples, axis=0),
+    }
+    for name, (decoder, store, spilled) in found.items():
+        print(f"  {name:12} decoder {decoder:6.0f}   object store {store:6.0f}   spilled to the disk {spilled:6.0f}")
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--few", type=int, default=16, help="videos of the short runs (default: 16)")
+    parser.add_argument("--many", type=int, default=112, help="videos of the long runs (default: 112)")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each runs; the least counts (default: 2)")
+    parser.add_argument("--minutes", type=float, default=20, help="length of the long video (default: 20)")
+    parser.add_argument("--part", choices=["time", "memory"], help="measure only this")
+    arguments = parser.parse_args()
+    has_ray = find_spec("ray") is not None and not arguments.smoke
+    print_machine("av", "torch", *(["ray"] if has_ray else []), threads=1)
+    if not has_ray:
+        reason = "--smoke" if arguments.smoke else 'Ray is missing: pip install "hf-video-models[ray]"'
+        print(f"without --engine ray ({reason})")
+    few, many, rounds, seconds = arguments.few, arguments.many, arguments.rounds, SECONDS
+    if arguments.smoke:
+        few, many, rounds, seconds = 1, 2, 1, 1
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder, "model"))
+        if arguments.part != "memory":
+            engines = [PLAIN, "local", *(["ray"] if has_ray else [])]
+            compare(Path(folder), engines, few, many, rounds, seconds)
+        if arguments.part != "time" and has_ray:
+            follow_long_video(Path(folder), arguments.minutes)
+
+
+if __name__ == "__main__":
+    main()

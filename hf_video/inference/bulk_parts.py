@@ -1,0 +1,261 @@
+"""The output of a bulk run: a folder of Parquet files, the parts, with one row a video.
+
+A part is written as a whole, after all of its videos. Its name follows from their keys. So whatever dies, a video is
+in no part or in one, and a part that is made again replaces itself. The parts themselves say what is done.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec.core
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from hf_video.files import replace_file
+
+from .bulk_batches import ERROR, KEY, PATH, BulkVideo, as_utf8
+
+logger = logging.getLogger(__name__)
+
+# Hidden, since `datasets` reads every other file of a folder.
+SETTINGS_FILE = ".bulk.json"
+# Rows are written together from this size on.
+_ROW_GROUP_BYTES = 32 * 2**20
+
+
+class Part(NamedTuple):
+    """Videos whose rows stand in one file."""
+
+    name: str
+    videos: Sequence[BulkVideo]
+
+
+class FinishedVideos(NamedTuple):
+    """What the parts of a folder hold.
+
+    Attributes:
+        rows: the columns `key`, `path` and `error`.
+    """
+
+    rows: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def errors(self) -> pa.Table:
+        """The rows with an error."""
+        return self.rows.filter(self.rows[ERROR].is_valid())
+
+
+class PartFolder:
+    """A folder of parts, on this machine or at an fsspec URL.
+
+    Args:
+        place: path or URL.
+
+    Raises:
+        ValueError: fsspec knows no such protocol.
+    """
+
+    def __init__(self, place: str):
+        self.is_local = "://" not in place
+        self.place = os.path.abspath(os.path.expanduser(place)) if self.is_local else place.rstrip("/")
+        self._open()
+
+    def _open(self) -> None:
+        self._fs, self._root = fsspec.core.url_to_fs(self.place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A connection does not pass to another process.
+        return {name: value for name, value in vars(self).items() if name not in ("_fs", "_root")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    def check(self, key: dict[str, Any]) -> bool:
+        """Whether a run has claimed the folder for rows of these settings; nothing is written.
+
+        Args:
+            key: all that a row follows from, besides its video; JSON holds it.
+
+        Raises:
+            ValueError: the folder is a file, or has other files, or rows of other settings.
+        """
+        key = json.loads(json.dumps(key))
+        known = self.read_key()
+        if known is None:
+            self._require_empty()
+            return False
+        if differing := sorted(name for name in key.keys() | known.keys() if known.get(name) != key.get(name)):
+            told = "; ".join(_difference(name, known.get(name), key.get(name)) for name in differing)
+            raise ValueError(
+                f"{self.place} has rows of other settings ({told}), which are never mixed: choose another --output, "
+                "or the same settings."
+            )
+        return True
+
+    def claim(self, key: dict[str, Any]) -> None:
+        """Makes the folder and notes the settings of its rows. Takes and raises what `check` does."""
+        if not self.check(key):
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._put(SETTINGS_FILE, json.dumps(key, indent=1, sort_keys=True).encode())
+
+    def read_key(self) -> dict[str, Any] | None:
+        """The settings of the rows; None if no run has claimed the folder."""
+        try:
+            return json.loads(self._fs.cat_file(self._path(SETTINGS_FILE)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as error:
+            raise ValueError(
+                f"{self._path(SETTINGS_FILE)} is damaged ({error}): remove it if the folder has no rows that you need."
+            ) from error
+
+    def read_finished(self) -> FinishedVideos:
+        """The videos in the parts. A damaged part is removed, and its videos count as not done."""
+        names = self.part_names()
+        schema = pa.schema([(name, pa.string()) for name in (KEY, PATH, ERROR)])
+        columns = schema.names
+
+        def read(names: list[str]) -> pa.Table:
+            files = [self._path(name) for name in names]
+            return ds.dataset(files, schema=schema, format="parquet", filesystem=self._fs).to_table(columns=columns)
+
+        if not names:
+            return FinishedVideos(schema.empty_table())
+        try:
+            return FinishedVideos(read(names))
+        except (pa.ArrowInvalid, OSError):
+            pass  # one of them: which shows singly
+        tables = []
+        for name in names:
+            try:
+                tables.append(read([name]))
+            except pa.ArrowInvalid as error:
+                logger.warning(f"{self._path(name)} is damaged, and its videos are done again: {error}")
+                self._fs.rm_file(self._path(name))
+        return FinishedVideos(pa.concat_tables([schema.empty_table(), *tables]))
+
+    def forget_errors(self) -> None:
+        """Removes the rows with an error, so that their videos are done again."""
+        for name in self.part_names():
+            with self._fs.open(self._path(name), "rb") as file:
+                table = pq.read_table(file)
+            if table[ERROR].null_count == len(table):
+                continue
+            if len(kept := table.filter(table[ERROR].is_null())):
+                self.write(name, [kept])
+            else:
+                self._fs.rm_file(self._path(name))
+
+    def write(self, name: str, rows: Iterable[pa.Table]) -> None:
+        """Writes a part as a whole. Memory holds one group of its rows.
+
+        Args:
+            name: see `Part`.
+            rows: tables of one schema, at least one.
+
+        Raises:
+            OSError: writing failed.
+        """
+        if self.is_local:
+            replace_file(self._path(name), lambda partial: _write_rows(partial, rows))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            _write_rows(Path(folder, name), rows)
+            self._fs.put_file(str(Path(folder, name)), self._path(name))
+
+    def _put(self, name: str, content: bytes) -> None:
+        if self.is_local:
+            replace_file(self._path(name), lambda partial: Path(partial).write_bytes(content))
+        else:
+            self._fs.pipe_file(self._path(name), content)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def part_names(self) -> list[str]:
+        """The names of the parts that were written."""
+        return sorted(name for name in self._names() if name.startswith("part-") and name.endswith(".parquet"))
+
+    def _names(self) -> list[str]:
+        """The files and folders that are not hidden."""
+        self._fs.invalidate_cache(self._root)
+        try:
+            found = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        return [name for name in names if not name.startswith(".")]
+
+    def _require_empty(self) -> None:
+        if self._fs.isfile(self._root):
+            raise ValueError(f"{self.place} is a file; a folder is expected.")
+        if found := sorted(self._names()):
+            listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+            raise ValueError(f"{self.place} has other files ({listed}): choose another --output.")
+
+
+def plan_parts(videos: Sequence[BulkVideo], finished: FinishedVideos, part_size: int) -> list[Part]:
+    """The parts that are left to do. Videos are divided before the finished ones are left out, so that batches, and
+    with them the last digits of the outputs, do not depend on where a run was ended.
+
+    Args:
+        videos: all videos, each with a key of its own.
+        finished: what is done.
+        part_size: videos of a part.
+
+    Raises:
+        ValueError: a key was done for another path.
+    """
+    keys = pa.array([as_utf8(video.id) for video in videos], pa.string())
+    paths = pa.array([as_utf8(video.source) for video in videos], pa.string())
+    found = pc.index_in(keys, finished.rows[KEY].combine_chunks())
+    known = finished.rows[PATH].combine_chunks().take(found)
+    other = pc.index(pc.fill_null(pc.not_equal(known, paths), False), True).as_py()
+    if other >= 0:
+        raise ValueError(
+            f"The output has {known[other]} under the key {keys[other].as_py()!r}, which {paths[other]} would have as "
+            "well: choose another --output, or rename the video."
+        )
+    is_left = found.is_null().to_numpy(zero_copy_only=False)
+    parts = []
+    for number, start in enumerate(range(0, len(videos), part_size)):
+        left = (start + np.flatnonzero(is_left[start : start + part_size])).tolist()
+        if left:
+            chosen = [videos[place] for place in left]
+            digest = hashlib.sha256(json.dumps([video.id for video in chosen]).encode()).hexdigest()[:16]
+            parts.append(Part(f"part-{number:06d}-{digest}.parquet", chosen))
+    return parts
+
+
+def _write_rows(path: Path, rows: Iterable[pa.Table]) -> None:
+    writer, waiting = None, []
+    try:
+        for row in rows:
+            writer = writer or pq.ParquetWriter(path, row.schema)
+            waiting.append(row)
+            if sum(table.nbytes for table in waiting) >= _ROW_GROUP_BYTES:
+                writer.write_table(pa.concat_tables(waiting).combine_chunks())
+                waiting = []
+        if writer is not None and waiting:
+            writer.write_table(pa.concat_tables(waiting).combine_chunks())
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _difference(name: str, known: Any, given: Any) -> str:
+    is_short = not isinstance(given, dict) and len(str(given)) + len(str(known)) < 60
+    return f"{name} {known!r}, not {given!r}" if is_short else f"other {name}"

@@ -1,0 +1,306 @@
+"""The engine of bulk use that works in processes of Ray, on one machine or on a cluster.
+
+Ray Data hands the parts to a pool of decoders, actors that read the videos of a part and write its rows. The pool
+grows and shrinks between two bounds. Decoders send batches to models, actors of their own, which may have a GPU. A
+decoder has a fixed number of batches under way, and waits for the oldest one: so memory stays flat however long a
+video is and however slow the models are. A model or decoder that dies is started again, and what it was doing is done
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import secrets
+import sys
+import warnings
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import ray
+import torch
+from ray.exceptions import RayError
+
+from hf_video.data.read_ahead import available_cores, iterate_ahead
+from hf_video.data.video_column import BYTES, open_video
+from hf_video.data.video_listing import ListedVideo
+
+from .bulk_batches import Batch, BulkVideo, Encoded, encode_batch
+from .bulk_parts import Part, PartFolder
+from .bulk_run import Engine, PartResult, do_part
+from .bulk_tasks import BulkTask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Batches that a decoder has under way: one that a model computes with, and one that waits for it.
+_LEAST_UNDER_WAY = 2
+# Times that a part is begun, as its decoder may die: a video may end whoever reads it.
+_ATTEMPTS = 4
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """How much of which cluster is used.
+
+    Attributes:
+        address: the address of a cluster, "auto" for the one that this machine belongs to; None starts Ray on this
+            machine.
+        min_decoders, max_decoders: bounds of the pool of decoders, each with a core. By default the pool may have
+            every core that the models leave.
+        models: actors with a model; by default one for each GPU, or without GPUs one for every two cores.
+        num_gpus: GPUs of each model; by default 1 if the cluster has any, unless `device` is a CPU.
+        device: "auto", or the device of each model.
+    """
+
+    address: str | None = None
+    min_decoders: int = 1
+    max_decoders: int | None = None
+    models: int | None = None
+    num_gpus: float | None = None
+    device: str = "auto"
+
+
+class ModelActor:
+    """Encodes batches with a model.
+
+    Args:
+        task: encodes.
+        model: the pickled reference to the driver's model.
+        device: "auto", or where to compute.
+    """
+
+    def __init__(self, task: BulkTask, model: bytes, device: str):
+        # Arrays from other processes are read-only, and nothing writes to them here.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        if device == "auto":
+            chosen = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        else:
+            chosen = torch.device(device)
+        self._begun: Counter[str] = Counter()
+        self._task, self._model = task, ray.get(pickle.loads(model)).to(chosen).eval()
+
+    def begin(self, part: str) -> int:
+        """How many times a part was begun. Decoders that die do not know."""
+        self._begun[part] += 1
+        return self._begun[part]
+
+    def encode(self, pixel_values: np.ndarray) -> Encoded:
+        return encode_batch(self._task, self._model, pixel_values)
+
+
+class Decoder:
+    """Does a part: reads its videos, has them encoded by models, and writes its rows."""
+
+    def __init__(self, task: BulkTask, folder: PartFolder, models: Sequence[Any], under_way: int, batch_size: int):
+        if folder.read_key() is None:
+            raise ValueError(
+                f"{folder.place} is not there on every machine of the cluster: choose an --output on a disk that all "
+                "of them share, or the URL of an object store."
+            )
+        self._task, self._folder, self._models = task, folder, models
+        self._under_way, self._batch_size = under_way, batch_size
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        part: Part = pickle.loads(row["part"])
+        try:
+            if ray.get(self._models[0].begin.remote(part.name)) > _ATTEMPTS:
+                return {"result": pickle.dumps(None)}
+            result = do_part(self._task, part, self._folder, self._encode, self._batch_size)
+        except Exception as error:
+            # Ray would log it, and wrap it in an error of its own.
+            return {"result": pickle.dumps(_without_ray(error))}
+        return {"result": pickle.dumps(result)}
+
+    def _encode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Encoded]]:
+        waiting: deque[tuple[Batch, int, Any]] = deque()
+        load = [0] * len(self._models)
+        # Decoders begin with different models.
+        turn = os.getpid()
+
+        def oldest() -> tuple[Batch, Encoded]:
+            batch, model, reference = waiting.popleft()
+            encoded = ray.get(reference)
+            load[model] -= 1
+            return batch, encoded
+
+        for batch in iterate_ahead(batches):
+            if len(waiting) == self._under_way:
+                yield oldest()
+            model = min(range(len(load)), key=lambda place: (load[place], (place + turn) % len(load)))
+            reference = self._models[model].encode.remote(batch.pixel_values)
+            load[model] += 1
+            waiting.append((batch._replace(pixel_values=batch.pixel_values[:0].copy()), model, reference))
+            del batch
+        while waiting:
+            yield oldest()
+
+
+def ray_engine(
+    task: BulkTask, model: PreTrainedModel, folder: PartFolder, batch_size: int, settings: RaySettings
+) -> Engine:
+    """Does parts in processes of Ray.
+
+    Args:
+        task: what is computed.
+        model: on the CPU; its copies go to the actors.
+        folder: where the parts are written, which every machine of the cluster sees.
+        batch_size: pieces in a batch.
+        settings: how much of which cluster is used.
+    """
+
+    def engine(parts: Sequence[Part]) -> Generator[PartResult]:
+        if not parts:
+            return
+        with _connected(settings):
+            yield from _run(task, model, folder, parts, batch_size, settings)
+
+    return engine
+
+
+@contextmanager
+def _connected(settings: RaySettings) -> Iterator[None]:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Ray warns of its own actors in Ray Data; what matters to a user comes as an error.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    if settings.address is None:
+        # Whoever reaches a cluster can run programs on it. This one is for this process alone. Without a token in the
+        # environment, Ray would write one into the home of the user.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # A model and a decoder need a core each.
+        cores = max(available_cores(), 2)
+        where: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    else:
+        where = {"address": settings.address}
+    with _silent():
+        ray.init(**where, **quiet)
+    # A thread of Ray prints what becomes of each actor.
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drops what the block prints, libraries in C++ included: Ray says there which log level it has."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept, nothing = (os.dup(1), os.dup(2)), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        for number, descriptor in enumerate(kept, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(nothing)
+
+
+class _Pools(NamedTuple):
+    """How many actors there are, and the GPUs of each model."""
+
+    models: int
+    num_gpus: float
+    min_decoders: int
+    max_decoders: int
+
+
+def _divide(resources: dict[str, float], settings: RaySettings) -> _Pools:
+    """Divides the cores and GPUs of a cluster as it is, which may grow."""
+    cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
+    num_gpus = float(gpus > 0 and settings.device != "cpu") if settings.num_gpus is None else settings.num_gpus
+    models = settings.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
+    most = settings.max_decoders or max(cores - models, settings.min_decoders)
+    pools = _Pools(models, num_gpus, min(settings.min_decoders, most), most)
+    if cores < models + pools.min_decoders or gpus < models * num_gpus:
+        logger.warning(
+            f"{models} models with a core and {num_gpus:g} GPUs each, and {pools.min_decoders} decoders with a core "
+            f"each, are more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
+        )
+    return pools
+
+
+def _run(
+    task: BulkTask,
+    model: PreTrainedModel,
+    folder: PartFolder,
+    parts: Sequence[Part],
+    batch_size: int,
+    settings: RaySettings,
+) -> Iterator[PartResult]:
+    # Only the driver needs it.
+    from ray.data import ActorPoolStrategy, DataContext, from_arrow
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    pools = _divide(ray.cluster_resources(), settings)
+    actor = ray.remote(num_cpus=1, num_gpus=pools.num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
+    # Pickled, a reference holds its object as long as Ray runs: actors that start again need it.
+    weights = ray.cloudpickle.dumps(ray.put(model))
+    models = [actor.remote(task, weights, settings.device) for _ in range(pools.models)]
+    under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
+    # A block for each part, so that each is a task of its own.
+    blocks = [pa.table({"part": [pickle.dumps(_portable(part))]}) for part in parts]
+    results = from_arrow(blocks).map(
+        Decoder,
+        fn_constructor_args=(task, folder, models, under_way, batch_size),
+        compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
+        num_cpus=1,
+    )
+    for row in results.iter_rows():
+        result = pickle.loads(row["result"])
+        if isinstance(result, Exception):
+            raise result
+        if result is not None:
+            yield result
+
+
+@dataclass(frozen=True)
+class _PortableVideo:
+    """A video that another process can open, without the data set that lists it."""
+
+    id: str
+    source: str
+    row: dict[str, Any] | None
+
+    def open(self) -> Any:
+        return self.source if self.row is None else open_video(self.row)
+
+
+def _portable(part: Part) -> Part:
+    return part._replace(videos=[_portable_video(video) for video in part.videos])
+
+
+def _portable_video(video: BulkVideo) -> BulkVideo:
+    if not isinstance(video, ListedVideo) or video.rows is None:
+        return video
+    if BYTES in video.rows.column_names:
+        raise ValueError(
+            f"{video.source} is stored inside a data set, which would pass through the memory of Ray: use --engine "
+            "local, or pack the videos with `hf-video pack`."
+        )
+    return _PortableVideo(video.id, video.source, video.rows[video.row])
+
+
+def _without_ray(error: Exception) -> Exception:
+    """The error without what Ray puts around that of another process; one that can be pickled."""
+    cause = getattr(error, "cause", None)
+    found = cause if isinstance(cause, Exception) else error
+    try:
+        return pickle.loads(pickle.dumps(found)) if not isinstance(found, RayError) else RuntimeError(str(found))
+    except Exception:
+        return RuntimeError(f"{type(found).__name__}: {found}")

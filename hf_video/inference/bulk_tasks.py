@@ -1,0 +1,164 @@
+"""What bulk use computes of each video: the features of its windows, or its most likely classes.
+
+A task travels to the processes that read videos, so it holds no model. It says how a video becomes pieces (each one
+row of a model's batch), how a model encodes a batch of them, and how the outputs of a video become columns. What only
+a model needs is imported where it is used: a process that reads videos starts in half the time without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from .window_batching import window_batches
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
+
+    from .clip_features import FeatureSettings
+
+
+class Piece(NamedTuple):
+    """One row of a model's batch.
+
+    Attributes:
+        pixel_values: (num_frames, num_channels, height, width) float32, or (num_views, num_frames, ...).
+        start, end: seconds after the first frame of the video; 0 where the piece is not a window.
+    """
+
+    pixel_values: np.ndarray
+    start: float = 0.0
+    end: float = 0.0
+
+
+class BulkTask(Protocol):
+    """What is computed of each video."""
+
+    name: str
+
+    def key(self, model: PreTrainedModel) -> dict[str, Any]:
+        """All that the outputs of a video follow from, besides the video."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of a video's outputs. They are null where the video has an error."""
+
+    def read(self, source: Any) -> Iterator[Piece]:
+        """The pieces of a video, from what `ListedVideo.open` gives. Raises whatever a decoder raises."""
+
+    def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        """The outputs (batch_size, ...) float32 of a batch of pieces."""
+
+    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+        """The columns of a video, each an array of one row, from the times and outputs of its pieces."""
+
+
+class ExtractTask:
+    """The features of the windows of a video: `features` (num_windows, *shape), `starts` and `ends` in seconds.
+
+    Args:
+        processor: prepares the frames.
+        settings: from `choose_features`.
+        shape: the shape of the features of a window, from `feature_shape`.
+        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`;
+            `source_fps` is for folders of frames alone.
+    """
+
+    name = "extract"
+
+    def __init__(
+        self, processor: VideoClipProcessor, settings: FeatureSettings, shape: Sequence[int], windows: dict[str, Any]
+    ):
+        # A wrong option shows before a video is read.
+        window_batches(processor, (), **windows | {"source_fps": windows.get("source_fps") or 1})
+        self.processor, self.settings, self.shape = processor, settings, tuple(shape)
+        self.source_fps = windows.get("source_fps")
+        self.windows = {name: value for name, value in windows.items() if name != "source_fps"}
+
+    def key(self, model: PreTrainedModel) -> dict[str, Any]:
+        from .feature_key import feature_key
+
+        settings = self.settings._asdict() | self.windows | {"source_fps": self.source_fps, "shape": self.shape}
+        return {"task": self.name} | feature_key(model, self.processor, **settings)
+
+    @property
+    def columns(self) -> pa.Schema:
+        times = pa.list_(pa.float64())
+        return pa.schema([("features", pa.list_(self._window_type)), ("starts", times), ("ends", times)])
+
+    @property
+    def _window_type(self) -> pa.DataType:
+        kind = pa.float32()
+        for size in reversed(self.shape):
+            kind = pa.list_(kind, size)
+        return kind
+
+    def read(self, source: Any) -> Iterator[Piece]:
+        is_frame_folder = isinstance(source, str) and "://" not in source and os.path.isdir(source)
+        rate = self.source_fps if is_frame_folder else None
+        for batch in window_batches(self.processor, source, **self.windows, source_fps=rate):
+            yield Piece(batch.pixel_values[0].numpy(), batch.starts[0], batch.ends[0])
+
+    def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        from .clip_features import encode_clips
+
+        return encode_clips(model, pixel_values, self.settings).numpy()
+
+    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+        values = pa.array(np.stack(outputs).reshape(-1) if outputs else np.empty(0, np.float32))
+        for size in reversed(self.shape):
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        features = pa.ListArray.from_arrays(pa.array([0, len(outputs)], pa.int32()), values)
+        starts, ends = (pa.array([[piece[place] for piece in pieces]], pa.list_(pa.float64())) for place in (0, 1))
+        return {"features": features, "starts": starts, "ends": ends}
+
+
+class PredictTask:
+    """The most likely classes of a video: `labels` and `scores` of the best `top_k`, the best first.
+
+    Args:
+        processor: prepares the clips of a video.
+        class_names: the classes in the order of their ids.
+        top_k: classes of each video; all if there are fewer.
+    """
+
+    name = "predict"
+
+    def __init__(self, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int):
+        self.processor, self.class_names, self.top_k = processor, tuple(class_names), min(top_k, len(class_names))
+
+    def key(self, model: PreTrainedModel) -> dict[str, Any]:
+        from .feature_key import feature_key, weights_digest
+
+        head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+        settings = {"top_k": self.top_k, "classes": self.class_names, "problem_type": model.config.problem_type}
+        return {"task": self.name} | feature_key(model, self.processor, **settings, head=weights_digest(head))
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema([("labels", pa.list_(pa.string())), ("scores", pa.list_(pa.float32()))])
+
+    def read(self, source: Any) -> Iterator[Piece]:
+        inputs = self.processor(source, return_tensors="pt")
+        yield Piece(inputs[self.processor.model_input_names[0]][0].numpy())
+
+    def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
+        from .prediction import predict_scores
+
+        return predict_scores(model, pixel_values).numpy()
+
+    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+        best = torch.from_numpy(outputs[0]).topk(self.top_k)
+        labels = [self.class_names[index] for index in best.indices.tolist()]
+        schema = self.columns
+        return {
+            "labels": pa.array([labels], schema.field("labels").type),
+            "scores": pa.array([best.values.numpy()], schema.field("scores").type),
+        }

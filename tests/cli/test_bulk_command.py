@@ -1,0 +1,262 @@
+"""`hf-video extract` and `predict` with `--engine local`, and what both engines share."""
+
+import json
+import shutil
+
+import datasets
+import fsspec
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+import torch
+from filelock import FileLock
+
+from hf_video.cli.main import main
+from hf_video.cli.output_folder import LOCK_FILE
+from hf_video.inference import bulk_batches
+from hf_video.inference.bulk_parts import SETTINGS_FILE
+from hf_video.inference.bulk_tasks import ExtractTask, PredictTask
+
+from .bulk_runs import num_new, parts_of, read_rows
+
+
+def words(command, trained, output, *videos):
+    options = ["--model", str(trained), "--device", "cpu", "--output", str(output), "--engine", "local"]
+    return [command, *map(str, videos), *options]
+
+
+@pytest.fixture
+def mixed(digits, tmp_path):
+    """Eight videos of moving digits and two broken files, in one folder."""
+    folder = tmp_path / "mixed"
+    for path in (digits / "test").rglob("*.mp4"):
+        (folder / path.parent.name).mkdir(parents=True)
+        shutil.copy(path, folder / path.parent.name)
+    (folder / "broken.mp4").write_bytes(b"not a video")
+    (folder / "up-left" / "empty.mp4").touch()
+    return folder
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The batches that the model encodes."""
+    seen = []
+    for task in (ExtractTask, PredictTask):
+        encode = task.encode
+        monkeypatch.setattr(
+            task, "encode", lambda self, model, values, of=encode: seen.append(len(values)) or of(self, model, values)
+        )
+    return seen
+
+
+def test_features_are_those_without_an_engine(mixed, trained, tmp_path, counted, capsys):
+    assert main(["extract", str(mixed), "--model", str(trained), "--device", "cpu", "--output", str(tmp_path / "a")])
+    assert main([*words("extract", trained, tmp_path / "b", mixed), "--part-size", "4"]) == 1
+    captured = capsys.readouterr()
+    assert "10 rows, 10 of them new\n" in captured.out and "2 of 10 videos failed:\n" in captured.err
+    rows, summary = read_rows(tmp_path / "b"), json.loads((tmp_path / "a" / "features.json").read_text())["videos"]
+    assert rows.keys() == summary.keys()
+    for key, record in summary.items():
+        row = rows[key]
+        assert row["path"] == record["source"] and row["error"] == record.get("error")
+        if row["error"] is None:
+            # Batches hold windows of several videos, so the last digits may differ.
+            expected = np.load(tmp_path / "a" / f"{key}.npy")
+            np.testing.assert_allclose(np.array(row["features"]), expected, rtol=0, atol=1e-6)
+            assert (row["starts"], row["ends"]) == (record["starts"], record["ends"])
+        else:
+            assert row["features"] is row["starts"] is row["ends"] is None
+    # Three windows of each video: the batches of a part do not end where a video ends.
+    assert len(parts_of(tmp_path / "b")) == 3 and 8 in counted
+
+
+def test_classes_are_those_without_an_engine(mixed, trained, tmp_path, capsys):
+    assert main(["predict", str(mixed), "--model", str(trained), "--device", "cpu", "--json", "--top-k", "3"]) == 1
+    printed = {row["video"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert main([*words("predict", trained, tmp_path / "out", mixed), "--top-k", "3", "--batch-size", "3"]) == 1
+    rows = read_rows(tmp_path / "out").values()
+    assert {row["path"] for row in rows} == printed.keys()
+    for row in rows:
+        if row["error"] is None:
+            best = printed[row["path"]]["predictions"]
+            assert row["labels"] == [each["label"] for each in best]
+            np.testing.assert_allclose(row["scores"], [each["score"] for each in best], rtol=0, atol=1e-6)
+        else:
+            assert row["error"] == printed[row["path"]]["error"] and row["labels"] is row["scores"] is None
+
+
+def test_datasets_read_the_parts(mixed, trained, tmp_path):
+    assert main([*words("extract", trained, tmp_path / "out", mixed), "--part-size", "4"]) == 1
+    found = datasets.load_dataset("parquet", data_dir=str(tmp_path / "out"), cache_dir=str(tmp_path), split="train")
+    assert len(found) == 10 and found.column_names == ["key", "path", "error", "features", "starts", "ends"]
+    # In the order of the list.
+    assert found["key"] == sorted(found["key"], key=lambda key: (key != "broken", key))
+    whole = found.filter(lambda row: row["error"] is None).with_format("numpy")
+    assert np.stack(whole["features"][:]).shape == (8, 3, 24)
+
+
+@pytest.mark.parametrize("command", ["extract", "predict"])
+def test_what_is_done_is_not_done_again(command, mixed, trained, tmp_path, counted, capsys):
+    command = [*words(command, trained, tmp_path / "out", mixed), "--part-size", "3"]
+    assert main(command) == 1
+    rows, times = read_rows(tmp_path / "out"), parts_of(tmp_path / "out")
+    counted.clear()
+    assert main(command) == 1 and not counted
+    lost = sorted(times)[1]
+    (tmp_path / "out" / lost).unlink()
+    capsys.readouterr()
+    assert main(command) == 1 and num_new(capsys.readouterr().out) == 3
+    assert read_rows(tmp_path / "out") == rows and parts_of(tmp_path / "out").keys() == times.keys()
+    # A cut file, as a disk without room may leave it, is made again.
+    path = tmp_path / "out" / lost
+    for size in (0, 3, 30, path.stat().st_size - 1):
+        path.write_bytes(path.read_bytes()[:size])
+        assert main(command) == 1 and read_rows(tmp_path / "out") == rows
+    # Videos may be added. Other parts are left alone.
+    shutil.copy(mixed / "up-left" / "0000.mp4", mixed / "up-left" / "more.mp4")
+    assert main(command) == 1
+    assert read_rows(tmp_path / "out").keys() - rows.keys() == {"up-left/more"}
+
+
+def test_errors_are_tried_again_if_asked(mixed, trained, tmp_path, capsys):
+    command = [*words("extract", trained, tmp_path / "out", mixed), "--part-size", "1"]
+    assert main(command) == 1
+    shutil.copy(mixed / "up-left" / "0000.mp4", mixed / "broken.mp4")
+    assert main(command) == 1
+    assert main([*command, "--retry-errors"]) == 1
+    assert num_new(capsys.readouterr().out.splitlines()[-1] + "\n") == 2
+    rows = read_rows(tmp_path / "out")
+    assert len(rows) == 10 and rows["broken"]["features"] == rows["up-left/0000"]["features"]
+
+
+def test_a_url_takes_the_parts(mixed, trained, tmp_path, counted):
+    url = f"memory://{tmp_path.name}/out"
+    assert main([*words("predict", trained, url, mixed), "--part-size", "4"]) == 1
+    counted.clear()
+    assert main([*words("predict", trained, url, mixed), "--part-size", "4"]) == 1 and not counted
+    files = sorted(path for path in fsspec.filesystem("memory").ls(f"/{tmp_path.name}/out", detail=False))
+    parts = [path for path in files if path.endswith(".parquet")]
+    assert len(parts) == 3 and len(files) == 4
+    table = ds.dataset(parts, filesystem=fsspec.filesystem("memory")).to_table()
+    assert len(table) == 10 and table["error"].null_count == 8
+
+
+@pytest.mark.parametrize("name", ["features", "scores"])
+def test_outputs_that_are_no_numbers_are_an_error_of_their_video(name, digits, trained, tmp_path, monkeypatch):
+    task = ExtractTask if name == "features" else PredictTask
+    encode = task.encode
+
+    def spoil(self, model, values):
+        found = encode(self, model, values).copy()
+        found[0] = np.nan
+        return found
+
+    monkeypatch.setattr(task, "encode", spoil)
+    command = "extract" if name == "features" else "predict"
+    assert main([*words(command, trained, tmp_path / "out", digits / "test"), "--batch-size", "24"]) == 1
+    errors = [row["error"] for row in read_rows(tmp_path / "out").values() if row["error"] is not None]
+    assert len(errors) == 1 and name in errors[0] and errors[0].endswith("not finite.")
+
+
+def test_a_batch_that_the_model_refuses_is_tried_piece_by_piece(digits, trained, tmp_path, monkeypatch):
+    encode, sizes = PredictTask.encode, []
+
+    def refuse(self, model, values):
+        sizes.append(len(values))
+        if len(values) > 1 or len(sizes) == 3:
+            raise RuntimeError("no such size")
+        return encode(self, model, values)
+
+    monkeypatch.setattr(PredictTask, "encode", refuse)
+    assert main(words("predict", trained, tmp_path / "out", digits / "test")) == 1
+    errors = [row["error"] for row in read_rows(tmp_path / "out").values()]
+    assert sizes == [8, *[1] * 8] and errors == [None, "no such size", *[None] * 6]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), "The memory of the accelerator was not enough"),
+        (MemoryError(), "Memory was not enough"),
+        (OSError(28, "No space left on device"), "make room on its disk"),
+    ],
+)
+@pytest.mark.parametrize("where", ["encode", "read"])
+def test_errors_of_the_machine_end_the_run(where, error, message, digits, trained, tmp_path, fails, monkeypatch):
+    def fail(*args):
+        raise error
+
+    command = words("extract", trained, tmp_path / "out", digits / "test")
+    with monkeypatch.context() as patched:
+        patched.setattr(ExtractTask, where, fail)
+        assert message in fails(*command)
+    assert not parts_of(tmp_path / "out")
+    assert main(command) == 0 and len(read_rows(tmp_path / "out")) == 8
+
+
+def test_ctrl_c_says_what_is_kept(mixed, trained, tmp_path, capsys, monkeypatch):
+    read = bulk_batches.read_batches
+    command = [*words("extract", trained, tmp_path / "out", mixed), "--part-size", "4"]
+
+    def interrupt(task, videos, *args):
+        if len(parts_of(tmp_path / "out")) == 1:
+            raise KeyboardInterrupt
+        return read(task, videos, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hf_video.inference.bulk_run.read_batches", interrupt)
+        assert main(command) == 130
+    said = capsys.readouterr().err
+    assert f"The rows of 4 of 10 videos are kept in {tmp_path / 'out'}; the same command continues." in said
+    assert main(command) == 1 and num_new(capsys.readouterr().out) == 6
+
+
+def test_folders_that_are_refused(digits, mixed, trained, tmp_path, fails):
+    one, other = (digits / "test" / name / "0000.mp4" for name in ("left-up", "up-left"))
+    assert "has other files (broken.mp4, down-left" in fails(*words("extract", trained, mixed, one))
+    assert "is a file; a folder is expected" in fails(*words("extract", trained, one, one))
+    folder = tmp_path / "out"
+    assert main(words("extract", trained, folder, one)) == 0
+    assert not (folder / LOCK_FILE).exists()
+    assert "rows of other settings (stride 2, not 1)" in fails(
+        *words("extract", trained, folder, one), "--stride", "1"
+    )
+    assert "task 'extract', not 'predict'" in fails(*words("predict", trained, folder, one))
+    assert f"has {one} under the key '0000', which {other} would have" in fails(
+        *words("extract", trained, folder, other)
+    )
+    with FileLock(folder / LOCK_FILE):
+        assert "is being written by" in fails(*words("extract", trained, folder, one))
+    (folder / SETTINGS_FILE).write_text("{")
+    assert "is damaged" in fails(*words("extract", trained, folder, one))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--part-size", "2"], "--part-size has no effect without --engine local or --engine ray"),
+        (["--engine", "local", "--models", "2"], "--models has no effect without --engine ray"),
+        (["--engine", "local", "--format", "npy"], "--format npy: with --engine the rows are written as Parquet"),
+        (["--engine", "local", "--output", "nosuch://a/b"], "nosuch"),
+    ],
+)
+def test_options_that_do_not_go_together(given, message, digits, trained, tmp_path, fails):
+    assert message in fails(
+        "extract", digits / "test", "--model", trained, "--device", "cpu", "--output", tmp_path / "out", *given
+    )
+
+
+def test_classes_of_many_videos_need_a_place(digits, trained, fails):
+    command = ["predict", digits / "test", "--model", trained, "--device", "cpu"]
+    assert "say where with --output DIR" in fails(*command, "--engine", "local")
+    assert "--output out has no effect without --engine" in fails(*command, "--output", "out")
+    assert "--json has no effect with --engine" in fails(*command, "--output", "out", "--engine", "local", "--json")
+
+
+def test_without_ray_there_is_a_way_out(digits, trained, tmp_path, fails, monkeypatch):
+    monkeypatch.setattr("hf_video.cli.bulk.find_spec", lambda name: None)
+    said = fails(*words("extract", trained, tmp_path / "out", digits / "test"), "--engine", "ray")
+    assert (
+        said == 'hf-video: error: --engine ray needs Ray, which is not installed: pip install "hf-video-models[ray]"\n'
+    )
+    assert not (tmp_path / "out").exists()
