@@ -3,9 +3,10 @@ Compares reading clips from files with reading them from a pack of these files, 
 
 The files are 10 s of H.264, 320 x 240, with a key frame each second: copies of one scene, each with a content of its
 own, on the local disk and in its cache. A clip is 16 consecutive frames, resized and cropped. All clips must be
-equal, otherwise no figure is printed. Files and pack take turns, each time in another order of clips, and medians of
-processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near: what is shown is
-what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes on 2 CPU cores.
+equal, otherwise no figure is printed. Files and pack take turns on one thread, each time in another order of clips, and
+medians of processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near: what is
+shown is what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes on 2 CPU
+cores.
 
     python benchmarks/packed_reading.py [--videos 48] [--rounds 5] [--rows 1000000] [--smoke]
 """
@@ -45,7 +46,9 @@ def write_videos(folder: Path, num_videos: int, num_frames: int) -> Path:
 
 
 def make_clips(data: Path) -> ClipDataset:
-    processor = VideoClipProcessor(num_frames=16, sampling_strategy="dense", frame_sampling_rate=1, size=112)
+    processor = VideoClipProcessor(
+        num_frames=16, sampling_strategy="dense", frame_sampling_rate=1, size=112, crop_size=112
+    )
     return ClipDataset(load_video_dataset(data)["train"], processor, training=True)
 
 
@@ -111,8 +114,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "large").mkdir()
-        write_index(folder / "large", num_rows)
+        in_own_process(1, write_index, folder / "large", num_rows)
         seconds, taken, peak, lookup = in_own_process(1, list_index, folder / "large")
+        torch.set_num_threads(1)
         compare_reading(write_videos(folder, num_videos, num_frames), folder / "pack", rounds)
         size = (folder / "large" / INDEX_FILE).stat().st_size / 2**20
     print(f"index of {num_rows:,} rows, {size:.0f} MiB: listed in {seconds:.1f} s")

@@ -379,6 +379,8 @@ def _by_split(table: pa.Table, file: str) -> dict[str, pa.Table]:
         if (split := split_of(name or "")) is None:
             raise ValueError(f"{file}: split is {name!r}; one of {', '.join(SPLITS)} is expected.")
         names[split].append(name)
+    if len(only := [split for split, found in names.items() if found]) == 1:
+        return {only[0]: table}
     return {split: table.filter(pc.is_in(table["split"], pa.array(found))) for split, found in names.items() if found}
 
 

@@ -11,8 +11,9 @@ from hf_video.data.packing import pack_videos
 
 
 def write_pack(data: Path, folder: Path, *, shard_size: int = 20_000) -> Path:
-    """A pack of class folders. Small shards, so that a few videos have several."""
-    pack_videos(load_video_dataset(data), PackFolder(folder), data, shard_size=shard_size, progress=False)
+    """A pack of class folders or of a list. Small shards, so that a few videos have several."""
+    base = data if data.is_dir() else data.parent
+    pack_videos(load_video_dataset(data), PackFolder(folder), base, shard_size=shard_size, progress=False)
     return folder
 
 

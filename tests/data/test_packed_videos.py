@@ -164,15 +164,18 @@ def test_what_a_run_knows_of_its_data_is_the_same(digits, whole):
     assert cards[0]["sha256"] == cards[1]["sha256"] and (cards[0]["name"], cards[1]["name"]) == ("digits", "whole")
 
 
-def test_the_same_videos_are_held_out(digits, whole):
-    files, packed = load_video_dataset(digits)["train"], load_video_dataset(whole)["train"]
-    rows = np.random.default_rng(0).permutation(len(files))
-    parts = [hold_out(part.select(rows), 0.4, seed=5) for part in (files, packed)]
+def test_the_same_videos_are_held_out(digits, tmp_path):
+    """Those of files are chosen by their sorted names, whatever the order of the list; shards follow the list."""
+    data = shutil.copytree(digits, tmp_path / "data")
+    videos = np.random.default_rng(0).permutation(sorted((data / "train").glob("*/*.mp4")))
+    lines = [f"{video.relative_to(data)},{video.parent.name}" for video in videos]
+    (data / "list.csv").write_text("\n".join(["path,label", *lines]))
+    packed = load_video_dataset(write_pack(data / "list.csv", tmp_path / "pack"))["train"]
+    parts = [hold_out(rows, 0.4, seed=5) for rows in (load_video_dataset(data / "list.csv")["train"], packed)]
+    assert packed["video"][:] != sorted(packed["video"][:])
     for of_files, of_pack in zip(*parts, strict=True):
-        assert (
-            list(source_names(of_pack))
-            and [video.removeprefix(f"{digits}/") for video in of_files["video"]] == source_names(of_pack).to_pylist()
-        )
+        names = [os.path.relpath(video, data) for video in of_files["video"]]
+        assert names == source_names(of_pack).to_pylist()
 
 
 def test_names_are_those_of_the_files_whatever_the_members_are_called(pack):
