@@ -3,9 +3,9 @@ Compares reading clips from files with reading them from a pack of these files, 
 
 The files are 10 s of H.264, 320 x 240, with a key frame each second: copies of one scene, each with a content of its
 own, on the local disk and in its cache. A clip is 16 consecutive frames, resized and cropped. All clips must be equal,
-otherwise no figure is printed. Files and pack take turns on one thread, each time in another order of clips, and
-medians of processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near: what is
-shown is what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes on 2 CPU cores.
+otherwise no figure is printed. Files and pack take turns on one thread, each time in another order, and medians of
+processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near: what is shown is
+what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes on 2 CPU cores.
 
     python benchmarks/packed_reading.py [--videos 48] [--rounds 5] [--rows 1000000] [--smoke]
 """
