@@ -2,10 +2,11 @@
 Compares reading clips from files with reading them from a pack of these files, and lists a large index.
 
 The files are 10 s of H.264, 320 x 240, with a key frame each second: copies of one scene, each with a content of its
-own, on the local disk and in its cache. A clip is 16 consecutive frames, resized and cropped. All clips must be equal,
-otherwise no figure is printed. Files and pack take turns on one thread, each time in another order, and medians of
-processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near: what is shown is
-what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes on 2 CPU cores.
+own, on the local disk and in its cache. A clip is 16 consecutive frames, resized and cropped. All clips must be
+equal, otherwise no figure is printed. Files and pack take turns on one thread, each time in another order of clips,
+and medians of processor time are compared. Decoding is most of it, so a pack gains nothing where the disk is near:
+what is shown is what it costs. An index of a million rows is listed in a process of its own. It takes about 3 minutes
+on 2 CPU cores.
 
     python benchmarks/packed_reading.py [--videos 48] [--rounds 5] [--rows 1000000] [--smoke]
 """
@@ -20,9 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
+from helpers.large_index import write_index
 from helpers.measurement import in_own_process, make_parser, peak_memory, print_machine, take_turns
 from helpers.scene_video import FPS, encode_scene
 
@@ -32,8 +32,6 @@ from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.video_column import open_video
 from hf_video.processing import VideoClipProcessor
-
-ROWS_OF_A_SHARD = 5000
 
 
 def write_videos(folder: Path, num_videos: int, num_frames: int) -> Path:
@@ -87,27 +85,6 @@ def compare_reading(data: Path, folder: Path, rounds: int) -> None:
     print(f"  pack to files: ratio {seconds['files'] / seconds['pack']:.3f}")
     share = seconds["sha256"] / seconds["pack"]
     print(f"  the SHA-256 takes {seconds['sha256'] / len(files) * 1e3:.2f} ms a clip, {share:.1%} of reading it")
-
-
-def write_index(folder: Path, num_rows: int) -> None:
-    numbers = np.arange(num_rows)
-    generator = np.random.default_rng(0)
-    digests = [pa.array([generator.bytes(32).hex() for _ in numbers], pa.string()) for _ in range(2)]
-    keys = [f"train/class_{number % 100:03d}/{number:08d}" for number in numbers]
-    columns = {
-        "key": keys,
-        "path": [f"{key}.mp4" for key in keys],
-        "split": ["train"] * num_rows,
-        "label": [f"class_{number % 100:03d}" for number in numbers],
-        "size": np.full(num_rows, 192_000),
-        "checked": ["decoded"] * num_rows,
-        "error": pa.nulls(num_rows, pa.string()),
-        "content": digests[0],
-        "shard": [f"shard-{number // ROWS_OF_A_SHARD:05d}.tar" for number in numbers],
-        "offset": numbers % ROWS_OF_A_SHARD * 200_000,
-        "sha256": digests[1],
-    }
-    pq.write_table(pa.table(columns), folder / INDEX_FILE)
 
 
 def list_index(folder: Path) -> tuple[float, float, float, float]:

@@ -42,7 +42,12 @@ class PackFolder:
         return []
 
     def open(self, name: str) -> Any:
-        """A file to read."""
+        """A file to read, of a local folder from the disk if the system can forget what it keeps of it in memory."""
+        if self.path is not None:
+            file = open(self.path / name, "rb")
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return file
         system, path = self._find(name)
         return system.open(path, "rb")
 

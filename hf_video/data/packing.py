@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.processing import probe_video
+from hf_video.processing.video_downloading import public_url
 
 from .columns import VideoRows
 from .content_digest import bytes_digest, content_digest
@@ -172,7 +173,9 @@ class _Shards(IterableDataset):
         """Appends a video to a shard; its rows in the index."""
         row = self.rows[self.listing.rows(video)[0]]
         clips = [self._describe(number) for number in self.listing.rows(video)]
-        facts: dict[str, Any] = {"path": row["video"], CHECKED: row.get(CHECKED) or OPENED, ERROR: row.get(ERROR)}
+        # An address may hold keys, and a pack may be given away.
+        source = public_url(row["video"]) if "://" in row["video"] else row["video"]
+        facts: dict[str, Any] = {"path": source, CHECKED: row.get(CHECKED) or OPENED, ERROR: row.get(ERROR)}
         with ExitStack() as stack:
             try:
                 facts |= _identify(row)
@@ -182,7 +185,7 @@ class _Shards(IterableDataset):
             except Exception as error:  # Damaged files make decoders raise errors of any kind.
                 if isinstance(error, MemoryError) or write_error_number(error) in FULL_DISK:
                     raise
-                facts[ERROR] = tell_reason(row["video"], error)
+                facts[ERROR] = tell_reason(source, error)
             if facts[ERROR] is not None:
                 return [{**clip, **facts} for clip in clips]
             suffix = video_suffix(row["video"])

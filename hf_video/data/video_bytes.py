@@ -6,18 +6,14 @@ from contextlib import contextmanager
 from shutil import copyfileobj
 from typing import Any, BinaryIO
 
-import fsspec
-
-from hf_video.processing.video_downloading import (
-    SIZE_VARIABLE,
-    open_response,
-    public_url,
-    read_max_size,
-    receive_pieces,
-)
+from hf_video.processing.range_file import RangeFile
+from hf_video.processing.video_downloading import public_url
+from hf_video.processing.video_urls import is_url, open_ranges
 from hf_video.text_files import check_regular_file
 
 from .video_column import open_video
+
+_CHUNK = 2**20
 
 
 @contextmanager
@@ -35,7 +31,7 @@ def open_bytes(row: Mapping[str, Any]) -> Iterator[BinaryIO]:
     source = open_video(row)
     if not isinstance(source, str):
         yield source
-    elif "://" in source:
+    elif is_url(source):
         with tempfile.TemporaryFile() as file:
             _fetch(source, file)
             file.seek(0)
@@ -48,11 +44,11 @@ def open_bytes(row: Mapping[str, Any]) -> Iterator[BinaryIO]:
 
 def _fetch(url: str, file: Any) -> None:
     file.raw.name = public_url(url)  # for messages
-    if url.startswith(("http://", "https://")):
-        max_size = read_max_size()
-        with open_response(url) as response:
-            too_large = f"{public_url(url)} is larger than {max_size:,} bytes; allow more with {SIZE_VARIABLE}=BYTES."
-            file.writelines(receive_pieces(response, public_url(url), max_size, too_large))
-    else:
-        with fsspec.open(url, "rb") as remote:
-            copyfileobj(remote, file)
+    with open_ranges(url) as remote:
+        if isinstance(remote, str):
+            with open(remote, "rb") as local:
+                copyfileobj(local, file, _CHUNK)
+            return
+        if isinstance(remote, RangeFile):
+            remote.stream()
+        copyfileobj(remote, file, _CHUNK)

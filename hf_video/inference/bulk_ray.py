@@ -261,12 +261,20 @@ def _run(
         compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
         num_cpus=1,
     )
-    for row in results.iter_rows():
-        result = pickle.loads(row["result"])
+    for result in _unpickled(results):
         if isinstance(result, Exception):
             raise result
         if result is not None:
             yield result
+
+
+def _unpickled(results: Any) -> Iterator[Any]:
+    """What the decoders gave. An error of Ray itself is one of an actor that cannot start."""
+    try:
+        for row in results.iter_rows():
+            yield pickle.loads(row["result"])
+    except RayError as error:
+        raise _without_ray(error) from error
 
 
 @dataclass(frozen=True)
@@ -300,7 +308,13 @@ def _without_ray(error: Exception) -> Exception:
     """The error without what Ray puts around that of another process; one that can be pickled."""
     cause = getattr(error, "cause", None)
     found = cause if isinstance(cause, Exception) else error
+    if isinstance(found, RayError):
+        *_, reason = str(found).rstrip().splitlines()
+        return ChildProcessError(
+            f"A process of Ray could not go on: {reason} Every machine of a cluster needs the same hf-video and "
+            "Python, and has to see --output."
+        )
     try:
-        return pickle.loads(pickle.dumps(found)) if not isinstance(found, RayError) else RuntimeError(str(found))
+        return pickle.loads(pickle.dumps(found))
     except Exception:
         return RuntimeError(f"{type(found).__name__}: {found}")

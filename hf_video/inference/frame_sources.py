@@ -23,8 +23,8 @@ def open_frames(source: Any, source_fps: float | None = None) -> Iterator[Stream
         source:
             Path of a video file, bytes of one, open binary file, `http(s)` URL (a file is downloaded within the limits
             of [`download_video`], a stream is not), URL of another protocol of fsspec, a live stream or camera as for
-            [`stream_live`], path of a folder of JPEG / PNG frames, or an iterable of frames: (height, width, 3) uint8 RGB arrays, which are not changed
-            afterwards, or `StreamedFrame`s whose times rise.
+            [`stream_live`], path of a folder of JPEG / PNG frames, or an iterable of frames: (height, width, 3) uint8
+            RGB arrays, which are not changed afterwards, or `StreamedFrame`s whose times rise.
         source_fps (`float`, *optional*):
             Rate in frames per second at which the pictures of a folder, or the arrays of an iterable, were taken. They
             have no times of their own, and must have it. Other sources have times of their own, and must not.

@@ -72,6 +72,11 @@ FIGURES = {
         r"static camera: 12% of the tokens kept, .* ratio \d\.\d{3}",
         r"every patch changes: 100% of the tokens kept, .* ratio \d\.\d{3}",
     ],
+    "scale_plan.py": [
+        r"\| 5 min, by ranges \| uniform \| \d+ \| \d+\.\d\d \| \d+\.\d\d \| \d+ \|",
+        r"\*\*100,000,000 clips, features once\*\*, 1500 clips/s a GPU",
+        r"\*\*Where the index saturates\*\*",
+    ],
     "startup.py": [
         r"manifest of 64 videos: \d+\.\d s",
         r"  list the videos +\d+\.\d s",

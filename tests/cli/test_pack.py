@@ -1,7 +1,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -49,13 +48,20 @@ def test_a_run_of_several_processes_that_is_ended_is_continued(digits, tmp_path,
     data = tmp_path / "data"
     for name in range(100):
         shutil.copytree(digits / "test" / "left-up", data / f"class {name}")
-    run = [sys.executable, "-m", "hf_video.cli", *words(data, tmp_path / "pack", "--shard-size", "10KB")]
-    process = subprocess.Popen([*run, "--num-workers", "2"], stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and len(list((tmp_path / "pack" / ".packing").glob("*.tar.parquet"))) < 2:
+    process = os.fork()
+    if process == 0:
+        # Who starts the tests in the background has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open(tmp_path / "stderr", os.O_WRONLY | os.O_CREAT), 2)
+        sys.stderr = open(2, "w", closefd=False)
+        os._exit(main(words(data, tmp_path / "pack", "--shard-size", "10KB", "--num-workers", "2")))
+    while len(list((tmp_path / "pack" / ".packing").glob("*.tar.parquet"))) < 2:
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)
         time.sleep(0.001)
-    process.send_signal(number)
-    _, error = process.communicate()
-    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), error
+    os.kill(process, number)
+    _, status = os.waitpid(process, 0)
+    error = (tmp_path / "stderr").read_text()
+    assert os.waitstatus_to_exitcode(status) == (130 if number == signal.SIGINT else -signal.SIGKILL), error
     assert not (tmp_path / "pack" / "index.parquet").exists()
     if number == signal.SIGINT:
         assert "interrupted. The finished shards in" in error and "the same command continues" in error

@@ -5,7 +5,10 @@ import json
 import os
 import shutil
 import tarfile
+import threading
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import datasets
@@ -183,6 +186,26 @@ def test_videos_of_an_object_store_are_packed_into_another(digits, tmp_path):
         assert not [name for name in system.find("/target") if ".packing" in name]
     finally:
         system.store.clear()
+
+
+def test_videos_of_a_web_server_are_packed(digits, tmp_path):
+    paths = sorted((digits / "test" / "left-up").glob("*.mp4"))
+    handler = partial(QuietHandler, directory=digits / "test" / "left-up")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        videos = [f"{url}/{paths[0].name}?key=secret", f"{url}/gone.mp4?key=secret"]
+        pq.write_table(pa.table({"path": videos, "label": ["a", "b"]}), tmp_path / "videos.parquet")
+        counts, rows = pack(tmp_path / "videos.parquet", tmp_path / "pack")
+        server.shutdown()
+    assert content(tmp_path / "pack", rows[0]) == paths[0].read_bytes() and rows[0]["path"].endswith(".mp4")
+    assert "404" in rows[1]["error"] and rows[1]["shard"] is None
+    assert not any(b"secret" in file for file in files_in(tmp_path / "pack").values())
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
 
 
 class Ended(BaseException):
