@@ -74,7 +74,7 @@ def names_several(word: str) -> bool:
     folder of frames."""
     try:
         if is_url(word):
-            return not _names_video(word) and find_manifest(word) is not None
+            return _is_manifest(word)
         path = Path(word).expanduser()
         if path.is_dir():
             return bool(word) and not is_frame_folder(path) and any(visible_entries(path))
@@ -86,7 +86,7 @@ def names_several(word: str) -> bool:
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
-    if not _names_video(word) and find_manifest(word) is not None:
+    if _is_manifest(word):
         yield from _of_manifest(load_video_dataset(word, video_root=root))
         return
     if is_url(word):
@@ -112,6 +112,19 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
                     yield ListedVideo(video_id(video, base), video)
     else:
         yield ListedVideo(path.stem, str(path))
+
+
+def _is_manifest(word: str) -> bool:
+    """Whether a word is a manifest or a pack, by path or URL. What cannot be asked over HTTP counts as a video, which is
+    read without fsspec."""
+    if _names_video(word):
+        return False
+    try:
+        return find_manifest(word) is not None
+    except (ImportError, OSError):
+        if not word.startswith(("http://", "https://")):
+            raise
+        return False
 
 
 def _names_video(word: str) -> bool:
