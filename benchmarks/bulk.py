@@ -75,7 +75,9 @@ def run(words: list[str]) -> np.ndarray:
                 try:
                     times = process.cpu_times()
                     is_work = process.pid == command.pid or WORK.match(" ".join(process.cmdline()))
-                    seconds[process.pid, process.create_time()] = times.user + times.system, not is_work
+                    # An actor has another name before it begins and after it ends.
+                    key = process.pid, process.create_time()
+                    seconds[key] = times.user + times.system, not is_work and seconds.get(key, (0.0, True))[1]
                 except psutil.NoSuchProcess:
                     pass
             time.sleep(PATIENCE)
