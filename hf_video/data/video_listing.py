@@ -115,8 +115,8 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
 
 
 def _is_manifest(word: str) -> bool:
-    """Whether a word is a manifest or a pack, by path or URL. What cannot be asked over HTTP counts as a video, which is
-    read without fsspec."""
+    """Whether a word is a manifest or a pack, by path or URL. What cannot be asked over HTTP counts as a video, for
+    which fsspec is not needed."""
     if _names_video(word):
         return False
     try:
