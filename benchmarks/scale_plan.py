@@ -34,11 +34,11 @@ from helpers.scene_video import FPS, encode_scene
 from hf_video import VideoClipProcessor
 from hf_video.data import load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
-from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.inference.bulk_parts import PartFolder, plan_parts
 from hf_video.processing import read_video
+from hf_video.stored_folder import StoredFolder
 
 NUM_FRAMES, FRAME_STEP = 16, 4
 PART_SIZE = 1000
@@ -110,7 +110,7 @@ def measure_packing(folder: Path, num_videos: int) -> tuple[float, float]:
         file.write_bytes(content + (16).to_bytes(4, "big") + b"free" + number.to_bytes(8, "big"))
     splits = load_video_dataset(folder / "videos")
     start = time.process_time()
-    pack_videos(splits, PackFolder(folder / "pack"), folder / "videos", progress=False)
+    pack_videos(splits, StoredFolder(folder / "pack"), folder / "videos", progress=False)
     packed = time.process_time() - start
     start = time.process_time()
     for _ in range(num_videos):
