@@ -126,21 +126,26 @@ class PartFolder:
             return FinishedVideos(read(names))
         except (pa.ArrowInvalid, OSError):
             pass  # one of them: which shows singly
-        tables = []
-        for name in names:
-            try:
-                tables.append(read([name]))
-            except pa.ArrowInvalid as error:
-                logger.warning(f"{self.place}/{name} is damaged, and its videos are done again: {error}")
-                self._folder.remove(name)
+        tables = [table for name in names if (table := self._read_or_remove(name, columns)) is not None]
         return FinishedVideos(pa.concat_tables([schema.empty_table(), *tables]))
+
+    def _read_or_remove(self, name: str, columns: list[str] | None = None) -> pa.Table | None:
+        """The rows of a part; None if it is damaged, and then it is removed. It is fetched before it is parsed, since
+        Arrow raises OSError for damaged pages as well, and a part that cannot be reached must stay."""
+        with self._folder.open(name) as file:
+            content = file.read()
+        try:
+            return pq.read_table(pa.BufferReader(content), columns=columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            logger.warning(f"{self.place}/{name} is damaged, and its videos are done again: {error}")
+            self._folder.remove(name)
+            return None
 
     def forget_errors(self) -> None:
         """Removes the rows with an error, so that their videos are done again."""
         for name in self.part_names():
-            with self._folder.open(name) as file:
-                table = pq.read_table(file)
-            if table[ERROR].null_count == len(table):
+            table = self._read_or_remove(name)
+            if table is None or table[ERROR].null_count == len(table):
                 continue
             if len(kept := table.filter(table[ERROR].is_null())):
                 self.write(name, [kept])
