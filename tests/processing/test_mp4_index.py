@@ -106,7 +106,7 @@ ENCODINGS = {
 
 @pytest.fixture
 def usual_priority():
-    """SVT-AV1 gives its thread real-time priority where it may, and a test that waits busily would stop the machine."""
+    """SVT-AV1 gives its thread real-time priority where it may. A test that waits busily would stop the machine."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     yield
     os.sched_setscheduler(0, policy, parameters)
