@@ -30,8 +30,8 @@ _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
     "Kinetics; a JSON file of Something-Something; a manifest that `hf-video inspect --output` wrote (.parquet); a "
-    "folder with such files named train, validation and test; or a data set with a column of the feature Video, in a "
-    "folder of save_to_disk or on the Hub."
+    "folder with such files named train, validation and test; a pack of `hf-video pack`; or a data set with a column "
+    "of the feature Video, in a folder of save_to_disk or on the Hub."
 )
 
 
