@@ -25,11 +25,13 @@ from .columns import VideoRows
 from .content_digest import bytes_digest, content_digest
 from .inspection import tell_reason
 from .labels import is_multi_label, label_names
-from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE
+from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE, load_manifest
 from .manifest_writing import make_keys
 from .pack_folder import PackFolder
 from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
 from .pack_plan import PackPlan, plan_pack
+from .packed_videos import check_shards
+from .places import absolute
 from .shards import ShardWriter, verify_shard, video_suffix
 from .video_bytes import open_bytes
 from .video_column import BYTES
@@ -71,12 +73,17 @@ def pack_videos(
 
     Raises:
         ValueError: The folder has other files, or a pack of other data or settings; or videos are folders of frames.
+        StaleManifestError: The pack was finished before, or the data are a pack, and a shard is missing or too short.
         OSError: Writing failed, or a shard is not what was written.
     """
+    for split in splits.values():
+        check_shards(split)
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
     plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
     if _is_finished(folder, plan, listing):
+        for split in load_manifest({"": f"{absolute(str(folder))}/{INDEX_FILE}"}).values():
+            check_shards(split)
         folder.remove(_WORKING)
         return None
     if folder.read(_PLAN) is None:
@@ -145,8 +152,10 @@ class _Shards(IterableDataset):
         self.names = label_names(rows)
         self.schema = part_schema(is_multi_label(rows), self.names)
         self.about = rows.select_columns([name for name in rows.column_names if name in _DESCRIBING])
-        noted = {*folder.names(_WORKING)}
-        self.missing = [n for n in range(len(plan.shards)) if Path(_part_of(n)).name not in noted]
+        noted, written = {*folder.names(_WORKING)}, {*folder.names()}
+        self.missing = [
+            n for n in range(len(plan.shards)) if Path(_part_of(n)).name not in noted or _shard_name(n) not in written
+        ]
         in_missing = sum(plan.shards[n].stop - plan.shards[n].first for n in self.missing)
         self.num_done = len(listing) - in_missing
 

@@ -21,7 +21,7 @@ from datasets import Dataset, Features, Video
 
 from hf_video.data import load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
-from hf_video.data.manifest import find_manifest, load_manifest
+from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
 from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.shards import ShardWriter
@@ -278,6 +278,28 @@ def test_a_finished_pack_is_left_alone_and_others_are_refused(digits, tmp_path):
     with pytest.raises(ValueError, match="of other data"):
         pack(data, tmp_path / "pack")
     assert files_in(tmp_path / "pack") == before
+
+
+def test_a_pack_without_one_of_its_shards_is_not_finished(digits, tmp_path, monkeypatch):
+    pack(digits, tmp_path / "whole", shard_size=10_000)
+    shutil.copytree(tmp_path / "whole", tmp_path / "pack")
+    (tmp_path / "pack" / "shard-00002.tar").unlink()
+    with pytest.raises(StaleManifestError, match="shard-00002.tar does not exist, and .* into a new folder"):
+        pack(digits, tmp_path / "pack", shard_size=10_000)
+    with pytest.raises(StaleManifestError, match="shard-00002.tar does not exist"):
+        pack(tmp_path / "pack", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+    def fail(*args):
+        raise Ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_video.data.packing.write_index", fail)
+        with pytest.raises(Ended):
+            pack(digits, tmp_path / "begun", shard_size=10_000)
+    (tmp_path / "begun" / "shard-00002.tar").unlink()
+    pack(digits, tmp_path / "begun", shard_size=10_000)
+    assert files_in(tmp_path / "begun") == files_in(tmp_path / "whole")
 
 
 def test_what_is_read_back_must_be_what_was_written(digits, tmp_path, monkeypatch):
