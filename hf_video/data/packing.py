@@ -150,6 +150,8 @@ class _Shards(IterableDataset):
     def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: PackFolder):
         self.rows, self.listing, self.plan, self.folder = rows, listing, plan, folder
         self.names = label_names(rows)
+        # Readers of the shards by themselves want the same members beside each video.
+        self.has_ids = "label" in rows.column_names and len(listing) == len(rows)
         self.schema = part_schema(is_multi_label(rows), self.names)
         self.about = rows.select_columns([name for name in rows.column_names if name in _DESCRIBING])
         noted, written = {*folder.names(_WORKING)}, {*folder.names()}
@@ -205,7 +207,7 @@ class _Shards(IterableDataset):
                 cut = stack.enter_context(cut_video(file, suffix, times, longest))
                 if cut is not None:
                     return self._add_pieces(writer, key, suffix, facts, clips, cut)
-            member = writer.add(key, suffix, file, *self._tell(key, clips))
+            member = writer.add(key, suffix, file, *self._tell(key, clips, facts[DURATION]))
         return [{**clip, **facts, **member._asdict()} for clip in clips]
 
     def _add_pieces(
@@ -237,16 +239,22 @@ class _Shards(IterableDataset):
         for piece, inside in of_piece.items():
             name = key + _time_of(piece)
             with open(piece.path, "rb") as file:
-                member = writer.add(name, suffix, file, *self._tell(name, inside))
+                member = writer.add(name, suffix, file, *self._tell(name, inside, piece.duration))
             about = {CONTENT: content_digest(piece.path), FRAMES: piece.num_frames, DURATION: piece.duration}
             found[piece] = {**facts, **about, **member._asdict()}
         return [{**row, **found[piece]} for row, piece in rows]
 
-    def _tell(self, key: str, clips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int | None]:
-        """What stands beside a video in its shard: its clips, and the class id if it has one clip of one class."""
-        segments = [{name: value for name, value in clip.items() if name != ROW} for clip in clips]
-        is_single = len(clips) == 1 and "label" in clips[0]
-        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if is_single else None
+    def _tell(
+        self, key: str, clips: Sequence[Mapping[str, Any]], duration: float | None
+    ) -> tuple[dict[str, Any], int | None]:
+        """What stands beside a video in its shard: its clips, and the class id if all videos have one. Each clip has
+        numbers as start and end, for readers that take the types of all samples from the first ones."""
+        segments = [
+            {name: value for name, value in clip.items() if name != ROW}
+            | {"start": clip["start"] or 0.0, "end": duration if clip["end"] is None else clip["end"]}
+            for clip in clips
+        ]
+        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if self.has_ids else None
 
     def _describe(self, number: int) -> dict[str, Any]:
         """A row of the data set, by the names of its classes."""

@@ -1,7 +1,7 @@
 """Writes shards in the layout of WebDataset, and reads them back.
 
 A sample is a run of members whose names are the same up to the first dot of the base name: `KEY.mp4`, `KEY.json`, and
-`KEY.cls` if it has one class (https://github.com/webdataset/webdataset). The same samples give the same bytes.
+`KEY.cls` if each has one class (https://github.com/webdataset/webdataset). The same samples give the same bytes.
 """
 
 import hashlib

@@ -90,6 +90,25 @@ def test_webdataset_reads_the_shards(digits, tmp_path):
         assert names[sample["cls"]] == row["label"] == sample["json"]["segments"][0]["label"]
 
 
+def test_webdataset_reads_shards_of_segments(digits, tmp_path):
+    """Some videos have one clip, others several: the members of all samples have the same names and types."""
+    videos = sorted((digits / "train").rglob("*.mp4"))[:8]
+    lines = [f"{video},{video.parent.name},," for video in videos]
+    lines += [f"{videos[-1]},{videos[-1].parent.name},0.1,0.3", f"{videos[1]},{videos[1].parent.name},,0.2"]
+    (tmp_path / "clips.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    pack(tmp_path / "clips.csv", tmp_path / "pack")
+    samples = datasets.load_dataset(
+        "webdataset",
+        data_files=str(tmp_path / "pack" / "*.tar"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert "cls" not in samples.features
+    assert [len(sample["segments"]) for sample in samples["json"]] == [1, 2, 1, 1, 1, 1, 1, 2]
+    times = [(segment["start"], segment["end"]) for segment in samples["json"][7]["segments"]]
+    assert times == [(0, probe_video(videos[7]).duration), (0.1, 0.3)]
+
+
 def test_a_member_has_one_dot_in_its_name_and_names_differ(tmp_path):
     path = encode_video(tmp_path / "v.mp4", make_frames(4, 32, 32))
     (tmp_path / "data").mkdir()
@@ -128,7 +147,7 @@ def test_clips_of_one_video_share_its_bytes(digits, tmp_path):
         names = tar.getnames()
         assert [Path(name).suffix for name in names] == [".mp4", ".json"]
         segments = json.load(tar.extractfile(names[1]))["segments"]
-    assert [(row["labels"], row["start"]) for row in segments] == [(["a", "b"], 0), ([], 0.3), (["b"], None)]
+    assert [(row["labels"], row["start"]) for row in segments] == [(["a", "b"], 0), ([], 0.3), (["b"], 0)]
 
 
 def test_class_ids_are_those_of_the_source(digits, tmp_path):
