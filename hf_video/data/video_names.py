@@ -16,8 +16,8 @@ def video_id(video: str | os.PathLike, base: Path) -> str:
     URL, the name of its file."""
     if "://" in os.fspath(video):
         # Also that of an address that is not valid: who reads it says so.
-        _, _, path = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
-        return PurePosixPath(unquote(path)).stem or "video"
+        _, _, name = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
+        return PurePosixPath(unquote(name)).stem or "video"
     path = Path(video)
     path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
     return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()
