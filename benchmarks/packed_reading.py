@@ -28,10 +28,10 @@ from helpers.scene_video import FPS, encode_scene
 
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
-from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.video_column import open_video
 from hf_video.processing import VideoClipProcessor
+from hf_video.stored_folder import StoredFolder
 
 
 def write_videos(folder: Path, num_videos: int, num_frames: int) -> Path:
@@ -65,7 +65,7 @@ def require_equal_clips(files: ClipDataset, pack: ClipDataset) -> None:
 
 def compare_reading(data: Path, folder: Path, rounds: int) -> None:
     splits = load_video_dataset(data)
-    counts = pack_videos(splits, PackFolder(folder), data, progress=False)
+    counts = pack_videos(splits, StoredFolder(folder), data, progress=False)
     files, pack = make_clips(data), make_clips(folder)
     require_equal_clips(files, pack)
     contents = [open_video(row).read() for row in pack.dataset]  # type: ignore[union-attr]

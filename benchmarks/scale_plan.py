@@ -2,237 +2,191 @@
 Plans training on, and extraction from, a million and a hundred million clips: cores, bytes, shards, network, cost, and
 where each stage saturates.
 
-What a clip costs is measured here: processor time to decode and prepare 16 frames of 224 pixels, the bytes and
-requests that a local server sees, and the rows of an index. Clips come from packed videos of 10 s (320 x 240), and
-from videos of five minutes (640 x 360, a key frame every 250 frames), one of each, that are fetched whole or by
-ranges. The speed of a GPU, the machine and the prices are not measured: they are the options, and the tables follow
-from them. It takes about two minutes on 2 CPU cores.
+What a clip costs is measured here: processor time to decode and prepare 16 frames of 224 pixels at random places, the
+bytes and requests that a local server sees, the rows of an index, and packing. Clips come from packed videos of 10 s
+(320 x 240, a key frame a second), and from videos of five minutes (640 x 360, a key frame every 250 frames), that are
+fetched whole or by ranges. All are encoded on the spot. The speed of a GPU, the machine and the prices are not
+measured: they are the options, and the tables follow from them. It takes about three minutes on 2 CPU cores.
 
-    python benchmarks/scale_plan.py [--train-clips 300] [--gpu-price 4.92] [--smoke]
+    python benchmarks/scale_plan.py [--train-clips 300] [--gpu-price 4.92] [--json] [--smoke]
 """
 
-import math
+import hashlib
+import pickle
 import statistics
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import psutil
 import torch
+from helpers.clip_plan import ClipCost, add_assumptions
 from helpers.large_index import write_index
 from helpers.measurement import in_own_process, make_parser, print_machine
+from helpers.plan_tables import RowCost, make_tables, print_json, print_table
 from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
 
 from hf_video import VideoClipProcessor
 from hf_video.data import load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
+from hf_video.data.packing import pack_videos
+from hf_video.data.video_listing import list_videos
+from hf_video.inference.bulk_parts import PartFolder, plan_parts
 from hf_video.processing import read_video
+from hf_video.stored_folder import StoredFolder
 
-NUM_FRAMES, ROUNDS = 16, 5
-SHARD_SIZE = 1e9
-SCALES = (1_000_000, 100_000_000)
-# (option, default, what it is, where the default comes from)
-ASSUMPTIONS = (
-    ("train-clips", 300.0, "clips/s that one GPU trains on", "assumed, of the order of a ViT-B"),
-    ("feature-clips", 1500.0, "clips/s of which one GPU computes features", "assumed"),
-    ("gpus", 8, "GPUs of a machine", "AWS p5.48xlarge"),
-    ("cores", 192, "cores of a machine", "AWS p5.48xlarge, which counts vCPUs"),
-    ("memory", 2048.0, "GiB of memory of a machine", "AWS p5.48xlarge"),
-    ("network", 100.0, "Gbit/s of a machine to the object store", "assumed"),
-    ("requests", 5500.0, "requests/s that a prefix of the object store answers", "AWS S3, request rate guidelines"),
-    ("gpu-price", 4.92, "$ of a GPU hour", "AWS p5.48xlarge, capacity blocks, 2025"),
-    ("core-price", 0.0425, "$ of a core hour, for cores beside the GPUs", "AWS c5, on demand"),
-    ("storage-price", 23.0, "$ of a TB for a month", "AWS S3 Standard, first 50 TB"),
-    ("request-price", 0.4, "$ of a million requests", "AWS S3 Standard"),
-)
+NUM_FRAMES, FRAME_STEP = 16, 4
+PART_SIZE = 1000
 
 
 @dataclass(frozen=True)
-class ClipCost:
-    """What one clip of 16 frames costs.
+class Sizes:
+    """How much is measured: seconds of a short and of a long video, clips of each, times that each clip is read,
+    videos that are packed, and rows of an index in a training and in the driver of Ray."""
 
-    Attributes:
-        stored_bytes: bytes of its video.
-        core_seconds: processor time to decode and prepare it.
-        fetched_bytes, num_requests: what is asked of an object store.
-    """
-
-    stored_bytes: float
-    core_seconds: float
-    fetched_bytes: float
-    num_requests: float
+    seconds: tuple[int, int] = (10, 300)
+    clips: int = 8
+    rounds: int = 3
+    packed: int = 48
+    rows: int = 1_000_000
+    driver_rows: int = 100_000
 
 
-@dataclass(frozen=True)
-class IndexCost:
-    """Bytes that a row of an index takes in its file and in memory, bytes of memory of a row's place in a shuffled
-    order, and seconds to list a row."""
-
-    file_bytes: float
-    row_bytes: float
-    order_bytes: float
-    seconds: float
+SMOKE = Sizes(seconds=(4, 10), clips=1, rounds=1, packed=2, rows=2000, driver_rows=2000)
 
 
-def plan_epoch(clips: int, cost: ClipCost, rate: float, given: Namespace) -> dict[str, float]:
-    """What it takes to read every clip once, for GPUs that take `rate` clips per second each, and to store the videos.
-
-    Cores that the machines of the GPUs do not have are rented beside them.
-    """
-    gpu_hours = clips / rate / 3600
-    cores = rate * cost.core_seconds
-    rented = max(cores - given.cores / given.gpus, 0.0)
-    terabytes = clips * cost.stored_bytes / 1e12
-    price = gpu_hours * (given.gpu_price + rented * given.core_price)
-    return {
-        "cores_per_gpu": cores,
-        "megabytes_per_second": rate * cost.fetched_bytes / 1e6,
-        "core_hours": clips * cost.core_seconds / 3600,
-        "hours": gpu_hours / given.gpus,
-        "terabytes": terabytes,
-        "shards": math.ceil(clips * cost.stored_bytes / SHARD_SIZE),
-        "dollars_a_month": terabytes * given.storage_price,
-        "dollars": price + clips * cost.num_requests / 1e6 * given.request_price,
-    }
-
-
-def saturation(cost: ClipCost, given: Namespace) -> tuple[float, float, float]:
-    """Clips per second at which decoding and network of a machine are at their limits, and a prefix of the object
-    store, whatever the number of machines."""
-    return (
-        given.cores / cost.core_seconds,
-        given.network * 1e9 / 8 / cost.fetched_bytes,
-        given.requests / cost.num_requests,
-    )
-
-
-def measure_clips(folder: Path, rounds: int, seconds: tuple[int, int]) -> dict[tuple[str, str], ClipCost]:
+def measure_clips(folder: Path, sizes: Sizes) -> dict[tuple[str, str], ClipCost]:
     """What clips of short and of long videos cost, by the kind of the video and the way that frames are chosen."""
     short, long = folder / "short.mp4", folder / "long.mp4"
-    encode_scene(short, FPS * seconds[0], FPS, height=240, width=320)
-    encode_scene(long, FPS * seconds[1], 250)
+    encode_scene(short, FPS * sizes.seconds[0], FPS, height=240, width=320)
+    encode_scene(long, FPS * sizes.seconds[1], 250)
     found = {}
     for sampling in ("dense", "uniform"):
-        rate = {"frame_sampling_rate": 4} if sampling == "dense" else {}
+        rate = {"frame_sampling_rate": FRAME_STEP} if sampling == "dense" else {}
         processor = VideoClipProcessor(num_frames=NUM_FRAMES, sampling_strategy=sampling, **rate)
-        times = {path: statistics.median(_time(path, processor) for _ in range(rounds)) for path in (short, long)}
-        size = float(short.stat().st_size)
-        found["10 s, packed", sampling] = ClipCost(size, times[short], size, 1)
-        size = float(long.stat().st_size)
-        found["5 min, whole", sampling] = ClipCost(size, times[long], size, 1)
-        with RangeServer(long.read_bytes(), 0, 1e9) as server:
-            read_video(server.url, processor.sample_frames)
-            by_ranges = server.num_bytes, server.num_requests
-        found["5 min, by ranges", sampling] = ClipCost(size, times[long], *by_ranges)
+        for kind, path in (("10 s, packed", short), ("5 min, whole", long)):
+            size = float(path.stat().st_size)
+            seconds, pixel_bytes = _read_clips(path, processor, sizes)
+            found[kind, sampling] = ClipCost(size, seconds, size, 1, pixel_bytes)
+        with RangeServer(long.read_bytes(), latency=0, rate=1e9) as server:
+            for number in range(sizes.clips):
+                read_video(server.url, _draw(processor, number))
+            asked = server.num_bytes / sizes.clips, server.num_requests / sizes.clips
+        found["5 min, by ranges", sampling] = ClipCost(size, seconds, *asked, pixel_bytes)
     return found
 
 
-def _time(path: Path, processor: VideoClipProcessor) -> float:
-    """Processor time of reading and preparing a clip. Preparing counts, since it is done where clips are decoded."""
+def _draw(processor: VideoClipProcessor, number: int) -> Callable[..., np.ndarray]:
+    return partial(processor.sample_frames, generator=np.random.default_rng(number))
+
+
+def _read_clips(path: Path, processor: VideoClipProcessor, sizes: Sizes) -> tuple[float, float]:
+    """Processor time of a clip, and its bytes when it is prepared. Of several times of one clip the least counts:
+    whatever else the machine does only adds to them."""
+    seconds = []
+    for number in range(sizes.clips):
+        times = []
+        for _ in range(sizes.rounds):
+            start = time.process_time()
+            clips, _ = read_video(str(path), _draw(processor, number))
+            pixels = processor(clips[0], do_sample_frames=False, return_tensors="pt")[processor.model_input_names[0]]
+            times.append(time.process_time() - start)
+        seconds.append(min(times))
+    # A decoder of Ray sends pixels before they are normalised, a byte each.
+    return statistics.mean(seconds), pixels.numel()
+
+
+def measure_packing(folder: Path, num_videos: int) -> tuple[float, float]:
+    """Bytes per second of processor time: of packing, which reads every shard back, and of SHA-256 alone."""
+    content = (folder / "short.mp4").read_bytes()
+    for number in range(num_videos):
+        file = folder / "videos" / f"class_{number % 2}" / f"{number:08d}.mp4"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # A box that decoders skip makes each content its own.
+        file.write_bytes(content + (16).to_bytes(4, "big") + b"free" + number.to_bytes(8, "big"))
+    splits = load_video_dataset(folder / "videos")
     start = time.process_time()
-    processor(str(path), return_tensors="pt")
-    return time.process_time() - start
+    pack_videos(splits, StoredFolder(folder / "pack"), folder / "videos", progress=False)
+    packed = time.process_time() - start
+    start = time.process_time()
+    for _ in range(num_videos):
+        hashlib.sha256(content).digest()
+    return tuple(num_videos * len(content) / seconds for seconds in (packed, time.process_time() - start))
 
 
-def measure_index(folder: Path, num_rows: int) -> IndexCost:
-    """What the rows of an index cost; it runs in a process of its own."""
+def measure_training(folder: Path) -> tuple[float, float, float]:
+    """Bytes and seconds to list a row of an index, and bytes of its place in the order of an epoch."""
     process = psutil.Process()
-    begin, start = process.memory_info().rss, time.perf_counter()
-    rows = load_video_dataset(folder)
-    seconds, listed = time.perf_counter() - start, process.memory_info().rss
-    order = list(torch.utils.data.RandomSampler(rows["train"], generator=torch.Generator().manual_seed(0)))
-    shuffled = process.memory_info().rss
-    size = (folder / INDEX_FILE).stat().st_size
-    return IndexCost(
-        size / num_rows, (listed - begin) / num_rows, (shuffled - listed) / len(order), seconds / num_rows
-    )
+    begin, start = process.memory_info().rss, time.process_time()
+    rows = load_video_dataset(folder)["train"]
+    seconds, listed = time.process_time() - start, process.memory_info().rss
+    # The sampler of a `Trainer`; its order lives as long as the epoch.
+    order = iter(torch.utils.data.RandomSampler(rows, generator=torch.Generator().manual_seed(0)))
+    next(order)
+    ordered = process.memory_info().rss
+    return (listed - begin) / len(rows), seconds / len(rows), (ordered - listed) / len(rows)
 
 
-def print_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints a table of Markdown; each column has a format."""
-    print(f"\n{title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for row in rows:
-        cells = (format(value, spec) for value, spec in zip(row, columns.values(), strict=True))
-        print(f"| {' | '.join(cells)} |")
+def measure_driver(folder: Path) -> tuple[float, float]:
+    """Bytes and seconds of a video in the driver of Ray, before the first one is read: it lists the videos, divides
+    them into parts, and pickles the row of each video."""
+    process = psutil.Process()
+    begin, start = process.memory_info().rss, time.process_time()
+    videos = list_videos([str(folder)])
+    parts = plan_parts(videos, PartFolder(str(folder / "none")).read_finished(), PART_SIZE)
+    pickled = [pickle.dumps([video.rows[video.row] for video in part.videos]) for part in parts]
+    seconds, taken = time.process_time() - start, process.memory_info().rss - begin
+    return taken / len(videos), seconds / sum(len(pickle.loads(part)) for part in pickled)
 
 
-def add_assumptions(parser: ArgumentParser) -> None:
-    for name, default, what, source in ASSUMPTIONS:
-        parser.add_argument(
-            f"--{name}", type=type(default), default=default, help=f"{what} (default: {default}; {source})"
-        )
+def measure_rows(folder: Path, sizes: Sizes) -> RowCost:
+    """What the rows of large indexes cost. Each is listed in a process of its own."""
+    found = []
+    small = _write_index(folder / "small", SMOKE.rows)
+    for measure, num_rows in ((measure_training, sizes.rows), (measure_driver, sizes.driver_rows)):
+        large = _write_index(folder / measure.__name__, num_rows)
+        found.append(in_own_process(1, _measure_second, measure, small, large))
+    size = (folder / measure_training.__name__ / INDEX_FILE).stat().st_size
+    (memory, seconds, order), driver = found
+    return RowCost(size / sizes.rows, memory, seconds, order, *driver)
+
+
+def _write_index(folder: Path, num_rows: int) -> Path:
+    folder.mkdir()
+    in_own_process(1, write_index, folder, num_rows)
+    return folder
+
+
+def _measure_second(measure: Callable[[Path], tuple[float, ...]], small: Path, large: Path) -> tuple[float, ...]:
+    """What a process loads once, with the first index, does not grow with the rows."""
+    measure(small)
+    return measure(large)
 
 
 def main() -> None:
     parser = make_parser(__doc__)
     add_assumptions(parser)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the index (default: 1000000)")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON, with all digits")
     given = parser.parse_args()
-    rounds, seconds, num_rows = (1, (4, 10), 2000) if given.smoke else (ROUNDS, (10, 300), given.rows)
+    sizes = SMOKE if given.smoke else Sizes()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_index(folder, num_rows)
-        index = in_own_process(1, measure_index, folder, num_rows)
+        row = measure_rows(folder, sizes)
         torch.set_num_threads(1)
-        costs = measure_clips(folder, rounds, seconds)
+        costs = measure_clips(folder, sizes)
+        packing = measure_packing(folder, sizes.packed)
+    tables = make_tables(costs, row, packing, given)
+    if given.json:
+        print_json(tables)
+        return
     print_machine("av", "fsspec", "pyarrow", threads=1)
-    print_plan(costs, index, given)
-
-
-def print_plan(costs: Mapping[tuple[str, str], ClipCost], index: IndexCost, given: Namespace) -> None:
-    case = {"video": "", "frames": ""}
-    print_table(
-        "**A clip of 16 frames**, measured",
-        {**case, "core ms": ".0f", "MB stored": ".2f", "MB fetched": ".2f", "requests": ".0f"},
-        (
-            (*of, cost.core_seconds * 1e3, cost.stored_bytes / 1e6, cost.fetched_bytes / 1e6, cost.num_requests)
-            for of, cost in costs.items()
-        ),
-    )
-    print_table(
-        "**A row of an index**, measured",
-        {
-            "bytes in the file": ".0f",
-            "in memory": ".0f",
-            "of its place in a shuffled order": ".0f",
-            "µs to list": ".1f",
-        },
-        [(index.file_bytes, index.row_bytes, index.order_bytes, index.seconds * 1e6)],
-    )
-    print_table(
-        "**Assumed**",
-        {"option": "", "value": "g", "what it is": "", "source": ""},
-        (
-            (f"`--{name}`", getattr(given, name.replace("-", "_")), what, source)
-            for name, _, what, source in ASSUMPTIONS
-        ),
-    )
-    columns = {"cores a GPU": ".0f", "MB/s a GPU": ",.0f", "core hours": ",.0f", "hours": ",.1f"}
-    columns |= {"TB": ",.1f", "shards": ",.0f", "$ a month": ",.0f", "$": ",.0f"}
-    for use, rate in {"an epoch of training": given.train_clips, "features once": given.feature_clips}.items():
-        for clips in SCALES:
-            print_table(
-                f"**{clips:,} clips, {use}**, {rate:g} clips/s a GPU, {given.gpus} GPUs",
-                case | columns,
-                ((*of, *plan_epoch(clips, cost, rate, given).values()) for of, cost in costs.items()),
-            )
-    stages = ("decoding, a machine", "network, a machine", "object store, a prefix", "training GPUs, a machine")
-    print_table(
-        "**Where a stage saturates**, in clips/s",
-        case | dict.fromkeys(stages, ",.0f"),
-        ((*of, *saturation(cost, given), given.gpus * given.train_clips) for of, cost in costs.items()),
-    )
-    rows_in_memory = given.memory * 2**30 / given.gpus / (index.row_bytes + index.order_bytes)
-    print_table(
-        "**Where the index saturates**, in rows, with a process for each GPU",
-        {"the memory of a machine": ",.0f", "a minute to list": ",.0f"},
-        [(rows_in_memory, 60 / index.seconds)],
-    )
+    for table in tables:
+        print_table(table)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .output_folder import RunLock
@@ -66,9 +65,9 @@ def run_bulk_command(
     key = task.key(model)
     folder.check(key)
     with RunLock() as lock:
-        if folder.is_local:
-            Path(folder.place).mkdir(parents=True, exist_ok=True)
-            lock.take(Path(folder.place))
+        if folder.path is not None:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            lock.take(folder.path)
         report = run_bulk(videos, folder, key, engine, part_size=args.part_size, retry_errors=args.retry_errors)
     _print(report, folder.place)
     return 1 if report.num_errors else 0

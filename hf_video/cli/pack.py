@@ -12,7 +12,7 @@ from .command_line import add_flags
 from .output_folder import RunLock
 
 if TYPE_CHECKING:
-    from hf_video.data.pack_folder import PackFolder
+    from hf_video.stored_folder import StoredFolder
 
 SOME_BROKEN = 1
 DESCRIPTION = """\
@@ -50,11 +50,11 @@ def run(args: argparse.Namespace) -> int:
     from datasets.utils.py_utils import convert_file_size_to_int
 
     from hf_video.data import load_video_dataset
-    from hf_video.data.pack_folder import PackFolder
     from hf_video.data.packing import pack_videos
+    from hf_video.stored_folder import StoredFolder
 
     data = Path(args.video_root or args.data).expanduser().absolute()
-    folder = PackFolder(args.output)
+    folder = StoredFolder(args.output)
     _check_output(folder, data)
     splits = load_video_dataset(args.data, video_root=args.video_root)
     with RunLock() as lock:
@@ -95,7 +95,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _check_output(folder: PackFolder, data: Path) -> None:
+def _check_output(folder: StoredFolder, data: Path) -> None:
     if folder.path is None:
         return
     if os.path.lexists(folder.path) and not folder.path.is_dir():

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hf_video.stored_folder import StoredFolder
+
 from .manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
-from .pack_folder import PackFolder
 
 # The entry in its metadata that says what was packed.
 _PACK = b"hf_video_pack"
@@ -73,7 +74,7 @@ def encode_part(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
 
 
 def write_index(
-    folder: PackFolder,
+    folder: StoredFolder,
     parts: Iterable[str],
     first_rows: Sequence[int],
     schema: pa.Schema,
@@ -105,7 +106,7 @@ def write_index(
     return counts
 
 
-def read_pack_facts(folder: PackFolder) -> dict[str, Any] | None:
+def read_pack_facts(folder: StoredFolder) -> dict[str, Any] | None:
     """What was packed, as the index says; None if it is not the index of a pack.
 
     Raises:
@@ -120,7 +121,7 @@ def read_pack_facts(folder: PackFolder) -> dict[str, Any] | None:
 
 
 def _read_parts(
-    folder: PackFolder, parts: Iterable[str], counts: PackedCounts, max_duration: float | None
+    folder: StoredFolder, parts: Iterable[str], counts: PackedCounts, max_duration: float | None
 ) -> Iterator[pa.Table]:
     for name in parts:
         with folder.open(name) as file:

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.processing import probe_video
 from hf_video.processing.video_downloading import public_url
+from hf_video.stored_folder import StoredFolder
 
 from .columns import VideoRows
 from .content_digest import bytes_digest, content_digest
@@ -27,7 +28,6 @@ from .inspection import tell_reason
 from .labels import is_multi_label, label_names
 from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE, load_manifest
 from .manifest_writing import make_keys
-from .pack_folder import PackFolder
 from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
 from .pack_plan import PackPlan, plan_pack
 from .packed_videos import check_shards
@@ -46,7 +46,7 @@ _DESCRIBING = (KEY, "split", "label", "labels", "start", "end")
 
 def pack_videos(
     splits: Mapping[str, Dataset],
-    folder: PackFolder,
+    folder: StoredFolder,
     base: Path,
     *,
     shard_size: int = 10**9,
@@ -115,7 +115,7 @@ def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
     return rows if KEY in rows.column_names else rows.add_column(KEY, make_keys(rows, base).to_pylist())
 
 
-def _is_finished(folder: PackFolder, plan: PackPlan, listing: VideoRows) -> bool:
+def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bool:
     """Whether the folder has the whole pack. Refuses a folder with anything but this pack or a part of it."""
     names = [name for name in folder.names() if not name.startswith(".")]
     known = None
@@ -147,7 +147,7 @@ def _part_of(number: int) -> str:
 class _Shards(IterableDataset):
     """Writes the shards that are missing; an item is the number of a video that is done."""
 
-    def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: PackFolder):
+    def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: StoredFolder):
         self.rows, self.listing, self.plan, self.folder = rows, listing, plan, folder
         self.names = label_names(rows)
         # Readers of the shards by themselves want the same members beside each video.

@@ -42,7 +42,7 @@ class Batch(NamedTuple):
     """Pieces of consecutive videos.
 
     Attributes:
-        pixel_values: (batch_size, num_frames, num_channels, height, width) float32, or (batch_size, num_views, ...).
+        pixel_values: (batch_size, num_frames, num_channels, height, width) uint8, or (batch_size, num_views, ...).
         videos: the place of the video of each piece among those that are read.
         times: start and end of each piece in seconds.
     """

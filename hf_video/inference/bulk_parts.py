@@ -7,20 +7,16 @@ in no part or in one, and a part that is made again replaces itself. The parts t
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-import fsspec.core
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from hf_video.files import replace_file
+from hf_video.stored_folder import StoredFolder
 
 from .bulk_batches import ERROR, KEY, PATH, BulkVideo, as_utf8
 
@@ -63,25 +59,17 @@ class PartFolder:
     Args:
         place: path or URL.
 
+    Attributes:
+        place: absolute path, or URL.
+        path: the local folder; None if it is elsewhere.
+
     Raises:
         ValueError: fsspec knows no such protocol.
     """
 
     def __init__(self, place: str):
-        self.is_local = "://" not in place
-        self.place = os.path.abspath(os.path.expanduser(place)) if self.is_local else place.rstrip("/")
-        self._open()
-
-    def _open(self) -> None:
-        self._fs, self._root = fsspec.core.url_to_fs(self.place)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A connection does not pass to another process.
-        return {name: value for name, value in vars(self).items() if name not in ("_fs", "_root")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
+        self._folder = StoredFolder(place)
+        self.place, self.path = str(self._folder), self._folder.path
 
     def check(self, key: dict[str, Any]) -> bool:
         """Whether a run has claimed the folder for rows of these settings; nothing is written.
@@ -108,18 +96,17 @@ class PartFolder:
     def claim(self, key: dict[str, Any]) -> None:
         """Makes the folder and notes the settings of its rows. Takes and raises what `check` does."""
         if not self.check(key):
-            self._fs.makedirs(self._root, exist_ok=True)
-            self._put(SETTINGS_FILE, json.dumps(key, indent=1, sort_keys=True).encode())
+            with self._folder.writing(SETTINGS_FILE) as file:
+                file.write(json.dumps(key, indent=1, sort_keys=True).encode())
 
     def read_key(self) -> dict[str, Any] | None:
         """The settings of the rows; None if no run has claimed the folder."""
+        text = self._folder.read(SETTINGS_FILE)
         try:
-            return json.loads(self._fs.cat_file(self._path(SETTINGS_FILE)))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return None if text is None else json.loads(text)
         except ValueError as error:
             raise ValueError(
-                f"{self._path(SETTINGS_FILE)} is damaged ({error}): remove it if the folder has no rows that you need."
+                f"{self.place}/{SETTINGS_FILE} is damaged ({error}): remove it if you need none of the rows there."
             ) from error
 
     def read_finished(self) -> FinishedVideos:
@@ -129,8 +116,9 @@ class PartFolder:
         columns = schema.names
 
         def read(names: list[str]) -> pa.Table:
-            files = [self._path(name) for name in names]
-            return ds.dataset(files, schema=schema, format="parquet", filesystem=self._fs).to_table(columns=columns)
+            system, root = self._folder.find()
+            files = [f"{root}/{name}" for name in names]
+            return ds.dataset(files, schema=schema, format="parquet", filesystem=system).to_table(columns=columns)
 
         if not names:
             return FinishedVideos(schema.empty_table())
@@ -143,21 +131,21 @@ class PartFolder:
             try:
                 tables.append(read([name]))
             except pa.ArrowInvalid as error:
-                logger.warning(f"{self._path(name)} is damaged, and its videos are done again: {error}")
-                self._fs.rm_file(self._path(name))
+                logger.warning(f"{self.place}/{name} is damaged, and its videos are done again: {error}")
+                self._folder.remove(name)
         return FinishedVideos(pa.concat_tables([schema.empty_table(), *tables]))
 
     def forget_errors(self) -> None:
         """Removes the rows with an error, so that their videos are done again."""
         for name in self.part_names():
-            with self._fs.open(self._path(name), "rb") as file:
+            with self._folder.open(name) as file:
                 table = pq.read_table(file)
             if table[ERROR].null_count == len(table):
                 continue
             if len(kept := table.filter(table[ERROR].is_null())):
                 self.write(name, [kept])
             else:
-                self._fs.rm_file(self._path(name))
+                self._folder.remove(name)
 
     def write(self, name: str, rows: Iterable[pa.Table]) -> None:
         """Writes a part as a whole. Memory holds one group of its rows.
@@ -169,21 +157,8 @@ class PartFolder:
         Raises:
             OSError: writing failed.
         """
-        if self.is_local:
-            replace_file(self._path(name), lambda partial: _write_rows(partial, rows))
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            _write_rows(Path(folder, name), rows)
-            self._fs.put_file(str(Path(folder, name)), self._path(name))
-
-    def _put(self, name: str, content: bytes) -> None:
-        if self.is_local:
-            replace_file(self._path(name), lambda partial: Path(partial).write_bytes(content))
-        else:
-            self._fs.pipe_file(self._path(name), content)
-
-    def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        with self._folder.writing(name) as file:
+            _write_rows(file, rows)
 
     def part_names(self) -> list[str]:
         """The names of the parts that were written."""
@@ -191,18 +166,13 @@ class PartFolder:
 
     def _names(self) -> list[str]:
         """The files and folders that are not hidden."""
-        self._fs.invalidate_cache(self._root)
-        try:
-            found = self._fs.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
-        names = (path.rstrip("/").rpartition("/")[2] for path in found)
-        return [name for name in names if not name.startswith(".")]
+        return [name for name in self._folder.names() if not name.startswith(".")]
 
     def _require_empty(self) -> None:
-        if self._fs.isfile(self._root):
+        system, root = self._folder.find()
+        if system.isfile(root):
             raise ValueError(f"{self.place} is a file; a folder is expected.")
-        if found := sorted(self._names()):
+        if found := self._names():
             listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
             raise ValueError(f"{self.place} has other files ({listed}): choose another --output.")
 
@@ -240,11 +210,11 @@ def plan_parts(videos: Sequence[BulkVideo], finished: FinishedVideos, part_size:
     return parts
 
 
-def _write_rows(path: Path, rows: Iterable[pa.Table]) -> None:
+def _write_rows(file: BinaryIO, rows: Iterable[pa.Table]) -> None:
     writer, waiting = None, []
     try:
         for row in rows:
-            writer = writer or pq.ParquetWriter(path, row.schema)
+            writer = writer or pq.ParquetWriter(file, row.schema)
             waiting.append(row)
             if sum(table.nbytes for table in waiting) >= _ROW_GROUP_BYTES:
                 writer.write_table(pa.concat_tables(waiting).combine_chunks())

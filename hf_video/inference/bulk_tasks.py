@@ -7,6 +7,7 @@ a model needs is imported where it is used: a process that reads videos starts i
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -29,7 +30,8 @@ class Piece(NamedTuple):
     """One row of a model's batch.
 
     Attributes:
-        pixel_values: (num_frames, num_channels, height, width) float32, or (num_views, num_frames, ...).
+        pixel_values: (num_frames, num_channels, height, width) uint8, or (num_views, num_frames, ...): resized and
+            cropped, but not normalised, as a quarter of the bytes then passes between processes.
         start, end: seconds after the first frame of the video; 0 where the piece is not a window.
     """
 
@@ -79,6 +81,7 @@ class ExtractTask:
         # A wrong option shows before a video is read.
         window_batches(processor, (), **windows | {"source_fps": windows.get("source_fps") or 1})
         self.processor, self.settings, self.shape = processor, settings, tuple(shape)
+        self.frame_processor = _without_normalizing(processor)
         self.source_fps = windows.get("source_fps")
         self.windows = {name: value for name, value in windows.items() if name != "source_fps"}
 
@@ -103,13 +106,14 @@ class ExtractTask:
     def read(self, source: Any) -> Iterator[Piece]:
         is_frame_folder = isinstance(source, str) and "://" not in source and os.path.isdir(source)
         rate = self.source_fps if is_frame_folder else None
-        for batch in window_batches(self.processor, source, **self.windows, source_fps=rate):
+        windows = self.windows | {"source_fps": rate, "dtype": torch.uint8}
+        for batch in window_batches(self.frame_processor, source, **windows):
             yield Piece(batch.pixel_values[0].numpy(), batch.starts[0], batch.ends[0])
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         from .clip_features import encode_clips
 
-        return encode_clips(model, pixel_values, self.settings).numpy()
+        return encode_clips(model, _normalize(self.processor, pixel_values, model.device), self.settings).numpy()
 
     def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         values = pa.array(np.stack(outputs).reshape(-1) if outputs else np.empty(0, np.float32))
@@ -133,6 +137,7 @@ class PredictTask:
 
     def __init__(self, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int):
         self.processor, self.class_names, self.top_k = processor, tuple(class_names), min(top_k, len(class_names))
+        self.frame_processor = _without_normalizing(processor)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         from .feature_key import feature_key, weights_digest
@@ -146,13 +151,13 @@ class PredictTask:
         return pa.schema([("labels", pa.list_(pa.string())), ("scores", pa.list_(pa.float32()))])
 
     def read(self, source: Any) -> Iterator[Piece]:
-        inputs = self.processor(source, return_tensors="pt")
+        inputs = self.frame_processor(source, return_tensors="pt")
         yield Piece(inputs[self.processor.model_input_names[0]][0].numpy())
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         from .prediction import predict_scores
 
-        return predict_scores(model, pixel_values).numpy()
+        return predict_scores(model, _normalize(self.processor, pixel_values, model.device)).numpy()
 
     def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         best = torch.from_numpy(outputs[0]).topk(self.top_k)
@@ -162,3 +167,19 @@ class PredictTask:
             "labels": pa.array([labels], schema.field("labels").type),
             "scores": pa.array([best.values.numpy()], schema.field("scores").type),
         }
+
+
+def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
+    """The processor, which then gives uint8 frames."""
+    changed = copy.deepcopy(processor)
+    changed.do_rescale = changed.do_normalize = False
+    return changed
+
+
+def _normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What the processor makes of frames that are resized and cropped: (..., num_frames, num_channels, height, width)
+    float32, on the device."""
+    clips = list(frames.to(device).flatten(0, -5))
+    options = {"do_sample_frames": False, "do_resize": False, "do_center_crop": False, "num_crops": 1}
+    inputs = processor(clips, return_tensors="pt", **options)
+    return inputs[processor.model_input_names[0]].view(frames.shape)

@@ -73,9 +73,10 @@ FIGURES = {
         r"every patch changes: 100% of the tokens kept, .* ratio \d\.\d{3}",
     ],
     "scale_plan.py": [
-        r"\| 5 min, by ranges \| uniform \| \d+ \| \d+\.\d\d \| \d+\.\d\d \| \d+ \|",
-        r"\*\*100,000,000 clips, features once\*\*, 1500 clips/s a GPU",
-        r"\*\*Where the index saturates\*\*",
+        r"\| 5 min, by ranges \| uniform \| \d+ \| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d \| 2\.4 \|",
+        r"\| packing, with reading back \| \d+ \| MB a core second \|",
+        r"\*\*100,000,000 clips, features once\*\*, one machine, 8 GPUs of 1500 clips/s",
+        r"\| fill the driver of Ray \| [\d,]+ \|",
     ],
     "startup.py": [
         r"manifest of 64 videos: \d+\.\d s",

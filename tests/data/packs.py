@@ -6,14 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_video.data import load_video_dataset
-from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
+from hf_video.stored_folder import StoredFolder
 
 
 def write_pack(data: Path, folder: Path, *, shard_size: int = 20_000) -> Path:
     """A pack of class folders or of a list. Small shards, so that a few videos have several."""
     base = data if data.is_dir() else data.parent
-    pack_videos(load_video_dataset(data), PackFolder(folder), base, shard_size=shard_size, progress=False)
+    pack_videos(load_video_dataset(data), StoredFolder(folder), base, shard_size=shard_size, progress=False)
     return folder
 
 

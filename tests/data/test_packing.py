@@ -22,10 +22,10 @@ from datasets import Dataset, Features, Video
 from hf_video.data import load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
 from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
-from hf_video.data.pack_folder import PackFolder
 from hf_video.data.packing import pack_videos
 from hf_video.data.shards import ShardWriter
 from hf_video.processing import probe_video, read_video
+from hf_video.stored_folder import StoredFolder
 
 from ..video_files import encode_video, make_frames
 
@@ -39,7 +39,7 @@ def digits(tmp_path_factory):
 def pack(data, folder, **options):
     """The result of packing, and the rows of the index."""
     base = Path(data) if isinstance(data, os.PathLike) else folder
-    counts = pack_videos(load_video_dataset(data), PackFolder(folder), base, progress=False, **options)
+    counts = pack_videos(load_video_dataset(data), StoredFolder(folder), base, progress=False, **options)
     with fsspec.open(f"{folder}/index.parquet") as file:
         return counts, pq.read_table(file).to_pylist()
 
@@ -249,7 +249,7 @@ class Ended(BaseException):
 @pytest.mark.parametrize("num_written", [0, 3, 4])
 def test_finished_shards_are_never_written_again(digits, tmp_path, monkeypatch, num_written):
     whole, _ = pack(digits, tmp_path / "whole", shard_size=10_000)
-    written, limit, writing = [], [num_written], PackFolder.writing
+    written, limit, writing = [], [num_written], StoredFolder.writing
 
     @contextmanager
     def interrupted(self, name):
@@ -259,7 +259,7 @@ def test_finished_shards_are_never_written_again(digits, tmp_path, monkeypatch, 
                 raise Ended
         written.append(name)
 
-    monkeypatch.setattr(PackFolder, "writing", interrupted)
+    monkeypatch.setattr(StoredFolder, "writing", interrupted)
     with pytest.raises(Ended):
         pack(digits, tmp_path / "pack", shard_size=10_000)
     limit[0] = -1

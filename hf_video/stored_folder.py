@@ -1,4 +1,4 @@
-"""The folder that a pack is written to: a local one, or any that fsspec knows by its URL, such as `s3://bucket/pack`.
+"""A folder to write to: a local one, or any that fsspec knows by its URL, such as `s3://bucket/pack`.
 
 A file there is whole or does not exist, whenever the process is killed.
 """
@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hf_video.files import replacing_file
 
 
-class PackFolder:
+class StoredFolder:
     """A folder by its path or URL.
 
     Args:
@@ -35,7 +35,7 @@ class PackFolder:
 
     def names(self, inside: str = "") -> list[str]:
         """The names of files and folders directly inside, or directly inside a folder there, sorted."""
-        system, path = self._find(inside)
+        system, path = self.find(inside)
         system.invalidate_cache()
         with suppress(FileNotFoundError):
             return sorted(found.rstrip("/").rsplit("/", 1)[-1] for found in system.ls(path, detail=False))
@@ -48,15 +48,15 @@ class PackFolder:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return file
-        system, path = self._find(name)
+        system, path = self.find(name)
         return system.open(path, "rb")
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if there is none."""
-        system, path = self._find(name)
+        system, path = self.find(name)
         try:
             return system.cat_file(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     @contextmanager
@@ -67,17 +67,18 @@ class PackFolder:
             with replacing_file(self.path / name) as unfinished, open(unfinished, "wb") as file:
                 yield file
             return
-        system, path = self._find(name)
+        system, path = self.find(name)
         with system.transaction, system.open(path, "wb") as file:
             yield file
 
     def remove(self, name: str) -> None:
-        """Removes a folder and what is in it."""
-        system, path = self._find(name)
+        """Removes a file, or a folder with what is in it."""
+        system, path = self.find(name)
         with suppress(FileNotFoundError):
             system.rm(path, recursive=True)
 
-    def _find(self, name: str) -> tuple[Any, str]:
+    def find(self, name: str = "") -> tuple[Any, str]:
+        """The file system, and the path there of a file, or of this folder."""
         # Looked up in each access: connections do not survive a fork.
         system, path = url_to_fs(self.where) if self.path is None else (LocalFileSystem(), str(self.path))
         return system, f"{path.rstrip('/')}/{name}" if name else path
