@@ -22,6 +22,7 @@ from datasets import Dataset, Features, Video
 from hf_video.data import load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
 from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
+from hf_video.data.packed_videos import source_names
 from hf_video.data.packing import pack_videos
 from hf_video.data.shards import ShardWriter
 from hf_video.processing import probe_video, read_video
@@ -88,6 +89,18 @@ def test_webdataset_reads_the_shards(digits, tmp_path):
         assert sample["__key__"] == row["key"] == sample["json"]["key"]
         assert sample["mp4"]["bytes"] == content(tmp_path / "pack", row)
         assert names[sample["cls"]] == row["label"] == sample["json"]["segments"][0]["label"]
+
+
+def test_names_in_capitals_stay_those_of_the_files(digits, tmp_path):
+    """What a run knows of its data is made of them."""
+    data = shutil.copytree(digits / "test", tmp_path / "data")
+    for video in [*data.rglob("*.mp4")]:
+        video.rename(video.with_suffix(".MP4"))
+    pack(data, tmp_path / "pack")
+    of_files, of_pack = (
+        source_names(load_video_dataset(each)["train"]).to_pylist() for each in (data, tmp_path / "pack")
+    )
+    assert [str(Path(name).relative_to(data)) for name in of_files] == of_pack
 
 
 def test_webdataset_reads_shards_of_segments(digits, tmp_path):
