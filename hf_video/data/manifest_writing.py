@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from hashlib import sha256
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, concatenate_datasets
+
+from hf_video.processing.video_downloading import public_url
 
 from .columns import VideoRows, arrow_column
 from .inspection import InspectedVideo
@@ -119,19 +122,19 @@ def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator
 
 def make_keys(rows: Dataset, base: Path) -> pa.Array:
     """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
-    it also has the suffix or segment, or a number.
+    it also has the suffix or segment, or a number. What may be a key of access in a URL is not part of it.
 
     Args:
         rows: Rows of `load_video_dataset`.
         base: The folder that paths count from.
     """
     listed = VideoRows(rows)
+    ids = pa.array((video_id(video.as_py(), base) for video in listed.videos), pa.string())
     ways = (
-        lambda video: video_id(video, base),
-        lambda video: os.path.relpath(video, base) if "://" not in video else video,
+        lambda video: _bare_url(video) if "://" in video else os.path.relpath(video, base),
+        lambda video: f"{_bare_url(video)}-{sha256(video.encode()).hexdigest()[:16]}" if "://" in video else video,
     )
-    ids = pa.array((ways[0](video.as_py()) for video in listed.videos), pa.string())
-    for name_of in (ways[1], str):
+    for name_of in ways:
         if not (shared := _repeated(ids)):
             break
         pairs = zip(ids.to_pylist(), listed.videos.to_pylist(), strict=True)
@@ -150,6 +153,10 @@ def make_keys(rows: Dataset, base: Path) -> pa.Array:
         found[row] = key if key not in taken else next(name for name in numbered if name not in taken)
         taken.add(found[row])
     return pa.array(found, pa.string())
+
+
+def _bare_url(url: str) -> str:
+    return public_url(url).removesuffix("?...")
 
 
 def _repeated(keys: pa.Array) -> set[str]:

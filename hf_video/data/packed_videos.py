@@ -45,7 +45,7 @@ def open_packed(row: Mapping[str, Any]) -> BinaryIO:
     if shard is None:
         raise VideoReadError(f"{key} is not in the pack, for it could not be read: {row.get(ERROR)}")
     start, size = row[OFFSET], row[SIZE]
-    way_out = "Copy the shard again, or pack the videos again: `hf-video pack`"
+    way_out = "Copy the shard again, or pack the videos again into a new folder: `hf-video pack`"
     try:
         content = _read_range(shard, start, size)
     except FileNotFoundError as error:
@@ -92,8 +92,8 @@ def check_shards(dataset: Dataset) -> None:
             else:
                 continue
             raise StaleManifestError(
-                f"{shard} {fault}, and {count} rows of the data are in it. Copy it again, or pack the videos again: "
-                "`hf-video pack`."
+                f"{shard} {fault}, and {count} rows of the data are in it. Copy it again, or pack the videos again "
+                "into a new folder: `hf-video pack`."
             )
 
 

@@ -26,10 +26,12 @@ from .columns import VideoRows
 from .content_digest import bytes_digest, content_digest
 from .inspection import tell_reason
 from .labels import is_multi_label, label_names
-from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE
+from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE, load_manifest
 from .manifest_writing import make_keys
 from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
 from .pack_plan import PackPlan, plan_pack
+from .packed_videos import check_shards
+from .places import absolute
 from .shards import ShardWriter, verify_shard, video_suffix
 from .video_bytes import open_bytes
 from .video_column import BYTES
@@ -71,12 +73,17 @@ def pack_videos(
 
     Raises:
         ValueError: The folder has other files, or a pack of other data or settings; or videos are folders of frames.
+        StaleManifestError: The pack was finished before, or the data are a pack, and a shard is missing or too short.
         OSError: Writing failed, or a shard is not what was written.
     """
+    for split in splits.values():
+        check_shards(split)
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
     plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
     if _is_finished(folder, plan, listing):
+        for split in load_manifest({"": f"{absolute(str(folder))}/{INDEX_FILE}"}).values():
+            check_shards(split)
         folder.remove(_WORKING)
         return None
     if folder.read(_PLAN) is None:
@@ -143,10 +150,14 @@ class _Shards(IterableDataset):
     def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: StoredFolder):
         self.rows, self.listing, self.plan, self.folder = rows, listing, plan, folder
         self.names = label_names(rows)
+        # Readers of the shards by themselves want the same members beside each video.
+        self.has_ids = "label" in rows.column_names and len(listing) == len(rows)
         self.schema = part_schema(is_multi_label(rows), self.names)
         self.about = rows.select_columns([name for name in rows.column_names if name in _DESCRIBING])
-        noted = {*folder.names(_WORKING)}
-        self.missing = [n for n in range(len(plan.shards)) if Path(_part_of(n)).name not in noted]
+        noted, written = {*folder.names(_WORKING)}, {*folder.names()}
+        self.missing = [
+            n for n in range(len(plan.shards)) if Path(_part_of(n)).name not in noted or _shard_name(n) not in written
+        ]
         in_missing = sum(plan.shards[n].stop - plan.shards[n].first for n in self.missing)
         self.num_done = len(listing) - in_missing
 
@@ -196,7 +207,7 @@ class _Shards(IterableDataset):
                 cut = stack.enter_context(cut_video(file, suffix, times, longest))
                 if cut is not None:
                     return self._add_pieces(writer, key, suffix, facts, clips, cut)
-            member = writer.add(key, suffix, file, *self._tell(key, clips))
+            member = writer.add(key, suffix, file, *self._tell(key, clips, facts[DURATION]))
         return [{**clip, **facts, **member._asdict()} for clip in clips]
 
     def _add_pieces(
@@ -228,16 +239,22 @@ class _Shards(IterableDataset):
         for piece, inside in of_piece.items():
             name = key + _time_of(piece)
             with open(piece.path, "rb") as file:
-                member = writer.add(name, suffix, file, *self._tell(name, inside))
+                member = writer.add(name, suffix, file, *self._tell(name, inside, piece.duration))
             about = {CONTENT: content_digest(piece.path), FRAMES: piece.num_frames, DURATION: piece.duration}
             found[piece] = {**facts, **about, **member._asdict()}
         return [{**row, **found[piece]} for row, piece in rows]
 
-    def _tell(self, key: str, clips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int | None]:
-        """What stands beside a video in its shard: its clips, and the class id if it has one clip of one class."""
-        segments = [{name: value for name, value in clip.items() if name != ROW} for clip in clips]
-        is_single = len(clips) == 1 and "label" in clips[0]
-        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if is_single else None
+    def _tell(
+        self, key: str, clips: Sequence[Mapping[str, Any]], duration: float | None
+    ) -> tuple[dict[str, Any], int | None]:
+        """What stands beside a video in its shard: its clips, and the class id if all videos have one. Each clip has
+        numbers as start and end, for readers that take the types of all samples from the first ones."""
+        segments = [
+            {name: value for name, value in clip.items() if name != ROW}
+            | {"start": clip["start"] or 0.0, "end": duration if clip["end"] is None else clip["end"]}
+            for clip in clips
+        ]
+        return {KEY: key, "segments": segments}, self.names.index(clips[0]["label"]) if self.has_ids else None
 
     def _describe(self, number: int) -> dict[str, Any]:
         """A row of the data set, by the names of its classes."""

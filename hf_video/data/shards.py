@@ -1,7 +1,7 @@
 """Writes shards in the layout of WebDataset, and reads them back.
 
 A sample is a run of members whose names are the same up to the first dot of the base name: `KEY.mp4`, `KEY.json`, and
-`KEY.cls` if it has one class (https://github.com/webdataset/webdataset). The same samples give the same bytes.
+`KEY.cls` if each has one class (https://github.com/webdataset/webdataset). The same samples give the same bytes.
 """
 
 import hashlib
@@ -126,9 +126,9 @@ _WAY_OUT = "Check the disk or network, and run the same command again: it writes
 
 
 def video_suffix(video: str) -> str:
-    """The suffix of a video by its path or URL, in small letters; `.mp4` if it has none."""
+    """The suffix of a video by its path or URL; `.mp4` if it has none."""
     found = re.search(r"\.[A-Za-z0-9]{1,5}$", re.sub(r"[?#].*$", "", video) if "://" in video else video)
-    return found[0].lower() if found else ".mp4"
+    return found[0] if found else ".mp4"
 
 
 class _Hashing:

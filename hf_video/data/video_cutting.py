@@ -261,7 +261,7 @@ def _write_pieces(
             frame = place - hidden
             while upcoming and upcoming[-1][0] == frame:
                 span = upcoming.pop()
-                format_name = formats.get(paths[span].suffix, formats[""])
+                format_name = formats.get(paths[span].suffix.lower(), formats[""])
                 options = {"fflags": "bitexact"} | ({"movflags": "faststart"} if format_name in ("mp4", "mov") else {})
                 output: Any = stack.enter_context(av.open(str(paths[span]), "w", format=format_name, options=options))
                 copied = output.add_stream_from_template(stream)

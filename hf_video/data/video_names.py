@@ -1,8 +1,9 @@
 """Names videos by where they lie."""
 
 import os
+import re
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 
 def segment_suffix(start: float | None, end: float | None) -> str:
@@ -14,7 +15,9 @@ def video_id(video: str | os.PathLike, base: Path) -> str:
     """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
     URL, the name of its file."""
     if "://" in os.fspath(video):
-        return PurePosixPath(unquote(urlsplit(os.fspath(video)).path)).stem or "video"
+        # Also that of an address that is not valid: who reads it says so.
+        _, _, name = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
+        return PurePosixPath(unquote(name)).stem or "video"
     path = Path(video)
     path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
     return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()

@@ -21,7 +21,8 @@ from datasets import Dataset, Features, Video
 
 from hf_video.data import load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
-from hf_video.data.manifest import find_manifest, load_manifest
+from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
+from hf_video.data.packed_videos import source_names
 from hf_video.data.packing import pack_videos
 from hf_video.data.shards import ShardWriter
 from hf_video.processing import probe_video, read_video
@@ -90,6 +91,37 @@ def test_webdataset_reads_the_shards(digits, tmp_path):
         assert names[sample["cls"]] == row["label"] == sample["json"]["segments"][0]["label"]
 
 
+def test_names_in_capitals_stay_those_of_the_files(digits, tmp_path):
+    """What a run knows of its data is made of them."""
+    data = shutil.copytree(digits / "test", tmp_path / "data")
+    for video in [*data.rglob("*.mp4")]:
+        video.rename(video.with_suffix(".MP4"))
+    pack(data, tmp_path / "pack")
+    of_files, of_pack = (
+        source_names(load_video_dataset(each)["train"]).to_pylist() for each in (data, tmp_path / "pack")
+    )
+    assert [str(Path(name).relative_to(data)) for name in of_files] == of_pack
+
+
+def test_webdataset_reads_shards_of_segments(digits, tmp_path):
+    """Some videos have one clip, others several: the members of all samples have the same names and types."""
+    videos = sorted((digits / "train").rglob("*.mp4"))[:8]
+    lines = [f"{video},{video.parent.name},," for video in videos]
+    lines += [f"{videos[-1]},{videos[-1].parent.name},0.1,0.3", f"{videos[1]},{videos[1].parent.name},,0.2"]
+    (tmp_path / "clips.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    pack(tmp_path / "clips.csv", tmp_path / "pack")
+    samples = datasets.load_dataset(
+        "webdataset",
+        data_files=str(tmp_path / "pack" / "*.tar"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert "cls" not in samples.features
+    assert [len(sample["segments"]) for sample in samples["json"]] == [1, 2, 1, 1, 1, 1, 1, 2]
+    times = [(segment["start"], segment["end"]) for segment in samples["json"][7]["segments"]]
+    assert times == [(0, probe_video(videos[7]).duration), (0.1, 0.3)]
+
+
 def test_a_member_has_one_dot_in_its_name_and_names_differ(tmp_path):
     path = encode_video(tmp_path / "v.mp4", make_frames(4, 32, 32))
     (tmp_path / "data").mkdir()
@@ -100,7 +132,7 @@ def test_a_member_has_one_dot_in_its_name_and_names_differ(tmp_path):
     videos = [*names, "../c.mp4"]
     (tmp_path / "data" / "list.csv").write_text("path,label\n" + "".join(f"{name},{name[:2]}\n" for name in videos))
     _, rows = pack(tmp_path / "data" / "list.csv", tmp_path / "pack")
-    assert [row["path"] for row in rows] == ["a_b.mp4", "a_b_2.mp4", "ünï 1.mp4", "no suffix.mp4", "c.mp4"]
+    assert [row["path"] for row in rows] == ["a_b.mp4", "a_b_2.mp4", "ünï 1.MP4", "no suffix.mp4", "c.mp4"]
     assert {content(tmp_path / "pack", row) for row in rows} == {Path(path).read_bytes()}
 
 
@@ -128,7 +160,7 @@ def test_clips_of_one_video_share_its_bytes(digits, tmp_path):
         names = tar.getnames()
         assert [Path(name).suffix for name in names] == [".mp4", ".json"]
         segments = json.load(tar.extractfile(names[1]))["segments"]
-    assert [(row["labels"], row["start"]) for row in segments] == [(["a", "b"], 0), ([], 0.3), (["b"], None)]
+    assert [(row["labels"], row["start"]) for row in segments] == [(["a", "b"], 0), ([], 0.3), (["b"], 0)]
 
 
 def test_class_ids_are_those_of_the_source(digits, tmp_path):
@@ -203,6 +235,21 @@ def test_videos_of_a_web_server_are_packed(digits, tmp_path):
     assert not any(b"secret" in file for file in files_in(tmp_path / "pack").values())
 
 
+def test_a_key_holds_no_secret_of_its_url_and_a_wrong_url_is_a_broken_video(tmp_path):
+    urls = [
+        "http://someone:secret@127.0.0.1:1/a/clip.mp4",
+        "http://127.0.0.1:1/b/clip.mp4?signature=secret1",
+        "http://127.0.0.1:1/b/clip.mp4?signature=secret2",
+        "http://[::1/clip.mp4?signature=secret",
+    ]
+    pq.write_table(pa.table({"path": urls, "label": ["a", "b", "b", "b"]}), tmp_path / "videos.parquet")
+    _, rows = pack(tmp_path / "videos.parquet", tmp_path / "pack")
+    assert all(row["error"] for row in rows) and "no valid address" in rows[3]["error"]
+    keys = [row["key"] for row in rows]
+    assert len(set(keys)) == 4 and keys[0] == "http://127.0.0.1:1/a/clip.mp4"
+    assert not any(b"secret" in file for file in files_in(tmp_path / "pack").values())
+
+
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *args):
         pass
@@ -263,6 +310,28 @@ def test_a_finished_pack_is_left_alone_and_others_are_refused(digits, tmp_path):
     with pytest.raises(ValueError, match="of other data"):
         pack(data, tmp_path / "pack")
     assert files_in(tmp_path / "pack") == before
+
+
+def test_a_pack_without_one_of_its_shards_is_not_finished(digits, tmp_path, monkeypatch):
+    pack(digits, tmp_path / "whole", shard_size=10_000)
+    shutil.copytree(tmp_path / "whole", tmp_path / "pack")
+    (tmp_path / "pack" / "shard-00002.tar").unlink()
+    with pytest.raises(StaleManifestError, match="shard-00002.tar does not exist, and .* into a new folder"):
+        pack(digits, tmp_path / "pack", shard_size=10_000)
+    with pytest.raises(StaleManifestError, match="shard-00002.tar does not exist"):
+        pack(tmp_path / "pack", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+    def fail(*args):
+        raise Ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_video.data.packing.write_index", fail)
+        with pytest.raises(Ended):
+            pack(digits, tmp_path / "begun", shard_size=10_000)
+    (tmp_path / "begun" / "shard-00002.tar").unlink()
+    pack(digits, tmp_path / "begun", shard_size=10_000)
+    assert files_in(tmp_path / "begun") == files_in(tmp_path / "whole")
 
 
 def test_what_is_read_back_must_be_what_was_written(digits, tmp_path, monkeypatch):
