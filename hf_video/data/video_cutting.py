@@ -2,8 +2,8 @@
 
 A piece is a run of packets. It begins with a key frame before which, in the order of decoding and in that of showing,
 no later packet comes, and it ends before another one: the closed groups of pictures of a stream. The first, the last
-and a frame between them are decoded from piece and source, and the times of all frames are compared. A video of which
-any piece fails is not cut. Sound and other streams are left out.
+and a frame between them are decoded from piece and source, all frames where their order is in doubt, and the times of
+all frames are compared. A video of which any piece fails is not cut. Sound and other streams are left out.
 """
 
 import hashlib
@@ -37,6 +37,8 @@ _FORMATS = {
 }
 # Times are compared up to this many seconds, far less than a tick of any of the formats.
 _TOLERANCE = 1e-6
+# Frames that are decoded at once to be compared.
+_AT_A_TIME = 32
 
 
 class Piece(NamedTuple):
@@ -113,8 +115,9 @@ def _cut(
     cuts, hidden = _find_cuts(packets)
     with open_stream(file, name) as opened:
         source = VideoFileReader(file, name, opened)
-        if not source.is_told_by_packets or source.may_be_misordered or len(packets) - hidden != len(source):
+        if not source.is_told_by_packets or len(packets) - hidden != len(source):
             raise _Uncuttable
+        is_in_doubt = source.may_be_misordered
         seconds = [source.seconds(frame) for frame in range(len(source) + 1)]
         whole = _partition(cuts, seconds, max_duration)
         spans = [
@@ -129,7 +132,7 @@ def _cut(
         if wanted == [(0, len(source))]:
             raise _Uncuttable
         keys = [place - hidden for place, packet in enumerate(packets) if packet.is_keyframe]
-        watched = {span: _choose_watched(span, keys) for span in wanted}
+        watched = {span: range(*span) if is_in_doubt else _choose_watched(span, keys) for span in wanted}
         # Only digests are kept: pieces may be many, and frames large.
         shown = {span: _digest(source, watched[span]) for span in wanted}
     paths = {span: folder / f"{number}{suffix}" for number, span in enumerate(wanted)}
@@ -141,7 +144,9 @@ def _cut(
         times = [seconds[frame] - seconds[span[0]] for frame in range(*span)]
         with open_stream(str(path), name) as opened:
             reader = VideoFileReader(str(path), name, opened)
-            if not reader.is_told_by_packets or reader.may_be_misordered or len(reader) != len(times):
+            if not reader.is_told_by_packets or len(reader) != len(times):
+                raise _Uncuttable
+            if reader.may_be_misordered and not is_in_doubt:
                 raise _Uncuttable
             if any(abs(reader.seconds(frame) - time) > _TOLERANCE for frame, time in enumerate(times)):
                 raise _Uncuttable
@@ -238,7 +243,10 @@ def _choose_watched(span: _Span, keys: Sequence[int]) -> list[int]:
 
 
 def _digest(reader: VideoFileReader, frames: Sequence[int]) -> bytes:
-    return hashlib.sha256(reader.read(np.array(frames)).tobytes()).digest()
+    digest = hashlib.sha256()
+    for first in range(0, len(frames), _AT_A_TIME):
+        digest.update(reader.read(np.array(frames[first : first + _AT_A_TIME])).tobytes())
+    return digest.digest()
 
 
 def _write_pieces(
