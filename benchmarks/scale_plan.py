@@ -37,6 +37,7 @@ from hf_video.data.manifest import INDEX_FILE
 from hf_video.data.packing import pack_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.inference.bulk_parts import PartFolder, plan_parts
+from hf_video.inference.portable_videos import make_portable
 from hf_video.processing import read_video
 from hf_video.stored_folder import StoredFolder
 
@@ -139,9 +140,9 @@ def measure_driver(folder: Path) -> tuple[float, float]:
     begin, start = process.memory_info().rss, time.process_time()
     videos = list_videos([str(folder)])
     parts = plan_parts(videos, PartFolder(str(folder / "none")).read_finished(), PART_SIZE)
-    pickled = [pickle.dumps([video.rows[video.row] for video in part.videos]) for part in parts]
+    pickled = [pickle.dumps(make_portable(part)) for part in parts]
     seconds, taken = time.process_time() - start, process.memory_info().rss - begin
-    return taken / len(videos), seconds / sum(len(pickle.loads(part)) for part in pickled)
+    return taken / len(videos), seconds / sum(len(pickle.loads(part).videos) for part in pickled)
 
 
 def measure_rows(folder: Path, sizes: Sizes) -> RowCost:

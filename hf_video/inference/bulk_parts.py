@@ -7,6 +7,7 @@ in no part or in one, and a part that is made again replaces itself. The parts t
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # Hidden, since `datasets` reads every other file of a folder.
 SETTINGS_FILE = ".bulk.json"
+# What `plan_parts` calls a part. A file of another name is somebody else's.
+_PART_NAME = re.compile(r"part-\d{6,}-[0-9a-f]{16}\.parquet")
 # Rows are written together from this size on.
 _ROW_GROUP_BYTES = 32 * 2**20
 
@@ -167,7 +170,7 @@ class PartFolder:
 
     def part_names(self) -> list[str]:
         """The names of the parts that were written."""
-        return sorted(name for name in self._names() if name.startswith("part-") and name.endswith(".parquet"))
+        return sorted(filter(_PART_NAME.fullmatch, self._names()))
 
     def _names(self) -> list[str]:
         """The files and folders that are not hidden."""

@@ -28,13 +28,12 @@ import torch
 from ray.exceptions import RayError
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
-from hf_video.data.video_column import BYTES, open_video
-from hf_video.data.video_listing import ListedVideo
 
-from .bulk_batches import Batch, BulkVideo, Encoded, encode_batch
+from .bulk_batches import Batch, Encoded, encode_batch
 from .bulk_parts import Part, PartFolder
 from .bulk_run import Engine, PartResult, do_part
 from .bulk_tasks import BulkTask
+from .portable_videos import make_portable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -254,7 +253,7 @@ def _run(
     models = [actor.remote(task, weights, settings.device) for _ in range(pools.models)]
     under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
     # A block for each part, so that each is a task of its own.
-    blocks = [pa.table({"part": [pickle.dumps(_portable(part))]}) for part in parts]
+    blocks = [pa.table({"part": [pickle.dumps(make_portable(part))]}) for part in parts]
     results = from_arrow(blocks).map(
         Decoder,
         fn_constructor_args=(task, folder, models, under_way, batch_size),
@@ -275,33 +274,6 @@ def _unpickled(results: Any) -> Iterator[Any]:
             yield pickle.loads(row["result"])
     except RayError as error:
         raise _without_ray(error) from error
-
-
-@dataclass(frozen=True)
-class _PortableVideo:
-    """A video that another process can open, without the data set that lists it."""
-
-    id: str
-    source: str
-    row: dict[str, Any] | None
-
-    def open(self) -> Any:
-        return self.source if self.row is None else open_video(self.row)
-
-
-def _portable(part: Part) -> Part:
-    return part._replace(videos=[_portable_video(video) for video in part.videos])
-
-
-def _portable_video(video: BulkVideo) -> BulkVideo:
-    if not isinstance(video, ListedVideo) or video.rows is None:
-        return video
-    if BYTES in video.rows.column_names:
-        raise ValueError(
-            f"{video.source} is stored inside a data set, which would pass through the memory of Ray: use --engine "
-            "local, or pack the videos with `hf-video pack`."
-        )
-    return _PortableVideo(video.id, video.source, video.rows[video.row])
 
 
 def _without_ray(error: Exception) -> Exception:
