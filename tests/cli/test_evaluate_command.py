@@ -162,7 +162,15 @@ def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, cap
     assert file.read_text() == "mine"
 
 
-def test_ctrl_c_ends_the_command_and_its_reading_threads(digits, trained, capsys, monkeypatch):
+@pytest.fixture
+def heard_ctrl_c():
+    """A shell starts what runs behind it with SIGINT ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_ctrl_c_ends_the_command_and_its_reading_threads(heard_ctrl_c, digits, trained, capsys, monkeypatch):
     monkeypatch.setattr(evaluation, "predict_scores", lambda *words: signal.raise_signal(signal.SIGINT))
     assert main(["evaluate", str(digits), "--model", str(trained), "--batch-size", "2"]) == 130
     error = capsys.readouterr().err
