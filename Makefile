@@ -31,7 +31,7 @@ test: lint  ## lint, then run every test that needs no GPU and no browser and is
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
 	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
 
-test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (5 minutes)
+test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
 	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
