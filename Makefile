@@ -47,8 +47,9 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py
 
-docs: $(INSTALLED)  ## write the reference page of all settings
+docs: $(INSTALLED)  ## write the reference page of all settings, and build the documentation into site/
 	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The model of the timeline is that of a benchmark.
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)

@@ -1,0 +1,91 @@
+"""What MkDocs cannot do by itself: the pages read well on GitHub, and the site is built from the same files.
+
+A link out of `docs/` leads to the repository. `<!-- include: FILE#SECTION -->` stands for a section of another file.
+A notebook becomes a page.
+"""
+
+import base64
+import json
+import logging
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pymdownx.slugs import slugify
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
+INCLUDE = re.compile(r"^<!-- include: ([^#\s]+)#(\S+) -->$", re.MULTILINE)
+FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
+# MkDocs counts warnings of its own loggers; with `strict` they are errors.
+log = logging.getLogger("mkdocs.hooks")
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+
+    def include(match: re.Match[str]) -> str:
+        return section((ROOT / folder / match[1]).resolve(), match[2])
+
+    def lead_to_repository(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, match[1]))
+        if path.startswith("docs/"):
+            return match[1]
+        if not (ROOT / path).exists():
+            log.warning("%s links to %s, which the repository does not have.", page.file.src_uri, path)
+        return f"{config.repo_url}/{'tree' if (ROOT / path).is_dir() else 'blob'}/main/{path}"
+
+    return LINK.sub(lead_to_repository, INCLUDE.sub(include, markdown))
+
+
+def section(path: Path, anchor: str) -> str:
+    """The lines under a heading of a Markdown file, up to the next heading of its level.
+
+    Raises:
+        ValueError: no heading has this anchor.
+    """
+    text = path.read_text(encoding="utf-8")
+    code = [match.span() for match in FENCE.finditer(text)]
+    headings = [
+        match
+        for match in re.finditer(r"^(#+) (.+)\n", text, re.MULTILINE)
+        if not any(start < match.start() < end for start, end in code)
+    ]
+    for number, heading in enumerate(headings):
+        if slugify(case="lower")(heading[2], "-") == anchor:
+            later = (each.start() for each in headings[number + 1 :] if len(each[1]) <= len(heading[1]))
+            return text[heading.end() : next(later, len(text))].strip()
+    raise ValueError(f"{path} has no heading with the anchor {anchor!r}.")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        name = posixpath.splitext(notebook.src_uri)[0]
+        cells = json.loads(Path(notebook.abs_src_path).read_text(encoding="utf-8"))["cells"]
+        text, pictures = notebook_page(cells, posixpath.basename(name))
+        files.append(File.generated(config, f"{name}.md", content=text))
+        for picture, content in pictures.items():
+            path = posixpath.join(posixpath.dirname(name), picture)
+            files.append(File.generated(config, path, content=content))
+    return files
+
+
+def notebook_page(cells: list[dict], name: str) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by the name of their file."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = f"{name}_{len(pictures)}.png"
+                pictures[picture] = base64.b64decode(data["image/png"])
+                parts.append(f"![{data['text/plain']}]({picture})")
+            elif text := "".join(output.get("text", data.get("text/plain", ""))).strip():
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n", pictures
