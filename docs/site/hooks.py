@@ -64,7 +64,7 @@ def section(path: Path, anchor: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         name = posixpath.splitext(notebook.src_uri)[0]
-        cells = json.loads(Path(notebook.abs_src_path).read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(notebook.content_string)["cells"]
         text, pictures = notebook_page(cells, posixpath.basename(name))
         files.append(File.generated(config, f"{name}.md", content=text))
         for picture, content in pictures.items():

@@ -1,0 +1,73 @@
+"""Executes every command and block of code in README.md, CONTRIBUTING.md and docs/.
+
+    python -m tests.documents.run                      # all documents, with the programs of this environment
+    python -m tests.documents.run --fresh README.md    # in a fresh clone with a fresh environment
+
+Each document has a folder of its own: a clone of this repository, with small files under the names of the examples.
+It takes N minutes; `--fresh` installs everything first, `make demo` among it.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..hub_server.server import HubServer
+from .blocks import ROOT, pages, read_blocks
+from .running import Outcome, Shell, run_blocks
+from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
+
+# What takes long, or needs another machine, by the beginning of its command.
+LONG = {
+    **dict.fromkeys(("make test", "make bench", "make screenshots", "make cards"), "not run"),
+    **dict.fromkeys(("python benchmarks/", "python examples/", "sbatch", "apt-get", "ray up"), "not run"),
+}
+# What would change the environment of this process.
+INSTALLING = dict.fromkeys(("make ", "pip install", "hf-video demo"), "parsed")
+
+
+def run_page(page: str, folder: Path, files: Path, variables: Mapping[str, str], unrun: Mapping[str, str]):
+    """The outcomes of the blocks of a page, in a clone under `folder`."""
+    place = folder / page.replace("/", "_").removesuffix(".md")
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, place], check=True)
+    (place / ".venv").symlink_to(sys.prefix)
+    shell = Shell(place, files, variables, unrun, AT_HAND)
+    try:
+        yield from run_blocks(read_blocks(page), shell)
+    finally:
+        shell.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as README.md; by default all")
+    parser.add_argument("--fresh", action="store_true", help="in an environment that the documents make themselves")
+    args = parser.parse_args()
+    begin = time.monotonic()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with HubServer(folder / "hub", hub_tokens()) as server:
+            fill_hub(server, folder / "instructblip")
+            (folder / "files").mkdir()
+            files = make_files(folder / "files")
+            variables = environment(server, folder)
+            for page in args.pages or pages():
+                for outcome in run_page(page, folder / "pages", files, variables, LONG | INSTALLING):
+                    print(outcome, flush=True)
+                    outcomes.append(outcome)
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            print(f"\n{outcome}\n{outcome.said[-3000:]}")
+    counts = Counter(outcome.status for outcome in outcomes)
+    print(f"\n{', '.join(f'{number} {status}' for status, number in counts.items())}", end="")
+    print(f" in {time.monotonic() - begin:.0f} s")
+    return int(counts["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

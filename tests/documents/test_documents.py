@@ -1,0 +1,77 @@
+"""Every command and block of code in the documents does what it says, on small files."""
+
+import shutil
+import traceback
+
+import pytest
+
+from hf_video.cli.main import main
+
+from ..hub_server.server import HubServer
+from .blocks import pages, read_blocks
+from .checking import checked, simple_commands
+from .run import INSTALLING, LONG, run_page
+from .running import Outcome, remove_outputs, run_blocks
+from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
+
+# Commands that take less than two seconds where everything has been imported.
+QUICK = ("inspect", "evaluate", "evaluate-segments", "predict", "explain")
+
+
+class ThisProcess:
+    """Runs Python and quick commands in the process of the tests. Other commands are parsed."""
+
+    def __init__(self, folder):
+        self.folder, self.names = folder, {"__name__": "__main__"}
+        exec(AT_HAND, self.names)
+
+    def shell(self, text):
+        words, *more = simple_commands(text)
+        if more or words[0] != "hf-video" or words[1] not in QUICK:
+            return checked(text)
+        remove_outputs(text, self.folder)
+        return ("failed", "the message is above") if main(words[1:]) else ("ok", "")
+
+    def python(self, block):
+        try:
+            exec(compile(block.text, f"{block.page}:{block.line}", "exec"), self.names)
+            return "ok", ""
+        except Exception:
+            return "failed", traceback.format_exc()
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    return make_files(tmp_path_factory.mktemp("files"))
+
+
+def failures(outcomes):
+    return [f"{outcome}\n{outcome.said}" for outcome in outcomes if outcome.status == "failed"]
+
+
+def test_python_and_quick_commands_do_what_the_documents_say(files, tmp_path, monkeypatch):
+    """All pages in one test, as each worker would make the files anew."""
+    outcomes: list[Outcome] = []
+    for page in pages():
+        folder = shutil.copytree(files, tmp_path / page)
+        monkeypatch.chdir(folder)
+        outcomes += run_blocks(read_blocks(page), ThisProcess(folder))
+    assert not failures(outcomes)
+    assert {"python", "bash"} <= {each.block.language for each in outcomes if each.status == "ok"}
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub")
+    with HubServer(folder / "hub", hub_tokens()) as server:
+        fill_hub(server, folder / "instructblip")
+        yield environment(server, folder)
+        assert not server.errors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("page", pages())
+def test_everything_does_what_the_documents_say(page, files, variables, tmp_path):
+    outcomes = list(run_page(page, tmp_path, files, variables, LONG | INSTALLING))
+    assert len(outcomes) >= len(read_blocks(page)) and not failures(outcomes)
