@@ -93,7 +93,12 @@ FIGURES = {
         r"  border error: median .* windows, 90% below .* windows",
         r"F1 at temporal IoU 0\.5: mean \d\.\d{3}, lowest \d\.\d{3}; wanted: 0\.95",
     ],
-    "training.py": [r"VideoTrainer \d+\.\d clips/s, bare loop .*%", r"waiting for data, two workers: \d+\.\d%"],
+    "training.py": [
+        *(rf"processes: {number}; VideoTrainer \d+\.\d clips/s, bare loop .*%" for number in (1, 2)),
+        r"  VideoTrainer: \d+\.\d\dx the clips/s of processes: 1",
+        r"  bare loop: \d+\.\d\dx the clips/s of processes: 1",
+        r"waiting for data, two workers: \d+\.\d%",
+    ],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
     "videomamba_cpu.py": [
         r"one scan, Transformers, eager +\d+\.\d ms",
