@@ -3,7 +3,7 @@ VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix
 same model on the scan of Transformers' Mamba. A figure is printed only when the outputs on both scans agree.
 
 Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in bfloat16, and the
-memory of training on 64 frames: only where the outputs are at least as near to float32 as they are without the fused
+memory of training on 32 frames: only where the outputs are at least as near to float32 as they are without the fused
 mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and memory
 without each, as a multiple of those with it. All of it takes about twelve minutes on 2 CPU cores. `--bfloat16` and
 `--parts` print their part alone, in six minutes and in four. `videomamba_lengths.py` measures longer clips.
@@ -299,10 +299,10 @@ def main() -> None:
     run_apart = functools.partial(in_own_process, arguments.threads)
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     print_machine("torch", "transformers", threads=arguments.threads)
-    num_frames = 2 if arguments.smoke else 64
+    num_frames = 2 if arguments.smoke else 32
     if not arguments.parts and not arguments.bfloat16:
-        run_apart(compare_scans, arguments.rounds)
         run_apart(compare_model, arguments.rounds)
+        run_apart(compare_scans, arguments.rounds)
     if not arguments.parts:
         run_apart(compare_bfloat16, arguments.rounds)
         for family in ("videomamba", "videomamba-bfloat16"):

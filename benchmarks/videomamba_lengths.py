@@ -1,6 +1,7 @@
 """
 VideoMamba-M beside VideoViT-B with SDPA as clips get longer, 8 to 128 frames of 224 x 224, float32, batch 1: seconds
-and peak memory of a forward pass, of one with its backward, and at the last length with gradient checkpointing too.
+and peak memory of a forward pass and of one with its backward. Where the latter does not fit, layers are computed
+again in the backward (gradient checkpointing); with --checkpoints the longest clip is run so as well.
 
 The two are compared at equal numbers of frames, and at equal numbers of tokens: VideoMamba-M makes 196 tokens of each
 frame, VideoViT-B 196 of each two, so that it reads twice as many frames with as many tokens. Which family a clip is
@@ -9,10 +10,10 @@ for is the last that is printed: from which length on VideoMamba-M takes less ti
 Each figure comes from a process of its own that first runs the shortest clip. A length that needs more memory than the
 machine has free, by the growth of the lengths before it, is left out, and the script says so. Nothing is printed
 unless VideoMamba gives the same logits with and without its fused mixer, and VideoViT with SDPA and with eager
-attention. It takes about twenty-two minutes on 2 CPU cores, and up to 20 GiB of memory.
+attention. It takes about fifteen minutes on 2 CPU cores, seven more with --checkpoints, and up to 20 GiB of memory.
 
     python benchmarks/videomamba_lengths.py [--rounds 3] [--threads 2] [--lengths 8 16 32 64 128] [--plot FILE.png]
-        [--smoke]
+        [--checkpoints] [--smoke]
 """
 
 import functools
@@ -36,6 +37,8 @@ FAMILIES = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B"}
 FORWARD, BACKWARD, CHECKPOINTS = "forward", "forward+backward", "with gradient checkpointing"
 # Free memory that a prediction may take.
 MEMORY_SHARE = 0.9
+# Frames of the clip that every process runs first.
+SHORTEST = 8
 
 
 class Figure(NamedTuple):
@@ -69,11 +72,12 @@ def count_tokens(family: str, num_frames: int) -> int:
     return num_frames // depth * (height // patch[0]) * (width // patch[1])
 
 
-def measure_length(family: str, kind: str, num_frames: int, shortest: int, rounds: int) -> tuple[float, float]:
+def measure_length(family: str, kind: str, num_frames: int, rounds: int) -> tuple[float, float]:
     """Least seconds of a pass, and peak memory in GiB."""
     seconds = []
     with torch.set_grad_enabled(kind != FORWARD):
         # Kernels are loaded, and threads begin.
+        shortest = min(num_frames, SHORTEST)
         run_model(make_model(family, shortest).eval(), make_clip(shortest))(kind != FORWARD)
         model = make_model(family, num_frames).eval()
         if kind == CHECKPOINTS:
@@ -104,8 +108,8 @@ def measure_family(family: str, kind: str, lengths: list[int], rounds: int, thre
         if needed > MEMORY_SHARE * free:
             print(f"{line}  left out: it needs about {needed:.0f} GiB, and {free:.0f} are free")
             break
-        fewer = max(1, rounds * lengths[0] // num_frames)
-        found = in_own_process(threads, measure_length, family, kind, num_frames, lengths[0], fewer)
+        fewer = max(1, rounds * SHORTEST // num_frames)
+        found = in_own_process(threads, measure_length, family, kind, num_frames, fewer)
         figures.append(Figure(num_frames, count_tokens(family, num_frames), *found))
         seconds, memory = found
         print(f"{line}  {figures[-1].num_tokens:6} tokens  {seconds:7.2f} s  {memory:6.2f} GiB", flush=True)
@@ -182,6 +186,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32, 64, 128])
     parser.add_argument("--plot", metavar="FILE")
+    parser.add_argument("--checkpoints", action="store_true", help="with gradient checkpointing at the longest clip")
     arguments = parser.parse_args()
     rounds, lengths, threads = arguments.rounds, sorted(arguments.lengths), arguments.threads
     if arguments.smoke:
@@ -191,10 +196,13 @@ def main() -> None:
     print_machine("torch", "transformers", threads=threads)
     run_apart(require_equal_logits, lengths[0])
     found: Figures = {}
-    for kind in (FORWARD, BACKWARD, CHECKPOINTS):
+    for kind in (FORWARD, BACKWARD):
         for family in FAMILIES:
-            wanted = lengths if kind != CHECKPOINTS else lengths[-1:]
-            found[family, kind] = measure_family(family, kind, wanted, rounds, threads)
+            found[family, kind] = measure_family(family, kind, lengths, rounds, threads)
+    for family in FAMILIES:
+        left_out = lengths[len(found[family, BACKWARD]) :]
+        if wanted := left_out or (lengths[-1:] if arguments.checkpoints or arguments.smoke else []):
+            found[family, CHECKPOINTS] = measure_family(family, CHECKPOINTS, wanted, rounds, threads)
     if arguments.plot:
         run_apart(plot, found, arguments.plot, threads)
     for kind in (FORWARD, BACKWARD):

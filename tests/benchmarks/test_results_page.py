@@ -95,6 +95,13 @@ def test_unknown_benchmarks_are_refused(monkeypatch, capsys):
     assert "no benchmark is called videovti" in capsys.readouterr().err
 
 
+def test_scripts_have_the_options_that_they_are_called_with():
+    for name, words in run_all.OPTIONS.items():
+        script = (FOLDER / f"{name}.py").read_text()
+        for option in words:
+            assert not option.startswith("--") or f'add_argument("{option}"' in script, (name, option)
+
+
 def test_the_page_is_that_of_the_results():
     names = [script.stem for script in sorted(FOLDER.glob("*.py"))]
     assert run_all.PAGE.read_text() == render(load_results(run_all.RESULTS), names)
