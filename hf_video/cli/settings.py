@@ -436,6 +436,14 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
+class ExportSettings:
+    """Export"""
+
+    to: Literal["onnx", "torch-export"] = setting("onnx", "Format: onnx needs the extra `export`.")
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
+
+
+@dataclass(kw_only=True)
 class AppSettings:
     """Page"""
 
@@ -485,6 +493,7 @@ DEMO = CommandSettings(DemoSettings)
 WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
 EXPLAIN = CommandSettings(ExplainSettings)
 TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
+EXPORT = CommandSettings(ExportSettings)
 APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
 # By the name of the command, for the reference page.
 ALL = {
@@ -501,5 +510,6 @@ ALL = {
     "pack": PACK,
     "watch": WATCH,
     "app": APP,
+    "export": EXPORT,
     "demo": DEMO,
 }
