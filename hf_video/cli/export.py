@@ -101,7 +101,7 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     if processor is not None:
         size = processor.crop_size if processor.do_center_crop else processor.size
         num_frames, height, width = processor.num_frames, size.height, size.width
-    if None in (num_frames, height, width):
+    if num_frames is None or height is None or width is None:
         raise ValueError(f"{args.model} does not say how large its clips are: save its processor beside it.")
     return model, processor, (num_frames, getattr(config, "num_channels", 3), height, width)
 

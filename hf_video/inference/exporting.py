@@ -193,6 +193,7 @@ def _write_onnx(
     import onnxruntime
 
     options: dict[str, Any] = {"input_names": ["pixel_values"], "output_names": list(names), "verbose": False}
+    exported: Any
     try:
         exported = torch.onnx.export(program, dynamo=True, **options)
     except Exception as error:  # ONNX Script has no common class for what it cannot write
