@@ -176,6 +176,7 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
         (["erasing_prob: 2"], "erasing_prob is 2; a number from 0 to 1 is expected"),
         (["epochs: [3"], "cannot be read as YAML"),
         (["- epochs"], "holds no settings"),
+        (["num_frames: [16]"], "num_frames is ['16']; a whole number of at least 1 is expected"),
         (["epochs: 3"], "fine-tunes a model: say which with --model"),
     ],
 )
