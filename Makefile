@@ -9,18 +9,29 @@ INSTALLED_EXTRAS := $(VENV)/.installed-extras
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# A run that was interrupted begins again, with the packages that pip has kept. setuptools warns that folders named as the
+# package may take its place: in an editable installation they are the package.
+PIP_INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --disable-pip-version-check
+
 $(INSTALLED): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hf_video needs Python 3.11 or later; $(PYTHON) is not. Name another: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo $(if $(wildcard $@),"Bringing $(VENV) up to date with pyproject.toml.","Installing hf_video with PyTorch and the \
+	  tools of development into $(VENV), once: 7 GB on disk. Downloads take minutes.")
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --quiet --upgrade pip
+	@$(PIP_INSTALL) $(if $(wildcard $@),--quiet) --editable '.[dev]'
 	@touch $@
 
 $(INSTALLED_EXTRAS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[dev,test-extras]'
+	@echo "Installing Gradio, Ray and Playwright into $(VENV)."
+	@$(PIP_INSTALL) --quiet --editable '.[dev,test-extras]'
 	@touch $@
 
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
-	$(BIN)/hf-video demo
+	@$(BIN)/hf-video demo
 
 # One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal

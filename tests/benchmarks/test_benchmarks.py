@@ -159,7 +159,14 @@ def run_script(script: Path, *words: str, before: str = "") -> subprocess.Comple
     return run_forked(Program(program, environment), timeout=300, imports=IMPORTS)[0]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+# In the quick suite a script with wrong outputs runs as far as its comparison, below.
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name in WRONG_OUTPUTS else [])
+        for each in SCRIPTS
+    ],
+)
 def test_it_prints_its_figures(script):
     completed = run_script(script, "--smoke")
     if completed.returncode == SKIPPED:
