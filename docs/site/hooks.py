@@ -85,7 +85,8 @@ def notebook_page(cells: list[dict], name: str) -> tuple[str, dict[str, bytes]]:
             if "image/png" in data:
                 picture = f"{name}_{len(pictures)}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
-                parts.append(f"![{data['text/plain']}]({picture})")
-            elif text := "".join(output.get("text", data.get("text/plain", ""))).strip():
-                parts.append(f"```text\n{text}\n```")
+                parts.append(f"![what the cell above draws]({picture})")
+            elif text := "".join(output.get("text", data.get("text/plain", ""))).rstrip():
+                # What a cell prints may have fences of its own.
+                parts.append(f"````text\n{text}\n````")
     return "\n\n".join(parts) + "\n", pictures
