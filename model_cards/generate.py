@@ -1,12 +1,14 @@
 """Writes the model card of every released original checkpoint: `python model_cards/generate.py`.
 
-The facts are in `facts/`, and no card is edited by hand.
+The facts are in `facts/`, and no card is edited by hand. It also writes the tables of models in README.md and
+docs/models.md.
 """
 
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from released import SOURCES, Released, read_released
+from table import write_tables
 
 from hf_video.hub.model_card import PIPELINES, slug, usage
 
@@ -101,12 +103,11 @@ def render_all() -> dict[str, str]:
 
 
 def main() -> None:
-    files = render_all()
-    for name, text in files.items():
-        path = FOLDER / name
+    files = {FOLDER / name: text for name, text in render_all().items()} | write_tables(read_released())
+    for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    print(f"Wrote {len(files)} files to {FOLDER}.")
+    print(f"Wrote {len(files)} files.")
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_folder_made_by_the_readme_can_be_published(tmp_path, monkeypatch):
-    section = (Path(__file__).parents[1] / "README.md").read_text().split("### int8 on a CPU")[1]
+    section = (Path(__file__).parents[1] / "docs" / "speed.md").read_text().split("## int8")[1]
     snippet = section.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     model, _ = make_videovit()

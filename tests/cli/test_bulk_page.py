@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RAY_UP, RAY_JOB = map(yaml.safe_load, BLOCK.findall(PAGE))
 LINES = BLOCK.sub("", PAGE).replace("\\\n", " ").splitlines()
-COMMANDS = [shlex.split(line) for line in LINES if line.startswith("    hf-video ")]
+COMMANDS = [shlex.split(line) for line in LINES if line.startswith("hf-video ")]
 COMMANDS.append(shlex.split(RAY_JOB["spec"]["entrypoint"]))
 
 

@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/many_machines.md that start many processes."""
+"""The commands of docs/fine_tune.md and docs/many_machines.md that start many processes."""
 
 import os
 import re
@@ -29,10 +29,10 @@ STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 PARSERS = {"torchrun": get_args_parser, "accelerate": launch_command_parser}
 
 
-def block(language):
-    """The text of the page's only block in a language."""
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return text
+def block(beginning):
+    """The text of the page's only block that begins like this, after its language."""
+    (text,) = re.findall(rf"^```({beginning}.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return text.partition("\n")[2]
 
 
 def service_and_job():
@@ -49,14 +49,12 @@ def commands(text):
     """The words of each command in a text that starts a launcher."""
     lines = text.replace("\\\n", " ").splitlines()
     found = [
-        shlex.split(line.removesuffix(" && exit"))
-        for line in lines
-        if re.match(r" *(srun .*)?torchrun |    accel", line)
+        shlex.split(line.removesuffix(" && exit")) for line in lines if re.match(r" *(srun .*)?torchrun |accel", line)
     ]
     return [words[words.index("torchrun") if "torchrun" in words else 0 :] for words in found]
 
 
-COMMANDS = [*commands((ROOT / "README.md").read_text()), *commands(PAGE.read_text())]
+COMMANDS = [*commands((ROOT / "docs" / "fine_tune.md").read_text()), *commands(PAGE.read_text())]
 COMMANDS.append([*container()["command"], *container()["args"]])
 
 
@@ -102,9 +100,9 @@ def test_the_parts_of_the_kubernetes_job_fit_together():
 
 
 def test_the_slurm_script_is_one_of_bash():
-    assert subprocess.run(["bash", "-n"], input=block("bash"), text=True).returncode == 0
-    assert f"export {STORE}=1" in block("bash")
-    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)", block("bash"), re.MULTILINE))
+    assert subprocess.run(["bash", "-n"], input=block("bash\n#!"), text=True).returncode == 0
+    assert f"export {STORE}=1" in block("bash\n#!")
+    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)", block("bash\n#!"), re.MULTILINE))
     assert asked["ntasks-per-node"] == "1" and asked["nodes"] == JOB["SLURM_NNODES"]
 
 
@@ -170,7 +168,7 @@ def test_the_commands_for_several_machines_train(launcher, run_here, tmp_path):
 
 @pytest.mark.slow
 def test_the_slurm_script_puts_a_job_that_failed_into_the_queue_again(run_here, tmp_path):
-    script, requeued = block("bash"), tmp_path / "requeued.txt"
+    script, requeued = block("bash\n#!"), tmp_path / "requeued.txt"
     job = run_here(script)
     checkpoint = tmp_path / "my_model" / "checkpoint-2" / MARK
     while not checkpoint.is_file():

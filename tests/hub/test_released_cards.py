@@ -43,6 +43,12 @@ def test_every_card_is_what_the_facts_give(generator):
     assert on_disk == generator.render_all(), "run python model_cards/generate.py"
 
 
+def test_the_tables_of_models_are_what_the_facts_give(generator, cards):
+    written = generator.write_tables(cards)
+    assert [path.name for path in written] == ["README.md", "models.md"]
+    assert all(path.read_text() == text for path, text in written.items()), "run python model_cards/generate.py"
+
+
 def test_every_released_file_has_one_card(cards):
     assert len({card.name for card in cards}) == len(cards)
     counts = {source: sum(card.source == source for card in cards) for source in {card.source for card in cards}}

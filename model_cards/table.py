@@ -1,0 +1,163 @@
+"""
+The tables of released models in README.md and docs/models.md: `python model_cards/generate.py` writes them.
+
+Parameters and GFLOPs are counted on models without weights, accuracies are facts of the original model zoos.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from released import MODEL, SOURCES, VIDEO, Released, Result
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_video import (
+    MemoryBankQFormerConfig,
+    MemoryBankQFormerModel,
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+    VideoViTConfig,
+    VideoViTForVideoClassification,
+)
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- written by model_cards/generate.py -->", "<!-- end of the table -->"
+NUM_CLASSES = {"Kinetics-400": 400, "Something-Something V2": 174, "UCF101": 101, "Breakfast": 10, "COIN": 180}
+# hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, patch_size
+VIDEOVIT_SIZES = {
+    "ViT-S": (384, 12, 6, 1536, 16),
+    "ViT-B": (768, 12, 12, 3072, 16),
+    "ViT-L": (1024, 24, 16, 4096, 16),
+    "ViT-H": (1280, 32, 16, 5120, 16),
+    "ViT-g": (1408, 40, 16, 6144, 14),
+}
+VIDEOMAMBA_SIZES = {"VideoMamba-Ti": "tiny", "VideoMamba-S": "small", "VideoMamba-M": "middle"}
+FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba", "memory_bank_qformer": "MemoryBankQFormer"}
+PAPERS = {"videomae": "VideoMAE", "videomae_v2": "VideoMAE V2", "videomamba": "VideoMamba", "malmm": "MA-LMM"}
+SHORT_TABLE = (
+    "videomae-vit-s-kinetics-400-1600-epochs",
+    "videomae-vit-b-kinetics-400-1600-epochs",
+    "videomae-vit-l-kinetics-400-1600-epochs",
+    "videomae-v2-vit-g-hybrid-pt-1200e-k710-it-k400-ft",
+    "videomae-vit-b-something-something-v2-2400-epochs",
+    "videomamba_t16_k400_f8_res224",
+    "videomamba_s16_k400_f16_res224",
+    "videomamba_m16_k400_mask_ft_f32_res224",
+    "videomamba_m16_k400_mask_ft_f64_res224to384",
+    "malmm-breakfast",
+)
+
+
+def write_tables(cards: list[Released]) -> dict[Path, str]:
+    """The text of README.md and docs/models.md with the tables of these cards, by path."""
+    listed = [card for card in cards if card.auto_class == VIDEO or (card.auto_class == MODEL and card.results)]
+    by_name = {card.name: card for card in listed}
+    tables = {
+        ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
+        ROOT / "docs" / "models.md": table(
+            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards"
+        ),
+    }
+    return {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
+
+
+def table(cards: list[Released], cards_at: str) -> str:
+    """A Markdown table with a row for each card, which links to the card in the folder or at the address."""
+    lines = [
+        "| model | parameters | GFLOPs | clip | top-1 accuracy, as reported | the command that makes it ours |",
+        "|---|---|---|---|---|---|",
+    ]
+    for card in cards:
+        parameters, gflops = sizes(card)
+        name = f"[{size_name(card)}]({cards_at}/{card.source}/{card.name}.md)"
+        cells = [f"{FAMILIES[card.family]} {name}", parameters, gflops, clip(card), accuracy(card)]
+        lines.append(" | ".join(["", *cells, f"`{command(card)}`", ""]).strip())
+    return "\n".join(lines)
+
+
+def size_name(card: Released) -> str:
+    if card.family == "memory_bank_qformer":
+        return "MA-LMM"
+    return card.facts.get("backbone") or card.facts["model"].removeprefix("VideoMamba-")
+
+
+def command(card: Released) -> str:
+    """The conversion into a folder with a short name. The card of a MA-LMM also has a line for its settings."""
+    words = card.command.splitlines()[-1].split()
+    words[4] = "my_model"
+    return " ".join(words)
+
+
+def clip(card: Released) -> str:
+    """Frames, pixels and views of the reported figure."""
+    facts = card.facts
+    frames, views = facts.get("frames") or facts["num frames"], card.results[0].views
+    pixels = facts.get("resolution", 224)
+    return f"{frames} x {pixels}²" + (f", {views.replace(' x ', ', ')}" if views else "")
+
+
+def accuracy(card: Released) -> str:
+    """The first figure of the authors, linked to their paper."""
+    result: Result = card.results[0]
+    metric = "" if result.metric == "top-1 accuracy" else f"{result.metric} "
+    return f"{metric}{result.value:g} {result.data} ([{PAPERS[card.source]}]({SOURCES[card.source]['paper']}))"
+
+
+def sizes(card: Released) -> tuple[str, str]:
+    """Millions of parameters, and billions of multiply-adds a clip."""
+    if card.family == "memory_bank_qformer":
+        return f"{_memory_bank_qformer_parameters() / 1e6:.0f} M + tower", "-"
+    facts = card.facts
+    num_labels = facts.get("num classes") or NUM_CLASSES[facts["dataset"]]
+    if card.family == "videovit":
+        parameters, products = _videovit(facts["backbone"], num_labels)
+    else:
+        parameters, products = _videomamba(
+            VIDEOMAMBA_SIZES[facts["model"]], facts["num frames"], facts["resolution"], num_labels
+        )
+    return f"{parameters / 1e6:.1f} M", f"{products / 1e9:,.0f}"
+
+
+@cache
+def _videovit(backbone: str, num_labels: int) -> tuple[int, int]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size")
+    config = VideoViTConfig(**dict(zip(names, VIDEOVIT_SIZES[backbone], strict=True)), num_labels=num_labels)
+    with torch.device("meta"):
+        model = VideoViTForVideoClassification(config)
+        clips = torch.empty(1, config.num_frames, config.num_channels, config.image_size, config.image_size)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(clips)
+    return _num_parameters(model), counter.get_total_flops() // 2
+
+
+@cache
+def _videomamba(size: str, num_frames: int, image_size: int, num_labels: int) -> tuple[int, int]:
+    """Each token passes through each linear layer and convolution once. The scan itself has no products."""
+    config = VideoMambaConfig.preset(size, num_frames=num_frames, image_size=image_size, num_labels=num_labels)
+    with torch.device("meta"):
+        model = VideoMambaForVideoClassification(config)
+    num_patches = num_frames // config.tubelet_size * (image_size // config.patch_size) ** 2
+    products = num_patches * model.videomamba.embeddings.patch_embeddings.projection.weight.numel()
+    for layer in model.videomamba.layers.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d):
+            products += (num_patches + 1) * layer.weight.numel()
+    return _num_parameters(model), products + model.classifier.weight.numel()
+
+
+@cache
+def _memory_bank_qformer_parameters() -> int:
+    with torch.device("meta"):
+        return _num_parameters(MemoryBankQFormerModel(MemoryBankQFormerConfig()))
+
+
+def _num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _between_marks(text: str, table: str) -> str:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"There is no table between {BEGIN} and {END}.")
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
