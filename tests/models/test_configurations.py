@@ -53,10 +53,10 @@ def test_norms_and_factors_are_among_the_numbers():
         (VideoViTConfig, {"image_std": [0.5, 0.0, 0.5]}, "the latter above 0"),
         (VideoViTConfig, {"image_std": [0.5, -0.5, 0.5]}, "the latter above 0"),
         (VideoViTConfig, {"image_std": [0.5]}, "must have as many values as each other"),
-        (VideoViTConfig, {"initializer_range": -0.02}, "`initializer_range` must be at least 0, got -0.02"),
+        (VideoViTConfig, {"initializer_range": -0.02}, "`initializer_range` must be above 0, got -0.02"),
         (VideoViTConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps` must be above 0, got -1e-06"),
         (VideoMambaConfig, {"layer_norm_eps": 0.0}, "`layer_norm_eps` must be above 0, got 0.0"),
-        (VideoMambaConfig, {"initializer_range": -0.02}, "`initializer_range` must be at least 0, got -0.02"),
+        (VideoMambaConfig, {"initializer_range": -0.02}, "`initializer_range` must be above 0, got -0.02"),
         (
             MemoryBankQFormerConfig,
             {"vision_layer_norm_eps": -1.0},

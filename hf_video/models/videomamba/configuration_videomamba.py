@@ -1,10 +1,14 @@
 """VideoMamba model configuration."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_type_hints
 
-from huggingface_hub.dataclasses import strict
+import torch
+from huggingface_hub.dataclasses import strict, type_validator
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -166,6 +170,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
+        _check_inherited(self, kwargs)
         if self.use_temporal_position_embeddings is None:
             self.use_temporal_position_embeddings = self.num_frames > 1
         if self.time_step_rank == "auto":
@@ -175,6 +180,11 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
         )
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
+        return _read_checked(super().from_dict, config_dict, **kwargs)
 
     @classmethod
     def preset(cls, size: str, **kwargs: Any) -> "VideoMambaConfig":
@@ -238,13 +248,27 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         last = self.num_hidden_layers - 1
         return sorted(last - int(i * self.aligned_layer_interval) for i in range(self.num_aligned_layers))
 
+    # Copied from hf_video.models.videovit.configuration_videovit.VideoViTConfig.check_layers
+    def check_layers(self) -> None:
+        """Raise `ValueError` if there is no layer: backbones and pre-training by alignment read what layers give."""
+        if self.num_hidden_layers < 1:
+            raise ValueError("`num_hidden_layers` must be at least 1 in this model, got 0.")
+
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
         _check_finite(vars(self))
         positive = ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
-        for name in positive + ["intermediate_size", "time_step_rank", "projection_dim", "num_aligned_layers"]:
+        for name in positive + ["time_step_rank", "projection_dim", "num_aligned_layers"]:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.intermediate_size < 1:
+            raise ValueError(
+                f"`intermediate_size` must be at least 1, got {self.intermediate_size}: it is `expand` "
+                f"({self.expand}) times `hidden_size` ({self.hidden_size})."
+            )
+        for name in ("num_hidden_layers", "time_step_floor", "time_step_scale"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}.")
         for name in ("image_size", "patch_size", "patch_stride"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1):
@@ -261,10 +285,11 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
         for name in ("hidden_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
-        if self.layer_norm_eps <= 0:
-            raise ValueError(f"`layer_norm_eps` must be above 0, got {self.layer_norm_eps}.")
-        if self.initializer_range < 0:
-            raise ValueError(f"`initializer_range` must be at least 0, got {self.initializer_range}.")
+        for name in ("layer_norm_eps", "initializer_range", "aligned_layer_interval"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
         if not 0 < self.time_step_min <= self.time_step_max:
             raise ValueError(
                 "`time_step_min` must be above 0 and not above `time_step_max`, got "
@@ -299,6 +324,57 @@ def _check_finite(values: Mapping[str, Any]) -> None:
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
             raise ValueError(f"`{name}` must be finite, got {value}.")
+
+
+# Copied from hf_video.models.videovit.configuration_videovit._check_inherited
+def _check_inherited(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:
+    """
+    Check the fields that [`PreTrainedConfig`] declares. Their types are written as texts, which `@strict` skips.
+
+    Args:
+        config: a configuration, of which `PreTrainedConfig.__post_init__` need not have read the fields yet.
+        given: arguments that may have `num_labels`, which is no field.
+
+    Raises:
+        StrictDataclassFieldValidationError: for a value of another type, or one that no model can have.
+        ValueError: for such a `num_labels`, or one that contradicts `id2label`.
+    """
+    types = get_type_hints(PreTrainedConfig, localns={"torch": torch})
+    # The names of classes may be numbers, and a list has the indices of the hidden states to return.
+    types |= {"id2label": dict | None, "label2id": dict | None, "output_hidden_states": bool | list[int] | None}
+    for name, value in [(each.name, getattr(config, each.name)) for each in fields(PreTrainedConfig)]:
+        try:
+            type_validator(name, value, types[name])
+            if name == "dtype" and isinstance(value, str) and not isinstance(getattr(torch, value, None), torch.dtype):
+                raise ValueError(f"`dtype` must be the name of a dtype of PyTorch, got {value!r}.")
+            if name == "id2label" and value and {str(index) for index in value} != set(map(str, range(len(value)))):
+                raise ValueError(f"`id2label` must name the classes from 0 to {len(value) - 1}, got {list(value)}.")
+        except (TypeError, ValueError) as error:
+            raise StrictDataclassFieldValidationError(field=name, cause=error) from error
+    num_labels = given.get("num_labels", 0)
+    if type(num_labels) is not int or num_labels < 0:
+        raise ValueError(f"`num_labels` must be a whole number of at least 0, got {num_labels!r}.")
+    if "num_labels" in given and config.id2label is not None and len(config.id2label) != num_labels:
+        raise ValueError(f"`num_labels` is {num_labels}, but `id2label` names {len(config.id2label)} classes.")
+
+
+# Copied from hf_video.models.videovit.configuration_videovit._read_checked
+def _read_checked(read: Callable[..., Any], config_dict: dict[str, Any], **kwargs: Any) -> Any:
+    """
+    Read a saved configuration, and check the fields that `kwargs` change after its construction.
+
+    Args:
+        read: `from_dict` of Transformers.
+        config_dict: the saved fields. If `kwargs` have another number of labels, the names of the classes are dropped.
+        kwargs: arguments of `read`.
+    """
+    if "num_labels" in kwargs and kwargs["num_labels"] != len(config_dict.get("id2label") or ()):
+        config_dict = {**config_dict, "id2label": None, "label2id": None}
+    made = read(config_dict, **kwargs)
+    config = made[0] if isinstance(made, tuple) else made
+    config.validate()
+    _check_inherited(config, kwargs)
+    return made
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -662,7 +662,7 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), **kwargs)
+        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
@@ -779,6 +779,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)
         self.videomamba = VideoMambaModel(config)
+        config.check_layers()
         self.decoder = nn.ModuleList([VideoMambaAlignmentHead(config) for _ in range(config.num_aligned_layers)])
         self.register_buffer("position_embeddings", self.position_table(config.token_grid), persistent=False)
         # It is no `nn.Module`, so it is neither trained nor saved with this model.
@@ -871,7 +872,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             t, h, w = grid
             importance = pixel_values.new_ones(pixel_values.shape[0], t, h * w) if attention is None else attention
             bool_masked_pos = draw_mask(importance, self.config.mask_ratio)
-        outputs: BaseModelOutput = self.videomamba(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
+        outputs: BaseModelOutput = self.videomamba(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
 
         visible = F.pad(~bool_masked_pos, (1, 0), value=True)
         positions = self.position_embeddings
@@ -903,6 +904,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
     def __init__(self, config: VideoMambaConfig):
         super().__init__(config)
         self.videomamba = VideoMambaModel(config)
+        config.check_layers()
         self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
         self.post_init()
 
@@ -921,7 +923,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
             hidden_size, t, h, w)`, after the final norm.
         """
         t, h, _ = self.videomamba.embeddings.patch_embeddings.grid_of(pixel_values)
-        outputs: BaseModelOutput = self.videomamba(pixel_values, **kwargs)
+        outputs: BaseModelOutput = self.videomamba(pixel_values, return_dict=True, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:

@@ -2,10 +2,13 @@
 
 import copy
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_type_hints
 
-from huggingface_hub.dataclasses import strict
+import torch
+from huggingface_hub.dataclasses import strict, type_validator
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
@@ -183,6 +186,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
+        _check_inherited(self, kwargs)
         if self.head_dim is None:
             self.head_dim = self._width_of_a_head("hidden_size", "num_attention_heads")
         self.stage_names = ["stem"] + [f"stage{i}" for i in range(1, self.num_hidden_layers + 1)]
@@ -202,7 +206,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         normalising = (["VideoViTForPreTraining"], ["VideoViTBackbone"])
         if config_dict.get("use_final_norm") is None and config_dict.get("architectures") in normalising:
             config_dict = {**config_dict, "use_final_norm": True}
-        return super().from_dict(config_dict, **kwargs)
+        return _read_checked(super().from_dict, config_dict, **kwargs)
 
     @property
     def patch_shape(self) -> tuple[int, int, int]:
@@ -239,6 +243,11 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         config = copy.deepcopy(self)
         config.use_final_norm = True
         return config
+
+    def check_layers(self) -> None:
+        """Raise `ValueError` if there is no layer: backbones and pre-training by alignment read what layers give."""
+        if self.num_hidden_layers < 1:
+            raise ValueError("`num_hidden_layers` must be at least 1 in this model, got 0.")
 
     def check_pretraining(self) -> None:
         """Raise `ValueError` for values that pre-training cannot have. Other models may have them."""
@@ -304,7 +313,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
             )
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
-        for name in ("num_hidden_layers", "num_labels"):
+        for name in ("num_hidden_layers", "classifier_init_scale", "layer_scale_init_value"):
             self._check_minimum(name, 0)
         recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
         if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
@@ -313,10 +322,9 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"list of their indices, which start at 0, got {chosen}. To recompute none of them, leave gradient "
                 "checkpointing off."
             )
-        for name in ("layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
+        for name in ("initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
-        self._check_minimum("initializer_range", 0)
         if len(self.image_mean) != len(self.image_std) or min(self.image_std, default=1) <= 0:
             raise ValueError(
                 "`image_mean` and `image_std` must have as many values as each other, the latter above 0, got "
@@ -332,6 +340,55 @@ def _check_finite(values: Mapping[str, Any]) -> None:
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
             raise ValueError(f"`{name}` must be finite, got {value}.")
+
+
+def _check_inherited(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:
+    """
+    Check the fields that [`PreTrainedConfig`] declares. Their types are written as texts, which `@strict` skips.
+
+    Args:
+        config: a configuration, of which `PreTrainedConfig.__post_init__` need not have read the fields yet.
+        given: arguments that may have `num_labels`, which is no field.
+
+    Raises:
+        StrictDataclassFieldValidationError: for a value of another type, or one that no model can have.
+        ValueError: for such a `num_labels`, or one that contradicts `id2label`.
+    """
+    types = get_type_hints(PreTrainedConfig, localns={"torch": torch})
+    # The names of classes may be numbers, and a list has the indices of the hidden states to return.
+    types |= {"id2label": dict | None, "label2id": dict | None, "output_hidden_states": bool | list[int] | None}
+    for name, value in [(each.name, getattr(config, each.name)) for each in fields(PreTrainedConfig)]:
+        try:
+            type_validator(name, value, types[name])
+            if name == "dtype" and isinstance(value, str) and not isinstance(getattr(torch, value, None), torch.dtype):
+                raise ValueError(f"`dtype` must be the name of a dtype of PyTorch, got {value!r}.")
+            if name == "id2label" and value and {str(index) for index in value} != set(map(str, range(len(value)))):
+                raise ValueError(f"`id2label` must name the classes from 0 to {len(value) - 1}, got {list(value)}.")
+        except (TypeError, ValueError) as error:
+            raise StrictDataclassFieldValidationError(field=name, cause=error) from error
+    num_labels = given.get("num_labels", 0)
+    if type(num_labels) is not int or num_labels < 0:
+        raise ValueError(f"`num_labels` must be a whole number of at least 0, got {num_labels!r}.")
+    if "num_labels" in given and config.id2label is not None and len(config.id2label) != num_labels:
+        raise ValueError(f"`num_labels` is {num_labels}, but `id2label` names {len(config.id2label)} classes.")
+
+
+def _read_checked(read: Callable[..., Any], config_dict: dict[str, Any], **kwargs: Any) -> Any:
+    """
+    Read a saved configuration, and check the fields that `kwargs` change after its construction.
+
+    Args:
+        read: `from_dict` of Transformers.
+        config_dict: the saved fields. If `kwargs` have another number of labels, the names of the classes are dropped.
+        kwargs: arguments of `read`.
+    """
+    if "num_labels" in kwargs and kwargs["num_labels"] != len(config_dict.get("id2label") or ()):
+        config_dict = {**config_dict, "id2label": None, "label2id": None}
+    made = read(config_dict, **kwargs)
+    config = made[0] if isinstance(made, tuple) else made
+    config.validate()
+    _check_inherited(config, kwargs)
+    return made
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -463,13 +463,13 @@ class VideoViTPreTrainedModel(PreTrainedModel):
         std = self.config.initializer_range
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
-            is_classifier = module is getattr(self, "classifier", None)
-            if self.config.weight_init == "xavier_uniform" and not is_classifier:
+            scale = self.config.classifier_init_scale if module is getattr(self, "classifier", None) else None
+            if scale == 0:
+                init.zeros_(module.weight)
+            elif scale is None and self.config.weight_init == "xavier_uniform":
                 init.xavier_uniform_(module.weight)
             else:
-                init.trunc_normal_(
-                    module.weight, std=std * (self.config.classifier_init_scale if is_classifier else 1)
-                )
+                init.trunc_normal_(module.weight, std=std if scale is None else std * scale)
         elif isinstance(module, VideoViTPositionEmbeddings):
             if isinstance(module.weight, nn.Parameter):
                 init.trunc_normal_(module.weight, std=std)
@@ -601,6 +601,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
             if bool_masked_pos.all():
                 raise ValueError("`bool_masked_pos` hides every patch: leave at least one to encode.")
         runs = choose_runs(self.config, pixel_values, bool_masked_pos, kwargs.get("output_attentions"))
+        kwargs["return_dict"] = True
         outputs = self.encode(pixel_values, grid, bool_masked_pos, interpolate_pos_encoding, runs, **kwargs)
         return outputs if runs is None else runs.fill_outputs(outputs)
 
@@ -694,7 +695,7 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videovit(flatten_views(pixel_values), **kwargs)
+        outputs: BaseModelOutput = self.videovit(flatten_views(pixel_values), return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
@@ -922,7 +923,7 @@ class VideoViTForPreTraining(VideoViTPreTrainedModel):
             predicted = ~bool_decoder_masked_pos
         if not (bool_masked_pos & predicted).any():
             raise ValueError("The masks leave no hidden patch to predict: hide more, or drop fewer.")
-        outputs: BaseModelOutput = self.videovit(pixel_values, bool_masked_pos=bool_masked_pos, **kwargs)
+        outputs: BaseModelOutput = self.videovit(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
         visible_tokens = self.encoder_to_decoder(outputs.last_hidden_state)
         logits = self.decoder(visible_tokens, self.mask_token, ~bool_masked_pos, predicted, grid)
         targets = select_tokens(self.reconstruction_targets(pixel_values), predicted)
@@ -948,6 +949,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         config = config.with_final_norm()
         super().__init__(config)
         self.videovit = VideoViTModel(config)
+        config.check_layers()
         self.num_features = [config.hidden_size] * (config.num_hidden_layers + 1)
         self.post_init()
 
@@ -973,7 +975,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
             raise ValueError(
                 f"{pixel_values.shape[1]} frames make {grid[0]} token frames, but this backbone needs an even number."
             )
-        outputs: BaseModelOutput = self.videovit(pixel_values, **kwargs)
+        outputs: BaseModelOutput = self.videovit(pixel_values, return_dict=True, **kwargs)
         feature_maps = []
         for stage, hidden_states in zip(self.stage_names, outputs.hidden_states, strict=True):
             if stage in self.out_features:
