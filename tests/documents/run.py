@@ -24,10 +24,10 @@ from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
 # What takes long, or needs another machine, by the beginning of its command.
 LONG = {
     **dict.fromkeys(("make test", "make bench", "make screenshots", "make cards"), "not run"),
-    **dict.fromkeys(("python benchmarks/", "python examples/", "sbatch", "apt-get", "ray up"), "not run"),
+    **dict.fromkeys(("python benchmarks/", "python examples/", "hf-video demo ", "sbatch ", "ray up "), "not run"),
 }
 # What would change the environment of this process.
-INSTALLING = dict.fromkeys(("make ", "pip install", "hf-video demo"), "parsed")
+INSTALLING = dict.fromkeys(("make ", "pip ", "python -m pip ", "apt-get "), "parsed")
 
 
 def run_page(page: str, folder: Path, files: Path, variables: Mapping[str, str], unrun: Mapping[str, str]):
