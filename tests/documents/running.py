@@ -15,7 +15,7 @@ from .checking import check, checked, simple_commands
 
 # What is written when a command that runs until Ctrl-C is ready for it.
 SERVERS = {"hf-video app": "The page is at"}
-SECONDS = 900
+SECONDS = 1800
 
 _SHELL = """
 set -eo pipefail
