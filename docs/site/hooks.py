@@ -10,6 +10,7 @@ import logging
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -41,10 +42,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(lead, INCLUDE.sub(include, markdown))
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """What axe asks for and the theme does not have: a name of the search dialog, and no empty headers of tables."""
-    named = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
-    return named.replace("<th></th>", "<td></td>")
+def on_post_page(output: str, **more: Any) -> str:
+    """What the theme does not do: a name of the search dialog and no empty headers of tables, as axe asks for; and the
+    link to the repository asks GitHub for nothing before it is clicked."""
+    changes = {'role="dialog"': 'role="dialog" aria-label="Search"', "<th></th>": "<td></td>"}
+    changes |= {' data-md-component="source"': ""}
+    for before, after in changes.items():
+        output = output.replace(before, after)
+    return output
+
+
+def on_post_template(output_content: str, **more: Any) -> str:
+    """The page for addresses that are not there, too."""
+    return on_post_page(output_content)
 
 
 def section(path: Path, anchor: str) -> str:
