@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # Installation is finished when this file is newer than what it installed from.
 INSTALLED := $(VENV)/.installed
 INSTALLED_EXTRAS := $(VENV)/.installed-extras
+AXE := $(VENV)/axe-core
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,11 @@ $(INSTALLED_EXTRAS): $(INSTALLED)
 	@$(PIP_INSTALL) --quiet --editable '.[dev,test-extras]'
 	@touch $@
 
+# The tests of accessibility are skipped without it.
+$(AXE):
+	@mkdir -p $@
+	@cd $@ && npm pack --silent axe-core@4 | xargs tar xzf || echo "axe-core is missing: apt-get install npm"
+
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
 	@$(BIN)/hf-video demo
 
@@ -42,8 +48,8 @@ test: lint  ## lint, then run every test that needs no GPU and no browser and is
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
 	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
 
-test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
-	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
+test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
+	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
