@@ -44,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import DEMO
+    from .command_settings import DEMO
 
     add_flags(parser, DEMO, positional="folder")
 

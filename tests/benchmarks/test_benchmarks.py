@@ -37,6 +37,10 @@ FIGURES = {
         r"  on the digit's box: \d+\.\d% of the map, \d+\.\d% of the area; wanted: 60%",
         r"  random weights: \d+\.\d% on the digit's box, rank correlation [+-]\d\.\d\d",
     ],
+    "exported.py": [
+        rf"{name} +2 frames: ONNX Runtime \d+ ms, PyTorch \d+ ms, \d+\.\d\dx; graph -?\d+ KiB, export \d+ s"
+        for name in ("VideoViT", "VideoMamba")
+    ],
     "extract.py": [
         r"200 windows: the last 20 took \d\.\d+ of the processor time .* MiB, then \d+ MiB",
         r"key frame every 250 frames, milliseconds a window:",
@@ -128,6 +132,8 @@ torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(call
 """
 WRONG_OUTPUTS = {
     "bulk.py": "import numpy; load = numpy.load; numpy.load = lambda *words: load(*words) + 1",
+    "exported.py": "import onnxruntime as o; run = o.InferenceSession.run; o.InferenceSession.run = "
+    "lambda *words: [each + 1 for each in run(*words)]",
     "extract.py": DRIFT,
     "int8.py": DRIFT,
     "run_length_tokens.py": DRIFT,
