@@ -1,5 +1,5 @@
 """
-What exported models cost: ONNX Runtime beside PyTorch on the same clip, the size of the file, and the time of the export.
+What exported models cost: ONNX Runtime beside PyTorch on the same clip, the size of the graph, the time of the export.
 
 A VideoViT and a VideoMamba of a few layers, at two lengths of a clip. Outputs are compared first. It takes about five
 minutes on 2 idle CPU cores.
