@@ -68,6 +68,9 @@ docs: $(INSTALLED)  ## write the reference page of all settings, and build the d
 	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conformance.md (3 minutes)
+	$(BIN)/python -m tests.transformers_common.conformance
+
 # The model of the timeline is that of a benchmark.
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
@@ -78,4 +81,4 @@ bench: $(INSTALLED)  ## run every benchmark and print its figures (an hour; ARGS
 	  printf '\n%s\n' "$$script"; $(BIN)/python $$script $(ARGS) || [ $$? -eq 77 ] || failed="$$failed $$script"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-.PHONY: help demo test test-slow test-extras lint format cards docs screenshots bench
+.PHONY: help demo test test-slow test-extras lint format cards docs conformance screenshots bench
