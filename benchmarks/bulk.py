@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 import pyarrow.dataset as ds
 import torch
-from helpers.measurement import make_parser, print_machine, require_agreement
+from helpers.measurement import make_parser, print_machine, print_ratio, require_agreement
 from helpers.scene_video import encode_scene
 from helpers.slowed_task import SlowedTask
 
@@ -131,7 +131,7 @@ def compare(
                 if values.keys() != expected.keys():
                     sys.exit(f"{engine} has {len(values)} videos, not {len(expected)}: no figure means anything.")
                 differences = [np.abs(values[name] - expected[name]).max() for name in expected]
-                require_agreement(f"the features of {engine}", float(max(differences)), 1e-5)
+                require_agreement(f"the features of {engine}", float(np.max(differences)), 1e-5)
     print(f"processor milliseconds of a video of {seconds} s, and processor seconds of the start:")
     of_video = {engine: (least[engine, many] - least[engine, few]) / (many - few) for engine in engines}
     for engine, (of_all, of_ray) in of_video.items():
@@ -139,6 +139,8 @@ def compare(
         ratio = "" if engine == PLAIN else f"   ratio {of_all / of_video[PLAIN][0]:.3f}"
         own = f", {1000 * of_ray:.1f} of it in Ray's own processes" if engine == "ray" else ""
         print(f"  {engine:12}{1000 * of_all:8.1f}{start:8.1f}{ratio}{own}")
+        if engine != PLAIN:
+            print_ratio(f"--engine {engine}", of_all / of_video[PLAIN][0], PLAIN, quantity="processor time")
 
 
 def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -> None:

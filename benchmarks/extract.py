@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from helpers.measurement import make_parser, print_machine, require_agreement
+from helpers.measurement import make_parser, print_machine, print_ratio, require_agreement
 from helpers.scene_video import FPS, encode_scene
 from transformers import PreTrainedModel
 
@@ -110,6 +110,8 @@ def compare(name: str, path: Path, rounds: int) -> None:
     for run, label in ((ours, "extract_window_features"), (one_by_one, "one by one")):
         print(f"  {label:26}{milliseconds[run][0]:8.1f}{milliseconds[run][1]:18.1f}")
     print(f"  {'faster':26}{ratio[0]:7.2f}x{ratio[1]:17.2f}x")
+    for quantity, times in zip(("time", "processor time"), ratio, strict=True):
+        print_ratio(f"windows, key frame {name}", 1 / times, "one by one", quantity=quantity)
 
 
 def main() -> None:

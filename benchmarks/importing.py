@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 
-from helpers.measurement import make_parser, print_machine, take_turns
+from helpers.measurement import make_parser, print_machine, print_ratio, take_turns
 
 MODELS = "from transformers import AutoModelForVideoClassification, PreTrainedModel"
 
@@ -45,6 +45,7 @@ def main() -> None:
         print(f"{name:28} {median:6.2f} s")
     ratio = medians["hf_video and transformers"] / medians["transformers alone"]
     print(f"with hf_video / without: {ratio:.2f}x")
+    print_ratio("import", ratio, "Transformers alone")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import torch
 from helpers.large_index import write_index
-from helpers.measurement import in_own_process, make_parser, peak_memory, print_machine, take_turns
+from helpers.measurement import in_own_process, make_parser, peak_memory, print_machine, print_ratio, take_turns
 from helpers.scene_video import FPS, encode_scene
 
 from hf_video.data import ClipDataset, load_video_dataset
@@ -83,6 +83,7 @@ def compare_reading(data: Path, folder: Path, rounds: int) -> None:
     for name in ("files", "pack"):
         print(f"  {name:6} {len(files) / seconds[name]:8.1f} clips/s")
     print(f"  pack to files: ratio {seconds['files'] / seconds['pack']:.3f}")
+    print_ratio("clips of a pack", seconds["pack"] / seconds["files"], "files", quantity="processor time")
     share = seconds["sha256"] / seconds["pack"]
     print(f"  the SHA-256 takes {seconds['sha256'] / len(files) * 1e3:.2f} ms a clip, {share:.1%} of reading it")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.measurement import make_parser, print_machine
+from helpers.measurement import make_parser, print_machine, print_ratio
 from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
 
@@ -92,6 +92,9 @@ def main() -> None:
             f"{name:10}{requests:10.0f}{num_bytes / len(data):13.1%}{by_ranges:10.2f}{whole:12.2f}"
             f"{whole / by_ranges:7.1f}x"
         )
+        print_ratio(f"{name} by ranges", by_ranges / whole, "the whole file")
+        line = requests * arguments.latency + num_bytes * 8 / arguments.megabits / 1e6
+        print_ratio(f"{name} by ranges", by_ranges / line, "what the line takes", is_limit=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.measurement import make_parser, print_machine
+from helpers.measurement import make_parser, print_machine, print_ratio
 from helpers.scene_video import FPS, encode_scene
 from transformers.utils import is_torchcodec_usable
 from transformers.video_utils import VideoMetadata, load_video
@@ -85,6 +85,10 @@ def main() -> None:
             median, ours = statistics.median(seconds[name]), statistics.median(seconds["hf_video"])
             print(f"{median * 1000:{width}.0f}{median / ours:12.2f}", end="")
         print()
+    for quantity, seconds in (("time", wall), ("processor time", processor)):
+        median = {name: statistics.median(values) for name, values in seconds.items()}
+        for name in list(readers)[1:]:
+            print_ratio("16 frames of a long video", median["hf_video"] / median[name], name, quantity=quantity)
     if len(readers) == 2:
         print("\ntorchcodec is not compared: it is not installed or finds no FFmpeg libraries.")
 

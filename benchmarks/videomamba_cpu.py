@@ -1,55 +1,52 @@
 """
-VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix products timed alone, against the same
-model on the scan of Transformers' Mamba, and against VideoViT-B with SDPA as clips get longer: forward, forward and
-backward, and both with gradient checkpointing.
+VideoMamba-M on the CPU, 8 x 224 x 224, float32, batch 1: against its own matrix products timed alone, and against the
+same model on the scan of Transformers' Mamba. A figure is printed only when the outputs on both scans agree.
 
-A figure is printed only when the outputs on both scans agree. Time and peak memory of each clip length come from a
-process of their own. Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in
-bfloat16, and the memory of training on 64 frames: only where the outputs are at least as near to float32 as they are
-without the fused mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep:
-time and memory without each, as a multiple of those with it. All of it takes about an hour on 2 CPU cores.
-`--bfloat16` and `--parts` print their part alone, in ten minutes and in five.
+Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in bfloat16, and the
+memory of training on 64 frames: only where the outputs are at least as near to float32 as they are without the fused
+mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and memory
+without each, as a multiple of those with it. All of it takes about twelve minutes on 2 CPU cores. `--bfloat16` and
+`--parts` print their part alone, in six minutes and in four. `videomamba_lengths.py` measures longer clips.
 
-    python benchmarks/videomamba_cpu.py [--rounds 5] [--threads 2] [--lengths 8 16 32 64] [--plot FILE.png] [--parts]
-        [--bfloat16] [--smoke]
+    python benchmarks/videomamba_cpu.py [--rounds 3] [--threads 2] [--parts] [--bfloat16] [--smoke]
 """
 
 import functools
 import importlib.util
 import os
-import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from helpers.measurement import fastest, in_own_process, make_parser, peak_memory, print_machine, require_agreement
+from helpers.clip_models import (
+    SMALL,
+    in_bfloat16,
+    make_clip,
+    make_model,
+    measure,
+    run_model,
+    sizes,
+    without_mixer,
+)
+from helpers.measurement import (
+    in_own_process,
+    make_parser,
+    peak_memory,
+    print_machine,
+    print_ratio,
+    require_agreement,
+)
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
-from hf_video import (
-    VideoMambaConfig,
-    VideoMambaForVideoClassification,
-    VideoViTConfig,
-    VideoViTForVideoClassification,
-    selective_scan,
-)
+from hf_video import VideoMambaConfig, VideoMambaForVideoClassification, selective_scan
 from hf_video.ops import numba_threads
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
 from hf_video.ops.selective_scan.operators import add_and_gate
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
-# Whether there is a backward, and whether it computes the layers again.
-KINDS = {
-    "forward": (False, False),
-    "forward+backward": (True, False),
-    "with gradient checkpointing": (True, True),
-}
-# Settings of both families that `--smoke` changes.
-SMALL = {"image_size": 32, "hidden_size": 32, "num_hidden_layers": 2}
-sizes: dict[str, int] = {}
 
 
 def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend):
@@ -58,41 +55,6 @@ def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, rever
     u, delta, B, C = (tensor.flip(-1) for tensor in sequences) if reverse else sequences
     output = mamba_selective_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)
     return add_and_gate(output.flip(-1) if reverse else output, addend, z), None
-
-
-def make_model(family: str, num_frames: int) -> torch.nn.Module:
-    if family == "videomamba-bfloat16":
-        return in_bfloat16(make_model("videomamba", num_frames))
-    torch.manual_seed(0)
-    if family == "videomamba":
-        return VideoMambaForVideoClassification(
-            VideoMambaConfig.preset(
-                "middle", num_frames=num_frames, num_labels=400, time_step_init_scheme="random", **sizes
-            )
-        )
-    heads = {"num_attention_heads": 2} if sizes else {}
-    return VideoViTForVideoClassification(VideoViTConfig(num_frames=num_frames, num_labels=400, **heads, **sizes))
-
-
-def in_bfloat16(model: VideoMambaForVideoClassification) -> VideoMambaForVideoClassification:
-    """As the model loads in bfloat16: some weights stay in float32."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return type(model).from_pretrained(folder, dtype=torch.bfloat16).eval()
-
-
-def make_clip(num_frames: int) -> torch.Tensor:
-    size = sizes.get("image_size", 224)
-    return torch.randn(1, num_frames, 3, size, size, generator=torch.Generator().manual_seed(0))
-
-
-def run_model(model: torch.nn.Module, clip: torch.Tensor) -> Callable[[bool], None]:
-    def run(backward: bool) -> None:
-        loss = model(clip, labels=torch.zeros(1, dtype=torch.long)).loss
-        if backward:
-            loss.backward()
-
-    return run
 
 
 def make_products(
@@ -131,11 +93,6 @@ def make_products(
     return run
 
 
-def measure(runs: dict[str, Callable[[bool], None]], backward: bool, rounds: int) -> dict[str, float]:
-    with torch.set_grad_enabled(backward):
-        return fastest(runs, backward, rounds=rounds)
-
-
 def compare_model(rounds: int) -> None:
     model, clip = make_model("videomamba", 8).eval(), make_clip(8)
     seconds, logits = {}, {}
@@ -155,6 +112,8 @@ def compare_model(rounds: int) -> None:
         if not backward:
             slow = seconds["transformers"]
             print(f"{'':16}  on Transformers' eager scan {slow:6.2f} s  {slow / least['model']:.1f} times as long")
+            print_ratio(f"{name}, float32", least["model"] / slow, "Transformers' eager scan")
+        print_ratio(f"{name}, float32", ratio, "its matrix products", is_limit=True)
 
 
 def compare_bfloat16(rounds: int) -> None:
@@ -180,6 +139,9 @@ def compare_bfloat16(rounds: int) -> None:
     }
     for backward, name in PASSES.items():
         seconds = measure(runs, backward, rounds)
+        print_ratio(f"{name}, bfloat16", seconds["bfloat16"] / seconds["float32"], "the same in float32")
+        limit = seconds["bfloat16"] / seconds["bfloat16 products"]
+        print_ratio(f"{name}, bfloat16", limit, "its matrix products", is_limit=True)
         for kind, value in seconds.items():
             ratios = [value / seconds[other] for other in ("bfloat16 products", "float32")]
             print(
@@ -208,40 +170,22 @@ def compare_scans(rounds: int) -> None:
         runs[f"Transformers, {name}"] = lambda function=function, options=options: function(
             u, delta, A, B, C, D, None, bias, True, **options
         )
+    found = {}
     for name, run in runs.items():
         with torch.no_grad():
             error = (run() - expected).abs().max() / expected.abs().max()
         require_agreement(f"The outputs of the scans, ours and {name},", error.item(), TOLERANCE)
         milliseconds = 1e3 * measure({name: lambda _, run=run: run()}, False, rounds)[name]
         print(f"one scan, {name:44}  {milliseconds:7.1f} ms")
+        found[name] = milliseconds
+    for name in list(found)[1:]:
+        print_ratio("one scan", found["ours"] / found[name], name)
 
 
-def compare_lengths(lengths: list[int], rounds: int, threads: int) -> dict[tuple[str, str], list[tuple]]:
-    results = {}
-    for family in ("videomamba", "videovit"):
-        for kind, options in KINDS.items():
-            figures = []
-            for num_frames in lengths:
-                fewer = max(1, rounds * lengths[0] // num_frames)
-                seconds, memory = in_own_process(threads, measure_length, family, num_frames, *options, fewer)
-                figures.append((num_frames, seconds, memory))
-                print(f"{family:10}  {kind:31}  {num_frames:3} frames  {seconds:7.2f} s  {memory:6.2f} GiB")
-            growth = [figures[-1][i] / figures[0][i] for i in (1, 2)]
-            print(f"{'':43}  {lengths[0]} to {lengths[-1]} frames: time {growth[0]:.1f}x, memory {growth[1]:.1f}x")
-            results[family, kind] = figures
-    return results
-
-
-def measure_length(
-    family: str, num_frames: int, backward: bool, has_checkpoints: bool, rounds: int
-) -> tuple[float, float]:
-    """Seconds of a pass, and peak memory in GiB."""
-    model, clip = make_model(family, num_frames).eval(), make_clip(num_frames)
-    if has_checkpoints:
-        # Layers are computed again only in training; no default drops anything there.
-        model.train().gradient_checkpointing_enable()
-    seconds = measure({family: run_model(model, clip)}, backward, rounds)[family]
-    return seconds, peak_memory()
+def measure_memory(family: str, num_frames: int) -> float:
+    """Peak memory in GiB of a forward and a backward pass."""
+    run_model(make_model(family, num_frames).eval(), make_clip(num_frames))(True)
+    return peak_memory()
 
 
 def measure_part_memory(num_frames: int, is_fused: bool) -> float:
@@ -258,10 +202,6 @@ def make_part_model(preset: str, num_frames: int, image_size: int, num_layers: i
     return VideoMambaForVideoClassification(
         VideoMambaConfig.preset(preset, **settings, time_step_init_scheme="random")
     ).eval()
-
-
-def without_mixer(run: Callable[..., Any], model: torch.nn.Module) -> Callable[..., Any]:
-    return mock.patch.object(type(model.base_model.layers[0]), "can_fuse", lambda *_: False)(run)
 
 
 def compare_parts(rounds: int) -> None:
@@ -346,44 +286,16 @@ def compare_vectors(rounds: int) -> None:
     print(f"scan of {LANES} channels, forward  {1e3 * seconds['vectors']:7.2f} ms  without vectors {ratio:5.2f}x")
 
 
-def plot(results: dict[tuple[str, str], list[tuple]], path: str, threads: int) -> None:
-    import matplotlib.pyplot as plt
-
-    labels = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B, SDPA"}
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5))
-    for axis, index, title in zip(axes, (1, 2), ("seconds", "peak memory in GiB"), strict=True):
-        for (family, kind), figures in results.items():
-            axis.plot(
-                [row[0] for row in figures],
-                [row[index] for row in figures],
-                marker="o",
-                color="C0" if family == "videomamba" else "C1",
-                linestyle=dict(zip(KINDS, ("-", "--", ":"), strict=True))[kind],
-                label=f"{labels[family]}, {kind}",
-            )
-        axis.set(xlabel="frames of 224 x 224", title=title)
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log", base=2)
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].legend(fontsize=7, handlelength=4, loc="lower right")
-    figure.suptitle(f"One clip on {threads} CPU cores, float32")
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-
-
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[8, 16, 32, 64])
-    parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--bfloat16", action="store_true")
     arguments = parser.parse_args()
     if arguments.smoke:
         sizes.update(SMALL)
-        arguments.rounds, arguments.lengths = 1, [2, 4]
+        arguments.rounds = 1
     run_apart = functools.partial(in_own_process, arguments.threads)
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     print_machine("torch", "transformers", threads=arguments.threads)
@@ -391,14 +303,10 @@ def main() -> None:
     if not arguments.parts and not arguments.bfloat16:
         run_apart(compare_scans, arguments.rounds)
         run_apart(compare_model, arguments.rounds)
-        if arguments.lengths:
-            results = compare_lengths(arguments.lengths, arguments.rounds, arguments.threads)
-            if arguments.plot:
-                run_apart(plot, results, arguments.plot, arguments.threads)
     if not arguments.parts:
         run_apart(compare_bfloat16, arguments.rounds)
         for family in ("videomamba", "videomamba-bfloat16"):
-            _, memory = run_apart(measure_length, family, num_frames, True, False, 1)
+            memory = run_apart(measure_memory, family, num_frames)
             print(f"forward+backward  {family:20}  {num_frames:3} frames  {memory:6.2f} GiB")
     if arguments.bfloat16:
         return

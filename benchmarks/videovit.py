@@ -15,7 +15,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from helpers.measurement import fastest, in_own_process, make_parser, peak_memory, print_machine, require_agreement
+from helpers.measurement import (
+    fastest,
+    in_own_process,
+    make_parser,
+    peak_memory,
+    print_machine,
+    print_ratio,
+    require_agreement,
+)
 from hf_video.conversion.hf_videomae import main as convert
 from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoMAEForVideoClassification
 
@@ -126,6 +134,10 @@ def main() -> None:
                     f"{ours / theirs:13.2f}x {ours / floor:10.2f}x {theirs / floor:14.2f}x  "
                     f"{peaks[0]:.2f} vs {peaks[1]:.2f}"
                 )
+                case = f"{name}, {str(dtype).removeprefix('torch.')}"
+                print_ratio(case, ours / theirs, "VideoMAE")
+                print_ratio(case, ours / floor, "matrix products and attention", is_limit=True)
+                print_ratio(case, peaks[0] / peaks[1], "VideoMAE", quantity="memory")
 
 
 if __name__ == "__main__":

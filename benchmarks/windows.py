@@ -24,7 +24,7 @@ from typing import Any
 
 import av
 import numpy as np
-from helpers.measurement import fastest, make_parser, print_machine
+from helpers.measurement import fastest, make_parser, print_machine, print_ratio
 
 from hf_video.inference import sliding_windows
 from hf_video.processing.frame_streaming import stream_frames
@@ -109,6 +109,12 @@ def measure(path: str, rounds: int) -> None:
         times = ", ".join(f"{reader} {seconds * 1000:.0f} ms" for reader, seconds in least.items())
         ratios = [least["windows"] / least[peer] for peer in ("decode", "PyAV")]
         print(f"    {name + ':':12}{times}: windows {ratios[0]:.2f}x of decode, {ratios[1]:.2f}x of PyAV")
+        case, quantity = (
+            f"windows of {stream.width} x {stream.height}",
+            "time" if name == "clock" else "processor time",
+        )
+        print_ratio(case, ratios[1], "PyAV", quantity=quantity)
+        print_ratio(case, ratios[0], "one decode", quantity=quantity, is_limit=True)
 
 
 def main() -> None:

@@ -19,6 +19,13 @@ Result = TypeVar("Result")
 
 # Test harnesses take this exit code for a program that was skipped.
 SKIPPED = 77
+# The figures are good, but one of them is not as good as it has to be.
+GOAL_MISSED = 3
+# A line of `print_ratio`.
+RATIO_LINE = (
+    r"^ratio \| (?P<case>[^|\n]+) \| (?P<quantity>[^|\n]+) \| (?P<kind>peer|limit) (?P<reference>[^|\n]+) \| "
+    r"(?P<value>\d+\.\d+)$"
+)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -74,6 +81,16 @@ def require_agreement(outputs: str, difference: float, tolerance: float) -> None
     """
     if not difference <= tolerance:
         sys.exit(f"{outputs} differ by {difference:.1e}, above {tolerance:.0e}: no figure means anything.")
+
+
+def print_ratio(case: str, value: float, reference: str, *, quantity: str = "time", is_limit: bool = False) -> None:
+    """One line for the summary of all benchmarks, once the outputs of both were found equal.
+
+    Args:
+        value: Ours divided by that of the reference.
+        is_limit: The reference is no program that does the same, but the part of the work that none can avoid.
+    """
+    print(f"ratio | {case} | {quantity} | {'limit' if is_limit else 'peer'} {reference} | {value:.3f}", flush=True)
 
 
 def in_own_process(threads: int, function: Callable[..., Result], *arguments: Any) -> Result:

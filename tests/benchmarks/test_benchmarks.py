@@ -22,7 +22,7 @@ IMPORTS = (
     "transformers.models.videomae.modeling_videomae",
 )
 SKIPPED = 77
-RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d")
+RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d|^ratio \|", re.MULTILINE)
 # What has to stand on lines of the output.
 FIGURES = {
     "bulk.py": [
@@ -97,21 +97,30 @@ FIGURES = {
         r"  border error: median .* windows, 90% below .* windows",
         r"F1 at temporal IoU 0\.5: mean \d\.\d{3}, lowest \d\.\d{3}; wanted: 0\.95",
     ],
-    "training.py": [r"VideoTrainer \d+\.\d clips/s, bare loop .*%", r"waiting for data, two workers: \d+\.\d%"],
+    "training.py": [
+        *(rf"processes: {number}; VideoTrainer \d+\.\d clips/s, bare loop .*%" for number in (1, 2)),
+        r"  VideoTrainer: \d+\.\d\dx the clips/s of processes: 1",
+        r"  bare loop: \d+\.\d\dx the clips/s of processes: 1",
+        r"waiting for data, two workers: \d+\.\d%",
+    ],
     "triton_assembly.py": [r"scan_forward_kernel .* registers \d+, .* instructions +\d+\.\d"],
     "videomamba_cpu.py": [
         r"one scan, Transformers, eager +\d+\.\d ms",
         r"forward .* model .* products .*x",
         r"on Transformers' eager scan",
-        r"videovit +forward\+backward .* GiB",
-        r"videomamba +with gradient checkpointing +4 frames .* s .* GiB",
-        r"frames: time \d+\.\dx, memory \d+\.\dx",
         r"forward\+backward .* without the fused mixer +\d+\.\d\dx  without PyTorch's threads",
         r"autocast +relative error of the logits .*, without the fused mixer",
         r"forward\+backward +bfloat16 +\d+\.\d\d s .*x bfloat16 products .*x float32",
         r"videomamba-bfloat16 +2 frames .* GiB",
         r"GiB  without the fused mixer",
         r"without vectors +\d+\.\d\dx",
+    ],
+    "videomamba_lengths.py": [
+        r"videovit +forward\+backward .* GiB",
+        r"videomamba +with gradient checkpointing +4 frames .* s .* GiB",
+        r"2 to 4 frames: time \d+\.\dx, memory \d+\.\dx",
+        r"ratio \| VideoMamba-M, forward, 4 frames \| memory \| peer VideoViT-B \| \d+\.\d{3}",
+        r"forward\+backward, at equal numbers of tokens: VideoMamba-M is .*",
     ],
     "videovit.py": [rf"{dtype} +forward(\+backward)? .*x .* vs \d+\.\d\d" for dtype in ("float32", "bfloat16")],
     "waiting.py": [r"threads off +waiting for data: +\d+\.\d% of", r"threads on +waiting for data: +\d+\.\d% of"],
@@ -147,6 +156,7 @@ WRONG_OUTPUTS = {
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,
     "videomamba_cpu.py": DRIFT,
+    "videomamba_lengths.py": DRIFT,
     "videovit.py": DRIFT,
     "waiting.py": DRIFT,
     "windows.py": "import hf_video.inference as i; slide = i.sliding_windows; i.sliding_windows = lambda *a, **b: "

@@ -1,0 +1,89 @@
+"""The page `docs/benchmarks.md`, put together from the results of all benchmarks."""
+
+from collections.abc import Sequence
+
+from helpers.results import Ratio, Result
+
+INTRODUCTION = """\
+# Benchmarks
+
+<!-- written by `make bench` from benchmarks/results; do not edit -->
+
+Each script of `benchmarks/` measures one claim on today's code, beside its peers in the same run. `make bench` runs
+them and writes this page; `make bench ONLY="videovit int8"` runs two of them again and keeps what the others found.
+A script that finds different outputs prints no ratio and fails. Speed depends on the machine and on what else it
+does: each section names both.
+"""
+SUMMARY = """\
+## Summary
+
+A ratio is ours divided by the peer's in the same run: of time or memory, so that less is better, unless the quantity
+says another one. A limit is what the machine itself needs for the part that cannot be avoided, such as the matrix
+products or the decoding alone, timed in the same run: no program comes below 1.
+"""
+
+
+def render(results: Sequence[Result], names: Sequence[str]) -> str:
+    """The whole page.
+
+    Args:
+        results: At most one of each benchmark.
+        names: All benchmarks, in the order of the page; one without a result is named as not run.
+    """
+    by_name = {result.name: result for result in results}
+    known = [by_name[name] for name in names if name in by_name]
+    rows = [_run_row(name, by_name.get(name)) for name in names]
+    runs = _table(["benchmark", "state", "date (UTC)", "minutes", "load before", "commit"], rows)
+    parts = [INTRODUCTION, *_environments(known), SUMMARY, _summary(known), "## Runs\n", runs]
+    return "\n".join([*parts, *(_section(result) for result in known)])
+
+
+def _environments(results: Sequence[Result]) -> list[str]:
+    """A line for each machine with its versions; there is one if all benchmarks ran under the same conditions."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        names.setdefault(_environment(result), []).append(result.name)
+    if len(names) == 1:
+        return [f"{line}.\n" for line in names]
+    return [f"- {', '.join(each)}: {line}." for line, each in names.items()] + [""]
+
+
+def _environment(result: Result) -> str:
+    machine, versions = result.machine, [f"{name} {version}" for name, version in result.versions.items()]
+    words = [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_gib']:.0f} GiB", f"GPU: {machine['gpu']}"]
+    return ", ".join(words + [each for each in versions if not each.startswith("hf_video")])
+
+
+def _summary(results: Sequence[Result]) -> str:
+    rows = []
+    for result in results:
+        cases: dict[tuple[str, str], list[Ratio]] = {}
+        for ratio in result.ratios:
+            cases.setdefault((ratio.case, ratio.quantity), []).append(ratio)
+        for (case, quantity), ratios in cases.items():
+            cells = [
+                ", ".join(f"{each.value:.2f} ({each.reference})" for each in ratios if each.is_limit == is_limit)
+                for is_limit in (False, True)
+            ]
+            rows.append([f"[{result.name}](#{result.name})", case, quantity, *cells])
+    return _table(["benchmark", "case", "quantity", "ratio to a peer", "ratio to the limit"], rows)
+
+
+def _run_row(name: str, result: Result | None) -> list[str]:
+    if result is None:
+        return [name, "not run", "", "", "", ""]
+    minutes, load = f"{result.seconds / 60:.1f}", f"{result.load:.1f}"
+    return [f"[{name}](#{name})", result.state, result.date, minutes, load, result.versions["hf_video"]]
+
+
+def _section(result: Result) -> str:
+    head = f"## {result.name}\n\n`python {result.command}`: {result.state}.\n"
+    conditions = f"{result.date} UTC, load {result.load:.1f} before, {_environment(result)}, "
+    conditions += f"hf_video {result.versions['hf_video']}.\n"
+    figures = [f"```text\n{result.output.strip()}\n```\n"] if result.has_figures else []
+    return "\n".join([head, conditions, *figures])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)

@@ -1,0 +1,120 @@
+"""
+Runs the scripts of `benchmarks/` one after the other, keeps what each printed in `benchmarks/results/NAME.json`, and
+writes `docs/benchmarks.md` from all that is there. `make bench` calls it.
+
+With `--smoke` inputs are small and the figures mean nothing: the page is printed, and no file is changed.
+
+    python benchmarks/helpers/run_all.py [NAME ...] [--smoke] [--page-only]
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+FOLDER = Path(__file__).parents[1]
+sys.path.insert(0, str(FOLDER))
+
+from helpers.results import Result, load_results  # noqa: E402
+from helpers.results_page import render  # noqa: E402
+
+RESULTS, PAGE = FOLDER / "results", FOLDER.parent / "docs" / "benchmarks.md"
+PACKAGES = ("torch", "transformers", "accelerate", "av", "numba")
+# The plot is drawn where the documents look for it, and the page names no folder of the machine.
+OPTIONS = {"videomamba_lengths": ["--plot", "docs/videomamba_cpu.png"], "structure": ["."]}
+
+
+def describe_machine() -> dict[str, str | int | float]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }
+
+
+def describe_versions(root: Path = FOLDER.parent) -> dict[str, str]:
+    """Python, packages, and the commit; a plus behind it says that files differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    others = ["--", ".", ":!benchmarks/results", ":!docs/benchmarks.md", ":!docs/videomamba_cpu.png"]
+    changes = git("status", "--porcelain", "--untracked-files=no", *others)
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    commit = git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
+    return {"Python": platform.python_version(), **packages, "hf_video": commit}
+
+
+def run(script: Path, words: list[str]) -> Result:
+    """The result of a script, whether it succeeds or not. What it prints is shown at once as well."""
+    date, load, start = datetime.datetime.now(datetime.UTC), os.getloadavg()[0], time.perf_counter()
+    lines = []
+    with tempfile.TemporaryFile("w+") as errors:
+        program = [sys.executable, "-u", str(script), *words]
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=FOLDER.parent)
+        assert process.stdout
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+        exit_code = process.wait()
+        errors.seek(0)
+        said = errors.read().strip()
+    if exit_code:
+        print(said, file=sys.stderr)
+    return Result(
+        name=script.stem,
+        command=" ".join([f"benchmarks/{script.name}", *words]),
+        date=f"{date:%Y-%m-%d %H:%M}",
+        load=round(load, 1),
+        seconds=round(time.perf_counter() - start, 1),
+        exit_code=exit_code,
+        machine=describe_machine(),
+        versions=describe_versions(),
+        output="".join(lines),
+        error=said.splitlines()[-1] if said and exit_code else "",
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    scripts = {script.stem: script for script in sorted(FOLDER.glob("*.py"))}
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(scripts)} (default: all)")
+    parser.add_argument("--smoke", action="store_true", help="small inputs; print the page and keep nothing")
+    parser.add_argument("--page-only", action="store_true", help="run nothing, write the page from what is there")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - scripts.keys():
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(scripts)}")
+    chosen = [] if arguments.page_only else arguments.names or list(scripts)
+    found = []
+    for name in chosen:
+        print(f"\nbenchmarks/{name}.py", flush=True)
+        result = run(scripts[name], ["--smoke"] if arguments.smoke else OPTIONS.get(name, []))
+        found.append(result)
+        if not arguments.smoke:
+            # After each one, so that what is interrupted has kept the figures until then.
+            result.save(RESULTS)
+            PAGE.write_text(render(load_results(RESULTS), list(scripts)))
+    if arguments.smoke:
+        print(render(found, list(scripts)))
+    elif arguments.page_only:
+        PAGE.write_text(render(load_results(RESULTS), list(scripts)))
+    bad = [f"{each.name} ({each.state})" for each in found if each.is_bad]
+    if bad:
+        print(f"without figures, or with a goal missed: {'; '.join(bad)}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The page of all benchmarks says what was measured, and gives no figure of a run that failed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(FOLDER))
+
+from helpers import run_all  # noqa: E402
+from helpers.measurement import GOAL_MISSED, SKIPPED  # noqa: E402
+from helpers.results import Ratio, load_results  # noqa: E402
+from helpers.results_page import render  # noqa: E402
+
+PRINTS_RATIOS = """
+import sys
+sys.path.append(sys.argv[0].rsplit("/", 1)[0])
+from helpers.measurement import print_ratio, require_agreement
+print_ratio("forward", 0.5, "a peer")
+print_ratio("forward", 1.25, "matrix products", is_limit=True)
+print_ratio("forward", 2, "a peer", quantity="memory")
+"""
+ENDS = {
+    "good": "print('a figure')",
+    "goal": f"sys.exit({GOAL_MISSED})",
+    "gpu": f"print('It needs a GPU.', file=sys.stderr); sys.exit({SKIPPED})",
+    "wrong": "require_agreement('The logits', float('nan'), 1e-3)",
+    "broken": "raise ValueError('a shape')",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What is loaded after scripts of every end ran and were saved."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    (folder / "helpers").symlink_to(FOLDER / "helpers")
+    (folder / "torch.py").write_text("")  # `measurement` imports it, and nothing here computes
+    for name, end in ENDS.items():
+        script = folder / f"{name}.py"
+        script.write_text(PRINTS_RATIOS + end)
+        run_all.run(script, []).save(folder / "results")
+    return {result.name: result for result in load_results(folder / "results")}
+
+
+def test_a_result_keeps_what_was_printed(results):
+    assert results["good"].output.endswith("a figure\n") and results["good"].state == "measured"
+    assert results["good"].ratios == [
+        Ratio("forward", "time", "a peer", False, 0.5),
+        Ratio("forward", "time", "matrix products", True, 1.25),
+        Ratio("forward", "memory", "a peer", False, 2.0),
+    ]
+
+
+def test_the_summary_has_peers_beside_limits(results):
+    page = render(list(results.values()), list(ENDS))
+    assert "| [good](#good) | forward | time | 0.50 (a peer) | 1.25 (matrix products) |\n" in page
+    assert "| [good](#good) | forward | memory | 2.00 (a peer) |  |\n" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("gpu", "skipped: It needs a GPU."),
+        ("wrong", "failed with exit code 1: The logits differ by nan, above 1e-03: no figure means anything."),
+        ("broken", "failed with exit code 1: ValueError: a shape"),
+    ],
+)
+def test_a_run_without_figures_stands_there_with_its_reason(results, name, state):
+    page = render([results[name]], [name])
+    assert results[name].state == state and f"| {state} |" in page
+    assert "0.50" not in page and "0.500" not in page and results[name].ratios == []
+
+
+def test_a_missed_goal_is_named_and_its_figures_stand(results):
+    page = render([results["goal"]], ["goal"])
+    assert "| a goal is missed |" in page and "0.50 (a peer)" in page and results["goal"].is_bad
+
+
+def test_a_benchmark_without_a_result_is_named():
+    assert "| later | not run |" in render([], ["later"])
+
+
+def test_results_of_other_machines_are_told_apart(results):
+    here, there = results["good"], results["goal"]
+    assert render([here, there], list(ENDS)).count("- good, goal: ") == 0
+    other = there.__class__(**{**vars(there), "machine": {**there.machine, "cpu": "Another CPU"}})
+    assert "- goal: Another CPU, " in render([here, other], list(ENDS))
+
+
+def test_unknown_benchmarks_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run_all.py", "videovti"])
+    with pytest.raises(SystemExit):
+        run_all.main()
+    assert "no benchmark is called videovti" in capsys.readouterr().err
+
+
+def test_the_page_is_that_of_the_results():
+    names = [script.stem for script in sorted(FOLDER.glob("*.py"))]
+    assert run_all.PAGE.read_text() == render(load_results(run_all.RESULTS), names)
