@@ -5,22 +5,39 @@ BIN := $(VENV)/bin
 # Installation is finished when this file is newer than what it installed from.
 INSTALLED := $(VENV)/.installed
 INSTALLED_EXTRAS := $(VENV)/.installed-extras
+AXE := $(VENV)/axe-core
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# A run that was interrupted begins again, with the packages that pip has kept. setuptools warns that folders named as the
+# package may take its place: in an editable installation they are the package.
+PIP_INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --disable-pip-version-check
+
 $(INSTALLED): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hf_video needs Python 3.11 or later; $(PYTHON) is not. Name another: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo $(if $(wildcard $@),"Bringing $(VENV) up to date with pyproject.toml.","Installing hf_video with PyTorch and the \
+	  tools of development into $(VENV), once: 7 GB on disk. Downloads take minutes.")
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --quiet --upgrade pip
+	@$(PIP_INSTALL) $(if $(wildcard $@),--quiet) --editable '.[dev]'
 	@touch $@
 
 $(INSTALLED_EXTRAS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[dev,test-extras]'
+	@echo "Installing Gradio, Ray and Playwright into $(VENV)."
+	@$(PIP_INSTALL) --quiet --editable '.[dev,test-extras]'
 	@touch $@
 
+# The tests of accessibility are skipped without it.
+$(AXE):
+	@mkdir -p $@
+	@cd $@ && npm pack --silent axe-core@4 | xargs tar xzf || echo "axe-core is missing: apt-get install npm"
+
 demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
-	$(BIN)/hf-video demo
+	@$(BIN)/hf-video demo
 
 # One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
@@ -31,8 +48,8 @@ test: lint  ## lint, then run every test that needs no GPU and no browser and is
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
 	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
 
-test-extras: $(INSTALLED_EXTRAS)  ## drive the app in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
-	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli $(ARGS)
+test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
+	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, layers of imports and types
 	$(BIN)/ruff check
@@ -51,6 +68,9 @@ docs: $(INSTALLED)  ## write the reference page of all settings, and build the d
 	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conformance.md (3 minutes)
+	$(BIN)/python -m tests.transformers_common.conformance
+
 # The model of the timeline is that of a benchmark.
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
@@ -59,4 +79,4 @@ screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_vide
 bench: $(INSTALLED)  ## run every benchmark and write docs/benchmarks.md (an hour; ONLY="videovit int8", ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
-.PHONY: help demo test test-slow test-extras lint format cards docs screenshots bench
+.PHONY: help demo test test-slow test-extras lint format cards docs conformance screenshots bench

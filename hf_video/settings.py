@@ -169,7 +169,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     Args:
         hint: the type, with its bounds.
         value: a value, or a string from the command line or a YAML file, which is converted to the type. Commas
-            separate the items of a list.
+            separate the items of a list. Where a list is expected, it may also be a list of strings.
         name: name of the setting in the error, as the user wrote it.
 
     Raises:
@@ -177,6 +177,8 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     """
     from pydantic import ValidationError
 
+    if isinstance(value, list) and list in _origins(hint) and all(isinstance(part, str) for part in value):
+        value = ",".join(value)
     read = value
     try:
         if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):

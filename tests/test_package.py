@@ -77,3 +77,5 @@ def test_the_wheel_holds_every_module_and_recipe(monkeypatch):
     for folder, kind in (("hf_video", "*.py"), ("conversion", "*.py"), ("recipes", "*.yaml"), ("hf_video", "*.md")):
         files = {file.relative_to(root) for file in (root / folder).rglob(kind)}
         assert files and files <= packed, f"not in the wheel: {sorted(map(str, files - packed))}"
+    # setuptools warns of every folder of data that is no package.
+    assert {file.parent for file in packed} <= {Path(build.get_package_dir(package)) for package in build.packages}

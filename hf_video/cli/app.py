@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import APP
+    from .command_settings import APP
 
     add_flags(parser, APP)
 

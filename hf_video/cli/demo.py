@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -42,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import DEMO
+    from .command_settings import DEMO
 
     add_flags(parser, DEMO, positional="folder")
 
@@ -62,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     words += VIDEOVIT_OPTIONS if args.model == "videovit" else _start_from_videomamba(folder / "untrained", digits)
     words += ["--epochs", "1" if args.fast else "16"]
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
-    print(f"\n2. Training: hf-video {' '.join(words)}")
+    program = _program()
+    print(f"\n2. Training: {program} {' '.join(words)}")
     trainer, report = train.train(parse(words, {"train": train}))
 
     print("\n3. The same model on clips with shuffled frames.")
@@ -84,11 +87,30 @@ Done in {time.monotonic() - begin:.0f} s.
    model   {model_dir}
    report  {model_dir / "report" / "report.md"}
 
+Ask the model for the class of a video:
+   {program} predict {_from_here(trained["video"])} --model {model_dir}
+
 Your own videos, one folder a class:
-   hf-video train my_videos --output-dir my_model
-   hf-video evaluate my_videos --model my_model
-   hf-video predict a_video.mp4 --model my_model""")
+   {program} train my_videos --output-dir my_model
+   {program} evaluate my_videos --model my_model
+   {program} predict a_video.mp4 --model my_model""")
     return 0 if all(checks.values()) else 1
+
+
+def _program() -> str:
+    """The words that call `hf-video` of this environment from here, where it may not be activated."""
+    script = Path(sys.executable).with_name("hf-video")
+    if shutil.which("hf-video") == str(script):
+        return "hf-video"
+    if not script.is_file():
+        return shlex.join([sys.executable, "-m", "hf_video.cli"])
+    return shlex.quote(_from_here(script))
+
+
+def _from_here(path: str | Path) -> str:
+    """A path without the part that leads to the current folder."""
+    path, here = Path(path), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:

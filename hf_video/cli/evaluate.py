@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import EVALUATE
+    from .command_settings import EVALUATE
 
     add_flags(parser, EVALUATE, positional="data")
 

@@ -35,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import EVALUATE_SEGMENTS
+    from .command_settings import EVALUATE_SEGMENTS
 
     add_flags(parser, EVALUATE_SEGMENTS)
 

@@ -57,7 +57,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import EXPLAIN
+    from .command_settings import EXPLAIN
 
     add_flags(parser, EXPLAIN, positional="video")
 

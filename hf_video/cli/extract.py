@@ -52,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import EXTRACT
+    from .command_settings import EXTRACT
 
     add_flags(parser, EXTRACT)
 

@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import INSPECT
+    from .command_settings import INSPECT
 
     add_flags(parser, INSPECT, positional="data")
 

@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import PACK
+    from .command_settings import PACK
 
     add_flags(parser, PACK, positional="data")
 

@@ -46,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import PREDICT
+    from .command_settings import PREDICT
 
     add_flags(parser, PREDICT)
 

@@ -73,7 +73,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import PROBE
+    from .command_settings import PROBE
 
     add_flags(parser, PROBE, positional="data")
 

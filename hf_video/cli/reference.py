@@ -5,7 +5,7 @@ from dataclasses import MISSING
 from hf_video.settings import Setting, describe_type
 
 from .command_line import CommandSettings
-from .settings import ALL
+from .command_settings import ALL
 
 INTRODUCTION = """\
 # Settings

@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -110,7 +111,7 @@ def read_given(args: argparse.Namespace) -> Given:
     return given
 
 
-def _read_named(settings: CommandSettings, words: dict[str, str], where: str) -> dict[str, Any]:
+def _read_named(settings: CommandSettings, words: Mapping[str, str | list[str]], where: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, text in words.items():
         try:

@@ -10,8 +10,6 @@ from annotated_types import Le, Lt
 import hf_video
 from hf_video.data.settings import (
     READING_THREADS,
-    ClipAugmentationSettings,
-    ClipMixingSettings,
     OnError,
     ReadingThreads,
 )
@@ -29,9 +27,7 @@ from hf_video.settings import (
     setting,
     with_defaults,
 )
-from hf_video.training.settings import AnswerTrainingSettings, ProbeTrainingSettings, VideoTrainingSettings
-
-from .command_line import CommandSettings
+from hf_video.training.settings import VideoTrainingSettings
 
 # This file needs only NumPy. Its package would import Transformers.
 _CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
@@ -436,6 +432,14 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings):
 
 
 @dataclass(kw_only=True)
+class ExportSettings:
+    """Export"""
+
+    to: Literal["onnx", "torch-export"] = setting("onnx", "Format: onnx needs the extra `export`.")
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
+
+
+@dataclass(kw_only=True)
 class AppSettings:
     """Page"""
 
@@ -444,62 +448,3 @@ class AppSettings:
     max_upload: AtLeast1[int] = setting(500, "Most megabytes of a video that is uploaded or fetched.", "MB")
     workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
     queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
-
-
-TRAIN = CommandSettings(
-    RunSettings,
-    ClassifierSettings,
-    RegularizationSettings,
-    RunLengthSettings,
-    TrainSettings,
-    TrainingVideosSettings,
-    ClipAugmentationSettings,
-    ClipMixingSettings,
-    ScratchSettings,
-    takes_training_arguments=True,
-)
-TRAIN_ANSWERS = CommandSettings(
-    RunSettings,
-    AnsweringModelSettings,
-    AnswerTrainingSettings,
-    ClipAugmentationSettings,
-    takes_training_arguments=True,
-    # A data set of texts has one view of each video.
-    without=("num_augmentations",),
-)
-PROBE = CommandSettings(
-    ReadingSettings,
-    HeldOutSettings,
-    ProbeSettings,
-    ClassificationSettings,
-    ProbeTrainingSettings,
-    takes_training_arguments=True,
-)
-EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
-EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
-PREDICT = CommandSettings(ClassificationSettings, PredictSettings, BulkSettings)
-EXTRACT = CommandSettings(ExtractSettings, WindowSettings, BulkSettings)
-INSPECT = CommandSettings(InspectSettings)
-PACK = CommandSettings(PackSettings)
-DEMO = CommandSettings(DemoSettings)
-WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
-EXPLAIN = CommandSettings(ExplainSettings)
-TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
-APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
-# By the name of the command, for the reference page.
-ALL = {
-    "train": TRAIN,
-    "train-answers": TRAIN_ANSWERS,
-    "probe": PROBE,
-    "evaluate": EVALUATE,
-    "evaluate-segments": EVALUATE_SEGMENTS,
-    "predict": PREDICT,
-    "extract": EXTRACT,
-    "timeline": TIMELINE,
-    "explain": EXPLAIN,
-    "inspect": INSPECT,
-    "pack": PACK,
-    "watch": WATCH,
-    "app": APP,
-    "demo": DEMO,
-}

@@ -66,7 +66,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import TIMELINE
+    from .command_settings import TIMELINE
 
     add_flags(parser, TIMELINE, positional="video")
 

@@ -63,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import TRAIN
+    from .command_settings import TRAIN
 
     add_start_options(parser)
     add_flags(parser, TRAIN, positional="data")

@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import TRAIN_ANSWERS
+    from .command_settings import TRAIN_ANSWERS
 
     add_start_options(parser)
     add_flags(parser, TRAIN_ANSWERS, positional="data")

@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declares its options."""
-    from .settings import WATCH
+    from .command_settings import WATCH
 
     add_flags(parser, WATCH, positional="video")
 

@@ -106,6 +106,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "sparse": sparse_indices,
     "linspace": linspace_indices,
 }
+"""The choices of frames by name. Each function gives the indices of all clips of a video."""
 # The strategies that read `frame_sampling_rate`.
 STRIDED_STRATEGIES = ("dense", "strided")
 

@@ -1,8 +1,9 @@
 """The mean and the standard deviation that frames are normalised by."""
 
 import math
-from numbers import Real
 from typing import Any
+
+from .option_numbers import is_number
 
 
 def check_statistics(image_mean: Any, image_std: Any, num_channels: int | None = None) -> None:
@@ -21,8 +22,8 @@ def check_statistics(image_mean: Any, image_std: Any, num_channels: int | None =
     values = {"image_mean": image_mean, "image_std": image_std}
     lengths = {num_channels} - {None}
     for name, value in values.items():
-        numbers = [value] if isinstance(value, Real) else list(value) if isinstance(value, (list, tuple)) else []
-        if not numbers or not all(isinstance(number, Real) and math.isfinite(number) for number in numbers):
+        numbers = [value] if is_number(value) else list(value) if isinstance(value, (list, tuple)) else []
+        if not numbers or not all(is_number(number) and math.isfinite(number) for number in numbers):
             raise ValueError(f"{name}={value!r} must be a finite number, or one for each channel; see do_normalize.")
         lengths |= {len(numbers)} - {1}
         if name == "image_std" and min(numbers) <= 0:

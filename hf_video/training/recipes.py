@@ -43,8 +43,8 @@ def _recipe_folders() -> tuple[Path, Path]:
     return package / "recipes", package.parent / "recipes"
 
 
-def read_recipe(path: str | os.PathLike) -> dict[str, str]:
-    """The settings of a recipe by name, each as in a word `name=value` of the command line.
+def read_recipe(path: str | os.PathLike) -> dict[str, str | list[str]]:
+    """The settings of a recipe by name, each as in a word `name=value` of the command line, or a list of words.
 
     A value is a number, a word, true or false, a list of words, or a mapping; null leaves a setting at its default.
 
@@ -65,10 +65,10 @@ def read_recipe(path: str | os.PathLike) -> dict[str, str]:
     return {name: _as_word(value) for name, value in settings.items() if value not in ("", "null", "~")}
 
 
-def _as_word(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return ",".join(value)
-    return value if isinstance(value, str) else json.dumps(_typed(value))
+def _as_word(value: Any) -> str | list[str]:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value)):
+        return value
+    return json.dumps(_typed(value))
 
 
 def _typed(value: Any) -> Any:

@@ -23,7 +23,6 @@ from hf_video.settings import (
     with_defaults,
 )
 
-# Parameters that should not be pulled towards zero, such as positions and scales.
 NO_WEIGHT_DECAY = (
     "cls_token",
     "mask_token",
@@ -35,6 +34,7 @@ NO_WEIGHT_DECAY = (
     "logit_scale",
     "A_log",
 )
+"""Names of parameters that should not be pulled towards zero, such as positions and scales."""
 # With these, a probe of some thousand videos takes seconds on a laptop.
 PROBE_DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 50,

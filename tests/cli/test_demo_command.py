@@ -1,4 +1,7 @@
 import json
+import re
+import shlex
+import sys
 
 from hf_video.cli import demo
 from hf_video.cli.main import main
@@ -10,8 +13,27 @@ def test_the_short_demo_goes_all_the_way(tmp_path, capsys):
     assert "FAILED" not in out and out.count("   ok    ") == 4
     metrics = json.loads((tmp_path / "demo" / "model" / "report" / "metrics.json").read_text())
     assert metrics["split"] == "test"
+    program = demo._program()
     for command in ("train", "evaluate", "predict"):
-        assert f"   hf-video {command} " in out
+        assert f"   {program} {command} " in out
+    printed = re.search(r"class of a video:\n +(.*)", out)[1]
+    assert printed.startswith(f"{program} predict ")
+    capsys.readouterr()
+    assert main(shlex.split(printed.removeprefix(program))) == 0
+    assert "left" in capsys.readouterr().out
+
+
+def test_the_printed_commands_find_the_program(tmp_path, monkeypatch):
+    script = tmp_path / ".venv" / "bin" / "hf-video"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert demo._program() == f"{script.with_name('python')} -m hf_video.cli"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    assert demo._program() == ".venv/bin/hf-video"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert demo._program() == "hf-video"
 
 
 def test_differences_between_the_processes_are_noticed():

@@ -62,12 +62,14 @@ def losses_of_one(digits, tmp_path_factory):
     return train((), digits, tmp_path_factory.mktemp("one") / "model")
 
 
+# Quick ones: `tests/training/test_distributed.py`, and the command on two machines in `test_many_machines.py`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher",
     [
         pytest.param(FORKED, id="forked"),
-        pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow),
-        pytest.param(ACCELERATE, id="accelerate launch", marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param(ACCELERATE, id="accelerate launch"),
     ],
 )
 def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses_of_one, tmp_path):

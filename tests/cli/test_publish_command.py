@@ -27,7 +27,11 @@ def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, 
     assert hub.requests == []
 
 
-def test_a_trained_model_is_published_in_one_command(trained, hub, capsys):  # noqa: F811
+# `tests/hub` loads what was published in another process.
+@pytest.mark.parametrize("verified", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_trained_model_is_published_in_one_command(trained, hub, capsys, request, verified):  # noqa: F811
+    if not verified:
+        request.getfixturevalue("unverified")
     words = ["--private", "--tag", "v1.0", "--revision", "release"]
     assert main(["publish", str(trained), REPO, *words]) == 0
     api = HfApi()

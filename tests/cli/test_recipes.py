@@ -10,9 +10,9 @@ import pytest
 import yaml
 from transformers import AutoModelForVideoClassification
 
+from hf_video.cli.command_settings import TRAIN
 from hf_video.cli.main import main, parse
 from hf_video.cli.run_settings import choose_values, make, read_given
-from hf_video.cli.settings import TRAIN
 from hf_video.cli.train import train
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
@@ -176,6 +176,7 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
         (["erasing_prob: 2"], "erasing_prob is 2; a number from 0 to 1 is expected"),
         (["epochs: [3"], "cannot be read as YAML"),
         (["- epochs"], "holds no settings"),
+        (["num_frames: [16]"], "num_frames is ['16']; a whole number of at least 1 is expected"),
         (["epochs: 3"], "fine-tunes a model: say which with --model"),
     ],
 )

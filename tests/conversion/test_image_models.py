@@ -78,7 +78,7 @@ def test_an_image_has_the_pixels_of_a_frame(tmp_path, settings):
         assert torch.equal(pixels, source(image, return_tensors="pt")["pixel_values"])
 
 
-@pytest.mark.parametrize("convert", [convert_image_vit, convert_videomamba])
+@pytest.mark.parametrize("convert", [convert_image_vit, pytest.param(convert_videomamba, marks=pytest.mark.slow)])
 def test_the_pipeline_answers_and_the_snippet_of_the_card_runs(hub, tmp_path, monkeypatch, convert):  # noqa: F811
     folder, image = convert(tmp_path), make_image()
     model = AutoModelForImageClassification.from_pretrained(folder)

@@ -1,10 +1,11 @@
 """Executes every command and block of code in README.md, CONTRIBUTING.md and docs/.
 
-    python -m tests.documents.run                      # all documents, with the programs of this environment
-    python -m tests.documents.run --fresh README.md    # in a fresh clone with a fresh environment
+    python -m tests.documents.run            # with the programs of this environment, which installs nothing
+    python -m tests.documents.run --fresh    # in a fresh environment, into which the documents install what they need
 
-Each document has a folder of its own: a clone of this repository, with small files under the names of the examples.
-It takes N minutes; `--fresh` installs everything first, `make demo` among it.
+Each document has a folder of its own: a fresh clone of the last commit, with small files under the names of the
+examples. Name documents to run these alone. It takes a quarter of an hour on two cores, and `--fresh` as long again
+for downloads.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..hub_server.server import HubServer
@@ -24,17 +25,20 @@ from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
 # What takes long, or needs another machine, by the beginning of its command.
 LONG = {
     **dict.fromkeys(("make test", "make bench", "make screenshots", "make cards"), "not run"),
-    **dict.fromkeys(("python benchmarks/", "python examples/", "sbatch", "apt-get", "ray up"), "not run"),
+    **dict.fromkeys(("python benchmarks/", "python examples/", "hf-video demo ", "sbatch ", "ray up "), "not run"),
 }
 # What would change the environment of this process.
-INSTALLING = dict.fromkeys(("make ", "pip install", "hf-video demo"), "parsed")
+INSTALLING = dict.fromkeys(("make ", "pip ", "python -m pip ", "apt-get "), "parsed")
 
 
-def run_page(page: str, folder: Path, files: Path, variables: Mapping[str, str], unrun: Mapping[str, str]):
+def run_page(
+    page: str, folder: Path, files: Path, variables: Mapping[str, str], unrun: Mapping[str, str]
+) -> Iterator[Outcome]:
     """The outcomes of the blocks of a page, in a clone under `folder`."""
     place = folder / page.replace("/", "_").removesuffix(".md")
     subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, place], check=True)
-    (place / ".venv").symlink_to(sys.prefix)
+    if "make " in unrun:
+        (place / ".venv").symlink_to(sys.prefix)
     shell = Shell(place, files, variables, unrun, AT_HAND)
     try:
         yield from run_blocks(read_blocks(page), shell)
@@ -47,6 +51,8 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as README.md; by default all")
     parser.add_argument("--fresh", action="store_true", help="in an environment that the documents make themselves")
     args = parser.parse_args()
+    # README installs the package.
+    chosen = dict.fromkeys([*(["README.md"] if args.fresh else []), *(args.pages or pages())])
     begin = time.monotonic()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as name:
@@ -55,9 +61,13 @@ def main() -> int:
             fill_hub(server, folder / "instructblip")
             (folder / "files").mkdir()
             files = make_files(folder / "files")
-            variables = environment(server, folder)
-            for page in args.pages or pages():
-                for outcome in run_page(page, folder / "pages", files, variables, LONG | INSTALLING):
+            programs, unrun = None, LONG | INSTALLING
+            if args.fresh:
+                subprocess.run([sys.executable, "-m", "venv", folder / "environment"], check=True)
+                programs, unrun = folder / "environment" / "bin", LONG
+            variables = environment(server, folder, programs)
+            for page in chosen:
+                for outcome in run_page(page, folder / "pages", files, variables, unrun):
                     print(outcome, flush=True)
                     outcomes.append(outcome)
     for outcome in outcomes:

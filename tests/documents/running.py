@@ -15,7 +15,7 @@ from .checking import check, checked, simple_commands
 
 # What is written when a command that runs until Ctrl-C is ready for it.
 SERVERS = {"hf-video app": "The page is at"}
-SECONDS = 900
+SECONDS = 1800
 
 _SHELL = """
 set -eo pipefail
@@ -116,7 +116,7 @@ class Shell:
         folder: the folder of the document, in which the files of the examples are copied.
         files: these files.
         environment: variables of the processes.
-        unrun: beginnings of commands that do not run, with what stands in the place of `ok` for them.
+        unrun: what stands in the place of `ok` for commands that do not run, by the beginning of any command in them.
         at_hand: what a reader has defined before the first block of Python.
     """
 
@@ -137,8 +137,9 @@ class Shell:
             self.interpreter.communicate()
 
     def shell(self, text: str) -> tuple[str, str]:
+        parts = [" ".join(words) + " " for words in simple_commands(text)]
         for beginning, status in self.unrun.items():
-            if text.startswith(beginning):
+            if any(part.startswith(beginning) for part in parts):
                 return checked(text, status)
         remove_outputs(text, self.folder)
         ready = next((said for beginning, said in SERVERS.items() if text.startswith(beginning)), None)

@@ -1,21 +1,25 @@
 """Every command and block of code in the documents does what it says, on small files."""
 
 import shutil
+import sys
 import traceback
 
 import pytest
+from transformers import dynamic_module_utils
 
 from hf_video.cli.main import main
+from hf_video.hub import publish
 
+from ..hub_server.fixtures import use_hub
 from ..hub_server.server import HubServer
 from .blocks import pages, read_blocks
 from .checking import checked, simple_commands
 from .run import INSTALLING, LONG, run_page
-from .running import Outcome, remove_outputs, run_blocks
-from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
+from .running import remove_outputs, run_blocks
+from .world import AT_HAND, TOKEN, environment, fill_hub, hub_tokens, make_files
 
 # Commands that take less than two seconds where everything has been imported.
-QUICK = ("inspect", "evaluate", "evaluate-segments", "predict", "explain")
+QUICK = ("inspect", "pack", "evaluate", "predict", "explain", "extract", "timeline", "evaluate-segments")
 
 
 class ThisProcess:
@@ -27,7 +31,7 @@ class ThisProcess:
 
     def shell(self, text):
         words, *more = simple_commands(text)
-        if more or words[0] != "hf-video" or words[1] not in QUICK:
+        if more or words[0] != "hf-video" or words[1] not in QUICK or "ray" in words:
             return checked(text)
         remove_outputs(text, self.folder)
         return ("failed", "the message is above") if main(words[1:]) else ("ok", "")
@@ -51,13 +55,21 @@ def failures(outcomes):
 
 def test_python_and_quick_commands_do_what_the_documents_say(files, tmp_path, monkeypatch):
     """All pages in one test, as each worker would make the files anew."""
-    outcomes: list[Outcome] = []
+    with HubServer(tmp_path / "hub", hub_tokens()) as server:
+        use_hub(server, TOKEN, tmp_path / "cache", monkeypatch)
+        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        publish(files / "my_model", "user/my-model", check_download=False)
+        outcomes = list(run_here(files, tmp_path, monkeypatch))
+    assert not failures(outcomes)
+    assert {"python", "bash"} <= {each.block.language for each in outcomes if each.status == "ok"}
+
+
+def run_here(files, tmp_path, monkeypatch):
     for page in pages():
         folder = shutil.copytree(files, tmp_path / page)
         monkeypatch.chdir(folder)
-        outcomes += run_blocks(read_blocks(page), ThisProcess(folder))
-    assert not failures(outcomes)
-    assert {"python", "bash"} <= {each.block.language for each in outcomes if each.status == "ok"}
+        yield from run_blocks(read_blocks(page), ThisProcess(folder))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 
 from .blocks import LANGUAGES, MARKS, ROOT, commands, pages, read_blocks
 from .checking import check, check_shell, simple_commands
+from .run import INSTALLING
 from .running import Shell, remove_outputs, run_blocks
 
 PAGE = """
@@ -84,9 +85,17 @@ def test_what_does_not_work_is_told(outcomes, block, said):
 
 
 def test_what_is_not_run_is_checked(outcomes):
-    found = outcomes("```bash\nmake lint\nmake nonsense\nls\n```\n", {"make ": "not run"})
-    assert [each.status for each in found] == ["not run", "failed", "ok"]
-    assert found[1].said == "The Makefile has no target nonsense."
+    found = outcomes(
+        "```bash\nmake lint\nmkdir a && cd a && make help\nmake nonsense\nls\n```\n", {"make ": "not run"}
+    )
+    assert [each.status for each in found] == ["not run", "not run", "failed", "ok"]
+    assert found[2].said == "The Makefile has no target nonsense."
+
+
+@pytest.mark.parametrize("command", ["pip install x", "git status && pip install x", "A=1 python -m pip install x"])
+def test_nothing_is_installed_into_the_environment_of_the_tests(outcomes, command):
+    (found,) = outcomes(f"```bash\n{command}\n```\n", INSTALLING)
+    assert found.status == "parsed"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,11 @@ def environment(server: HubServer, folder: Path, programs: Path | None = None) -
     path = [str(programs or Path(sys.executable).parent), os.environ["PATH"]]
     clone = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf"}
     clone["GIT_CONFIG_VALUE_0"] = "https://github.com/hf-video/hf-video"
-    caches = {"HF_HOME": str(folder / "home"), "MPLBACKEND": "Agg", "PATH": os.pathsep.join(path)}
+    caches = {
+        "HF_HOME": str(folder / "home"),
+        "MPLBACKEND": "Agg",
+        "PIP_REQUIRE_VIRTUALENV": "1",
+        "PATH": os.pathsep.join(path),
+    }
     left = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTEST_", "PYTHONPATH"))}
     return left | client_environment(server, TOKEN) | clone | caches

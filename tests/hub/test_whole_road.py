@@ -39,6 +39,10 @@ STRANGER = """
 WAYS = {"without hf_video": ("", [True]), "with hf_video": ("import hf_video", [None, True])}
 
 
+# Of the third family, `test_publishing_generation.py` quickly loads a model without hf_video.
+@pytest.mark.parametrize(
+    "trained", ["VideoViT", "VideoMamba", pytest.param("MemoryBankQFormer", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize("way", ["without hf_video", pytest.param("with hf_video", marks=pytest.mark.slow)])
 def test_a_stranger_gets_the_scores_that_the_author_had(trained, hub, digits, tmp_path, way):
     setup, trusts = WAYS[way]

@@ -24,19 +24,24 @@ WITHOUT_HF_VIDEO = "import sys; sys.modules['hf_video'] = None\n"
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A server that the clients in this process use, with the token of a user who may write."""
     with HubServer(tmp_path / "hub_server", TOKENS) as server:
-        for name, value in client_environment(server, WRITE).items():
-            monkeypatch.setenv(name, value)
-        # Read from the environment when huggingface_hub was imported.
-        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
-        monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)
-        # Transformers keeps a client of its own, for the server of its first use.
-        monkeypatch.setattr(transformers_hub, "_hf_api", None)
-        address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        use_hub(server, WRITE, tmp_path / "cache", monkeypatch)
         yield server
         assert not server.errors, "\n".join(server.errors)
+
+
+def use_hub(server: HubServer, token: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the clients in this process use a server."""
+    for name, value in client_environment(server, token).items():
+        monkeypatch.setenv(name, value)
+    # Read from the environment when huggingface_hub was imported.
+    monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+    monkeypatch.setattr(hf_api.api, "endpoint", server.endpoint)
+    # Transformers keeps a client of its own, for the server of its first use.
+    monkeypatch.setattr(transformers_hub, "_hf_api", None)
+    address = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
 
 
 def client_environment(server: HubServer, token: str | None) -> dict[str, str]:

@@ -187,11 +187,12 @@ def test_a_slow_implementation_agrees_on_random_cases():
     assert compared > 700 and partly_right > 300
 
 
-def test_200_000_predictions_take_seconds():
+@pytest.mark.parametrize("num_videos", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_200_000_predictions_take_seconds(num_videos):
     generator = np.random.default_rng(0)
     labels = [f"class {number}" for number in range(20)]
     truth, predictions = {}, {}
-    for number in range(200):
+    for number in range(num_videos):
         starts = generator.uniform(0, 180, 15)
         truth[str(number)] = [Segment(str(generator.choice(labels)), start, start + 10) for start in starts]
         # Proposals of one class around each segment, as detectors make them.
@@ -202,8 +203,8 @@ def test_200_000_predictions_take_seconds():
         ]
     begin = time.process_time()
     result = evaluate_segments(predictions, truth)
-    assert result["num_predictions"] == 201_000
-    assert time.process_time() - begin < 30  # about 1 s on an idle core
+    assert result["num_predictions"] == 1_005 * num_videos
+    assert time.process_time() - begin < 0.15 * num_videos  # 200 videos take about 1 s on an idle core
 
 
 SOUND = {"results": {"a": [{"label": "dive", "score": 0.5, "segment": [0, 2.5]}]}}

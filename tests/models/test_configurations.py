@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import get_args
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import InstructBlipQFormerConfig, InstructBlipVisionConfig, PreTrainedModel
 
@@ -78,3 +79,117 @@ def test_norms_and_factors_are_among_the_numbers():
 def test_other_numbers_that_no_model_can_have(config_class, options, message):
     with pytest.raises(StrictDataclassError, match=message):
         config_class(**options)
+
+
+TOWER = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("config_class", "options", "message"),
+    [
+        # Of every family.
+        *(
+            (config_class, options, message)
+            for config_class in CONFIGURATIONS
+            for options, message in (
+                ({"num_labels": -1}, "`num_labels` must be a whole number of at least 0, got -1"),
+                ({"num_labels": True}, "`num_labels` must be a whole number of at least 0, got True"),
+                ({"num_labels": None}, "`num_labels` must be a whole number of at least 0, got None"),
+                ({"num_labels": 3, "id2label": {0: "a"}}, "`num_labels` is 3, but `id2label` names 1 classes"),
+                ({"id2label": {0: "a", 2: "b"}}, "`id2label` must name the classes from 0 to 1"),
+                ({"id2label": ["a", "b"]}, "id2label"),
+                ({"label2id": ["a"]}, "label2id"),
+                ({"problem_type": "ranking"}, "problem_type"),
+                ({"dtype": "float31"}, "`dtype` must be the name of a dtype of PyTorch, got 'float31'"),
+                ({"return_dict": "no"}, "return_dict"),
+                ({"architectures": "Model"}, "architectures"),
+                ({"output_hidden_states": 1.5}, "output_hidden_states"),
+            )
+        ),
+        (VideoViTConfig, {"initializer_range": 0.0}, "`initializer_range` must be above 0"),
+        (VideoViTConfig, {"classifier_init_scale": -1}, "`classifier_init_scale` must be at least 0"),
+        (VideoViTConfig, {"layer_scale_init_value": -1}, "`layer_scale_init_value` must be at least 0"),
+        (
+            VideoViTConfig,
+            {"position_embedding_resize": "token_count", "position_embedding_grid": [2, 3, 3]},
+            "`position_embedding_grid` .* must have 8 token frames",
+        ),
+        (VideoMambaConfig, {"num_hidden_layers": -1}, "`num_hidden_layers` must be at least 0"),
+        (VideoMambaConfig, {"hidden_act": "nonsense"}, "`hidden_act` 'nonsense' is unknown"),
+        (VideoMambaConfig, {"expand": 0}, "`expand`"),
+        (VideoMambaConfig, {"initializer_range": 0.0}, "`initializer_range` must be above 0"),
+        (VideoMambaConfig, {"aligned_layer_interval": -1}, "`aligned_layer_interval` must be above 0"),
+        (VideoMambaConfig, {"time_step_floor": -0.1}, "`time_step_floor` must be at least 0"),
+        (VideoMambaConfig, {"time_step_scale": -1}, "`time_step_scale` must be at least 0"),
+        (MemoryBankQFormerConfig, {"projection_dim": 0}, "`projection_dim` must be at least 1"),
+        (MemoryBankQFormerConfig, {"expected_num_frames": 0}, "`expected_num_frames` must be at least 1"),
+        (MemoryBankQFormerConfig, {"video_token_id": -1}, "`video_token_id` must be at least 0"),
+        (MemoryBankQFormerConfig, {"vision_config": "clip"}, "`vision_config` must be a configuration"),
+        (MemoryBankQFormerConfig, {"text_config": [1]}, "`text_config` must be a configuration"),
+        *(
+            (MemoryBankQFormerConfig, {"qformer_config": {name: value}}, rf"`qformer_config\.{name}`")
+            for name, value in {
+                "vocab_size": 0,
+                "hidden_size": 0,
+                "num_hidden_layers": -1,
+                "num_attention_heads": 0,
+                "intermediate_size": 0,
+                "hidden_act": "nonsense",
+                "hidden_dropout_prob": 1.5,
+                "attention_probs_dropout_prob": -0.5,
+                "max_position_embeddings": 0,
+                "initializer_range": -0.5,
+                "cross_attention_frequency": 0,
+                "encoder_hidden_size": 0,
+            }.items()
+        ),
+        (MemoryBankQFormerConfig, {"vision_config": {**TOWER, "num_hidden_layers": -1}}, "vision_config.num_hidden"),
+        (MemoryBankQFormerConfig, {"vision_config": {**TOWER, "hidden_act": "nonsense"}}, "vision_config.hidden_act"),
+    ],
+)
+def test_what_no_model_works_with_is_refused(config_class, options, message):
+    with pytest.raises((StrictDataclassError, ValueError), match=message):
+        config_class(**options)
+
+
+@pytest.mark.parametrize("config_class", CONFIGURATIONS)
+def test_another_number_of_classes_replaces_the_saved_names(config_class, tmp_path):
+    config_class(id2label={0: "cat", 1: "dog"}).save_pretrained(tmp_path)
+    assert config_class.from_pretrained(tmp_path).id2label == {0: "cat", 1: "dog"}
+    assert config_class.from_pretrained(tmp_path, num_labels=2).id2label == {0: "cat", 1: "dog"}
+    assert config_class.from_pretrained(tmp_path, num_labels=3).num_labels == 3
+    with pytest.raises(ValueError, match="`num_labels` is 3, but `id2label` names 1 classes"):
+        config_class.from_pretrained(tmp_path, num_labels=3, id2label={0: "cat"})
+
+
+@pytest.mark.parametrize("config_class", [VideoViTConfig, VideoMambaConfig])
+def test_models_without_layers_that_need_them(config_class):
+    sizes = {"image_size": 8, "patch_size": 4, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 0}
+    family = config_class.__name__.removesuffix("Config")
+    needy = [f"{family}Backbone", *(["VideoMambaForPreTraining"] if family == "VideoMamba" else [])]
+    for name in needy:
+        with pytest.raises(ValueError, match="`num_hidden_layers` must be at least 1 in this model, got 0"):
+            getattr(hf_video, name)(config_class(**sizes))
+
+
+@pytest.mark.parametrize("name", ["VideoViT", "VideoMamba"])
+@pytest.mark.parametrize("kind", ["Model", "ForVideoClassification", "ForPreTraining", "Backbone"])
+def test_a_configuration_may_ask_for_tuples(name, kind):
+    sizes = {"image_size": 8, "patch_size": 4, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
+    config = getattr(hf_video, f"{name}Config")(**sizes, return_dict=False)
+    model = getattr(hf_video, f"{name}{kind}")(config).eval()
+    outputs = model(torch.zeros(1, 2, 3, 8, 8))
+    assert isinstance(outputs, tuple)
+    assert not isinstance(model(torch.zeros(1, 2, 3, 8, 8), return_dict=True), tuple)
+
+
+def test_a_classifier_may_begin_at_zero():
+    sizes = {"image_size": 8, "patch_size": 4, "num_frames": 2, "hidden_size": 24, "num_hidden_layers": 1}
+    model = hf_video.VideoViTForVideoClassification(VideoViTConfig(**sizes, classifier_init_scale=0.0))
+    assert (model.classifier.weight == 0).all()

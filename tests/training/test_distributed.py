@@ -67,6 +67,7 @@ def test_a_ragged_last_batch_is_gathered_right(tmp_path):
     assert two["loss"] == pytest.approx(one["loss"]) == pytest.approx(expected.item())
 
 
+@pytest.mark.slow  # `tests/cli/test_sharded_training.py` has a quick training in shards, with its weights saved whole
 def test_sharded_weights_are_saved_whole(tmp_path):
     config = yaml.safe_load((ROOT / "recipes" / "accelerate" / "fsdp2.yaml").read_text())
     config |= {"use_cpu": True, "num_processes": 2, "mixed_precision": "no", "main_process_port": int(free_port())}

@@ -37,7 +37,9 @@ def uninterrupted(digits, tmp_path_factory):
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+# Quick ones: two processes in `tests/cli/test_resume_auto.py`, moments of a save in `tests/cli/test_ended_runs.py`.
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_killed_in_an_epoch_and_again_during_a_save(digits, uninterrupted, tmp_path, num_workers):
     folder = tmp_path / "run"
     assert run(digits, folder, num_workers, "step", 5).returncode == -signal.SIGKILL

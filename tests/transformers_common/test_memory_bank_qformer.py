@@ -7,7 +7,7 @@ from transformers.testing_utils import torch_device
 
 from hf_video import MemoryBankQFormerConfig, MemoryBankQFormerForVideoClassification, MemoryBankQFormerModel
 
-from .model_testing import ConfigTester, VideoModelTester, VideoModelTestMixin, common
+from .model_testing import ConfigTester, VideoModelTester, VideoModelTestMixin
 
 
 class MemoryBankQFormerModelTester(VideoModelTester):
@@ -58,7 +58,6 @@ class MemoryBankQFormerModelTest(VideoModelTestMixin, unittest.TestCase):
     _is_composite = True
     # The mixin expects the vision tower's states; ours are the queries, as wide as the Q-Former.
     skip_test_video_features_output_shape = True
-    test_sdpa_can_dispatch_composite_models = common.ModelTesterMixin.test_sdpa_can_dispatch_composite_models
 
     def test_config(self) -> None:
         """The mixin compares arguments as they were given; parts of a composite come back completed."""

@@ -7,13 +7,13 @@ from transformers.testing_utils import torch_device
 
 from hf_video import MemoryBankQFormerForConditionalGeneration
 
+from . import test_memory_bank_qformer
 from .model_testing import VideoModelTestMixin, common
-from .test_memory_bank_qformer import MemoryBankQFormerModelTester
 
 
-class GenerationModelTester(MemoryBankQFormerModelTester):
+class GenerationModelTester(test_memory_bank_qformer.MemoryBankQFormerModelTester):
     config_kwargs = {
-        **MemoryBankQFormerModelTester.config_kwargs,
+        **test_memory_bank_qformer.MemoryBankQFormerModelTester.config_kwargs,
         "text_config": {
             "model_type": "llama",
             "vocab_size": 70,
@@ -44,7 +44,6 @@ class MemoryBankQFormerGenerationTest(VideoModelTestMixin, unittest.TestCase):
     _is_composite = True
     # The mixin expects the vision tower's states; ours are the queries, as wide as the Q-Former.
     skip_test_video_features_output_shape = True
-    test_sdpa_can_dispatch_composite_models = common.ModelTesterMixin.test_sdpa_can_dispatch_composite_models
     test_model_get_set_embeddings = common.ModelTesterMixin.test_model_get_set_embeddings
     test_resize_tokens_embeddings = common.ModelTesterMixin.test_resize_tokens_embeddings
     test_resize_embeddings_untied = common.ModelTesterMixin.test_resize_embeddings_untied
@@ -52,8 +51,7 @@ class MemoryBankQFormerGenerationTest(VideoModelTestMixin, unittest.TestCase):
         common.ModelTesterMixin.test_resize_embeddings_untied_no_reinit_on_post_init
     )
 
-    @unittest.skip("the configuration is tested with the other classes of the family")
-    def test_config(self) -> None: ...
+    test_config = test_memory_bank_qformer.MemoryBankQFormerModelTest.test_config
 
     def _video_features_prepare_config_and_inputs(self):
         """The mixin's knows only `pixel_values_videos`. The text for the language model is no part of the video."""

@@ -303,6 +303,17 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
         grid = self.position_embedding_grid
         if grid is not None and (len(grid) != 3 or min(grid) < 1):
             raise ValueError(f"`position_embedding_grid` must be (t, h, w), got {self.position_embedding_grid}.")
+        is_table = self.position_embedding_type == "sinusoidal" and self.position_embedding_resize == "token_count"
+        if (
+            is_table
+            and grid is not None
+            and grid[0] != self.token_grid[0]
+            and math.prod(grid) != math.prod(self.token_grid)
+        ):
+            raise ValueError(
+                f"`position_embedding_grid` {grid} must have {self.token_grid[0]} token frames, as the input has: "
+                '`position_embedding_resize="token_count"` resizes over space only.'
+            )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")

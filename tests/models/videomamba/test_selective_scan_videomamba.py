@@ -1,7 +1,6 @@
 """The plain scan that travels with a published VideoMamba."""
 
-import subprocess
-import sys
+import os
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import modeling_videomamba, selective_scan_videomamba
 from hf_video.models.videomamba.selective_scan_videomamba import CHUNK_LENGTH, selective_scan
 from hf_video.ops.selective_scan.reference import selective_scan_reference
+from tests.fork_server import Program, run_forked
 
 from .videomamba_testing import make, random_clips
 
@@ -147,6 +147,6 @@ def test_the_operations_are_found_if_they_are_imported_first():
         "from hf_video.models.videomamba import modeling_videomamba\n"
         "print(modeling_videomamba.HAS_OPS)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert result.stdout.strip() == "True", result.stderr
     assert "pip install hf-video-models" not in result.stderr

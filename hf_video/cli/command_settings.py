@@ -1,0 +1,96 @@
+"""The settings of each command, put together from their groups."""
+
+from hf_video.data.settings import ClipAugmentationSettings, ClipMixingSettings
+from hf_video.training.settings import AnswerTrainingSettings, ProbeTrainingSettings
+
+from .command_line import CommandSettings
+from .settings import (
+    AnsweringModelSettings,
+    AppSettings,
+    BulkSettings,
+    ClassificationSettings,
+    ClassifierSettings,
+    DemoSettings,
+    EvaluateSegmentsSettings,
+    EvaluateSettings,
+    ExplainSettings,
+    ExportSettings,
+    ExtractSettings,
+    HeldOutSettings,
+    InspectSettings,
+    JsonLinesSettings,
+    PackSettings,
+    PredictSettings,
+    ProbeSettings,
+    ReadingSettings,
+    RegularizationSettings,
+    RunLengthSettings,
+    RunSettings,
+    ScratchSettings,
+    TimelineSettings,
+    TrainedModelSettings,
+    TrainingVideosSettings,
+    TrainSettings,
+    WatchSettings,
+    WindowSettings,
+)
+
+TRAIN = CommandSettings(
+    RunSettings,
+    ClassifierSettings,
+    RegularizationSettings,
+    RunLengthSettings,
+    TrainSettings,
+    TrainingVideosSettings,
+    ClipAugmentationSettings,
+    ClipMixingSettings,
+    ScratchSettings,
+    takes_training_arguments=True,
+)
+TRAIN_ANSWERS = CommandSettings(
+    RunSettings,
+    AnsweringModelSettings,
+    AnswerTrainingSettings,
+    ClipAugmentationSettings,
+    takes_training_arguments=True,
+    # A data set of texts has one view of each video.
+    without=("num_augmentations",),
+)
+PROBE = CommandSettings(
+    ReadingSettings,
+    HeldOutSettings,
+    ProbeSettings,
+    ClassificationSettings,
+    ProbeTrainingSettings,
+    takes_training_arguments=True,
+)
+EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
+EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)
+PREDICT = CommandSettings(ClassificationSettings, PredictSettings, BulkSettings)
+EXTRACT = CommandSettings(ExtractSettings, WindowSettings, BulkSettings)
+INSPECT = CommandSettings(InspectSettings)
+PACK = CommandSettings(PackSettings)
+DEMO = CommandSettings(DemoSettings)
+WATCH = CommandSettings(WatchSettings, JsonLinesSettings)
+EXPLAIN = CommandSettings(ExplainSettings)
+TIMELINE = CommandSettings(TimelineSettings, WindowSettings, JsonLinesSettings)
+EXPORT = CommandSettings(ExportSettings)
+APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
+# By the name of the command, for the reference page.
+ALL = {
+    "train": TRAIN,
+    "train-answers": TRAIN_ANSWERS,
+    "probe": PROBE,
+    "evaluate": EVALUATE,
+    "evaluate-segments": EVALUATE_SEGMENTS,
+    "predict": PREDICT,
+    "extract": EXTRACT,
+    "timeline": TIMELINE,
+    "explain": EXPLAIN,
+    "inspect": INSPECT,
+    "pack": PACK,
+    "watch": WATCH,
+    "app": APP,
+    "export": EXPORT,
+    "demo": DEMO,
+}

@@ -1,0 +1,138 @@
+"""`hf-video export`: writes a model for ONNX Runtime, or as a program of torch.export."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .command_line import add_flags
+from .model_loading import load_trained_model, locate_model
+from .output_folder import require_fresh
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DESCRIPTION = """\
+Write a classifier or backbone for programs that do not have hf_video. The folder gets
+
+  model.onnx or model.pt2         pixel_values (batch, frames, channels, height, width) in, logits or the feature maps
+                                  of a backbone out; of images without the frames
+  config.json                     the configuration, with the names of classes
+  video_preprocessor_config.json  how clips are made, if the model has a processor
+
+The batch is free. Frames, height and width are fixed; --num-frames chooses another number. Before anything is
+kept, the file is run, in ONNX Runtime or by torch.export, and compared with the model for batches of one, two and
+three clips.
+"""
+EPILOG = """\
+example: hf-video export my_model my_onnx --to onnx
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "export",
+        help="write a model as ONNX or as a program of torch.export",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model folder, or the name of one on the Hub")
+    parser.add_argument("output", metavar="OUT", help="folder to write; new or empty")
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declares its options."""
+    from .command_settings import EXPORT
+
+    add_flags(parser, EXPORT)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the file, its input and how far it is from the model."""
+    folder = Path(args.output).expanduser().absolute()
+    require_fresh(folder, ways_out="Choose another folder.", option="OUT")
+
+    from hf_video.inference.exporting import export_model, require_onnx
+
+    if args.to == "onnx":
+        require_onnx()
+    model, processor, clip_shape = _load(args)
+    print(f"exporting {type(model).__name__} for an input of ({_sizes(clip_shape)}); this takes a minute or more")
+    export = export_model(model, folder, clip_shape, args.to, processor)
+    print(f"{args.to} {export.file}")
+    print(f"pixel_values (batch, {_sizes(clip_shape)}) -> {', '.join(export.outputs)}")
+    print(f"differs from the model by {export.difference:.0e} of the largest value, for batches of 1, 2 and 3")
+    return 0
+
+
+def _sizes(clip_shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, clip_shape))
+
+
+def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
+    """The model, its processor if it has one, and the shape of a clip.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: it is damaged, is no model that can be exported, or does not take the number of frames.
+    """
+    from hf_video.training.clip_size import clip_size, set_input_size
+    from hf_video.training.loading import load_config
+
+    name = locate_model(args.model)
+    config = load_config(name)
+    kind = (config.architectures or [""])[0]
+    if kind.endswith("ForImageClassification"):
+        return _load_images(name, args)
+    if kind.endswith("Backbone"):
+        model, processor = _load_backbone(name)
+    else:
+        model, processor = load_trained_model(name, device="cpu")
+    if args.num_frames is not None:
+        set_input_size(model, num_frames=args.num_frames)
+        if processor is not None:
+            processor.num_frames = args.num_frames
+    num_frames, image_size = clip_size(model.config)
+    height, width = (image_size, image_size) if isinstance(image_size, int) or image_size is None else image_size
+    if processor is not None:
+        size = processor.crop_size if processor.do_center_crop else processor.size
+        num_frames, height, width = processor.num_frames, size.height, size.width
+    if num_frames is None or height is None or width is None:
+        raise ValueError(f"{args.model} does not say how large its clips are: save its processor beside it.")
+    return model, processor, (num_frames, getattr(config, "num_channels", 3), height, width)
+
+
+def _load_backbone(name: str) -> tuple[PreTrainedModel, Any]:
+    from transformers import AutoBackbone, AutoVideoProcessor
+
+    model, report = AutoBackbone.from_pretrained(name, output_loading_info=True)
+    _require_whole(name, report)
+    try:
+        return model.eval(), AutoVideoProcessor.from_pretrained(name)
+    except (OSError, ValueError):  # a backbone needs none
+        return model.eval(), None
+
+
+def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    if args.num_frames is not None:
+        raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
+    model, report = AutoModelForImageClassification.from_pretrained(name, output_loading_info=True)
+    _require_whole(name, report)
+    size = model.config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    try:
+        processor = AutoImageProcessor.from_pretrained(name)
+    except (OSError, ValueError):
+        processor = None
+    return model.eval(), processor, (model.config.num_channels, height, width)
+
+
+def _require_whole(name: str, report: dict[str, Any]) -> None:
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{name} lacks weights ({', '.join(missing[:3])}, ...), which would be random numbers.")

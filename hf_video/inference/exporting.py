@@ -1,0 +1,234 @@
+"""Exports classifiers and backbones to ONNX and to programs of torch.export."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_BACKBONE_MAPPING,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+)
+
+from hf_video.files import new_folder
+
+ExportFormat = Literal["onnx", "torch-export"]
+FILES: dict[str, str] = {"onnx": "model.onnx", "torch-export": "model.pt2"}
+# Of the largest value of an output. Other kernels add in another order.
+TOLERANCE = 1e-4
+BATCH_SIZES = (1, 2, 3)
+
+Outputs = dict[str, torch.Tensor]
+
+
+class Export(NamedTuple):
+    """An exported model.
+
+    Attributes:
+        file: the path of the ONNX file or the program.
+        outputs: names of the outputs, in order: `logits`, or the stages of a backbone.
+        clip_shape: (num_frames, num_channels, height, width) of its input; (num_channels, height, width) for images.
+        difference: the largest difference from the model, as a share of the largest value of that output.
+    """
+
+    file: Path
+    outputs: tuple[str, ...]
+    clip_shape: tuple[int, ...]
+    difference: float
+
+
+class ExportError(ValueError):
+    """A model cannot be exported, or its export gives other numbers."""
+
+
+class _Exportable(nn.Module):
+    """A model whose input and outputs are tensors."""
+
+    def __init__(self, model: PreTrainedModel, input_name: str, output: str) -> None:
+        super().__init__()
+        self.model, self.input_name, self.output = model, input_name, output
+
+    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        answer = getattr(self.model(**{self.input_name: pixel_values}, return_dict=True), self.output)
+        return (answer,) if isinstance(answer, torch.Tensor) else tuple(answer)
+
+
+def export_model(
+    model: PreTrainedModel,
+    folder: Path,
+    clip_shape: tuple[int, ...],
+    to: ExportFormat = "onnx",
+    processor: Any | None = None,
+) -> Export:
+    """
+    Writes a classifier or backbone as ONNX (`torch.onnx.export`) or as a program of `torch.export`, and compares what
+    the file gives, in ONNX Runtime or loaded again, with the model for batches of one, two and three random clips. The
+    folder has the file, and the configuration and the processor beside it. It is whole or not there at all.
+
+    The batch is free; frames, height and width are those of `clip_shape`, since positions are written into the file.
+    A clip is one view: averages over views are for the caller.
+
+    Args:
+        model: in evaluation mode, float32, on the CPU.
+        folder: does not exist, or is empty.
+        clip_shape: (num_frames, num_channels, height, width); of an image classifier (num_channels, height, width).
+        to: the format.
+        processor: saved beside the file, if there is one.
+
+    Raises:
+        ExportError: the model is no classifier or backbone, is quantised, not float32, drops tokens, cannot be
+            exported, or its file gives other numbers.
+        ImportError: ONNX, ONNX Script or ONNX Runtime is not installed.
+        OSError: writing failed.
+    """
+    if to == "onnx":
+        require_onnx()
+    output = _output_of(model)
+    _check_numbers(model)
+    exportable = _Exportable(model, model.main_input_name, output).eval()
+    generator = torch.Generator().manual_seed(0)
+    clips = [torch.randn(size, *clip_shape, generator=generator) for size in BATCH_SIZES]
+    with torch.no_grad(), _quiet():
+        expected = [exportable(batch) for batch in clips]
+        names = tuple(getattr(model, "out_features", [])) if output == "feature_maps" else (output,)
+        program = _trace(exportable, clips[1])
+        with new_folder(folder) as unfinished:
+            file = unfinished / FILES[to]
+            run = _write_onnx(program, file, names, model) if to == "onnx" else _write_program(program, file)
+            difference = max(
+                _difference(found, wanted)
+                for batch, wanted in zip(clips, expected, strict=True)
+                for found in [run(batch)]
+            )
+            if not difference <= TOLERANCE:
+                raise ExportError(
+                    f"{type(model).__name__} as {to} gives other numbers: they differ by {difference:.1e} of the "
+                    f"largest value, {TOLERANCE:g} is allowed. Nothing was kept; please report it."
+                )
+            model.config.save_pretrained(unfinished)
+            if processor is not None:
+                processor.save_pretrained(unfinished)
+    return Export(folder / FILES[to], names, clip_shape, difference)
+
+
+def require_onnx() -> None:
+    """
+    Raises:
+        ImportError: a package for ONNX is not installed. The error says how to install all of them.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        message = f'Export to ONNX needs {error.name}: pip install ".[export]" in a clone of hf_video.'
+        raise ImportError(message, name=error.name) from error
+
+
+def _output_of(model: PreTrainedModel) -> str:
+    kinds = (
+        (MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING, "logits"),
+        (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, "logits"),
+        (MODEL_FOR_BACKBONE_MAPPING, "feature_maps"),
+    )
+    for mapping, output in kinds:
+        if type(model) is mapping.get(type(model.config), None):
+            return output
+    raise ExportError(
+        f"{type(model).__name__} cannot be exported: classifiers of videos and images and backbones can. "
+        "AutoModelForVideoClassification or AutoBackbone loads what can be exported from its folder."
+    )
+
+
+def _check_numbers(model: PreTrainedModel) -> None:
+    if getattr(model, "is_quantized", False) or hasattr(model.config, "quantization_config"):
+        raise ExportError("A quantised model cannot be exported: export the one that it was made from.")
+    if found := {parameter.dtype for parameter in model.parameters()} - {torch.float32}:
+        raise ExportError(f"A model is exported in float32, got {_names(found)}: load it with dtype=torch.float32.")
+    if found := {parameter.device for parameter in model.parameters()} - {torch.device("cpu")}:
+        raise ExportError(f"A model is exported on the CPU, got {_names(found)}: call model.cpu() first.")
+    if getattr(model.config, "run_length_threshold", None) is not None:
+        raise ExportError(
+            "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "
+            "run_length_threshold=None."
+        )
+
+
+def _names(values: set[Any]) -> str:
+    return ", ".join(sorted(map(str, values)))
+
+
+def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:
+    try:
+        program = torch.export.export(model, (clips,), dynamic_shapes={"pixel_values": {0: Dim.DYNAMIC}})
+    except Exception as error:  # PyTorch has no common class for what it cannot trace
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportError(f"torch.export cannot trace {type(model.model).__name__}: {reason[0]}") from error
+    if any(
+        isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "hf_video"
+        for node in program.graph.nodes
+    ):
+        raise ExportError(f"The program of {type(model.model).__name__} has operators of hf_video; please report it.")
+    return program
+
+
+def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    torch.export.save(program, file)
+    loaded = torch.export.load(file).module()
+    return lambda batch: list(loaded(batch))
+
+
+def _write_onnx(
+    program: ExportedProgram, file: Path, names: tuple[str, ...], model: PreTrainedModel
+) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    import onnxruntime
+
+    options: dict[str, Any] = {"input_names": ["pixel_values"], "output_names": list(names), "verbose": False}
+    exported: Any
+    try:
+        exported = torch.onnx.export(program, dynamo=True, **options)
+    except Exception as error:  # ONNX Script has no common class for what it cannot write
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {reason[0]}") from error
+    labels = getattr(model.config, "id2label", None) or {}
+    exported.model.metadata_props["labels"] = json.dumps([labels[index] for index in sorted(labels)])
+    exported.save(file)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        if not isinstance(value.shape[0], str):
+            raise ExportError(
+                f"The batch of {value.name} is fixed at {value.shape[0]} in the ONNX file; please report it."
+            )
+    return lambda batch: [torch.from_numpy(each) for each in session.run(None, {"pixel_values": batch.numpy()})]
+
+
+def _difference(found: list[torch.Tensor], wanted: tuple[torch.Tensor, ...]) -> float:
+    pairs = list(zip(found, wanted, strict=True))
+    if any(one.shape != other.shape for one, other in pairs):
+        return np.inf
+    return max(((one - other).abs().max() / other.abs().max().clamp(min=1e-12)).item() for one, other in pairs)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that exporters give about their own code."""
+    logger = logging.getLogger("onnxscript")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

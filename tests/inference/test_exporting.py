@@ -1,0 +1,154 @@
+"""Exported models give the model's numbers for any batch, and nothing is kept that does not."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from transformers import VideoMAEConfig, VideoMAEForVideoClassification
+
+import hf_video
+from hf_video.inference import exporting
+from hf_video.inference.exporting import ExportError, export_model
+from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
+
+SHAPE = (4, 3, 32, 32)
+CLIPS = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(1))
+TRANSFORMERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+
+
+def make(family, kind="ForVideoClassification", **options):
+    torch.manual_seed(0)
+    config = getattr(hf_video, f"{family}Config")(**TINY_CLASSIFIERS[family] | options)
+    return getattr(hf_video, family + kind)(config).eval()
+
+
+def make_videomae():
+    torch.manual_seed(0)
+    return VideoMAEForVideoClassification(VideoMAEConfig(image_size=32, num_frames=4, **TRANSFORMERS)).eval()
+
+
+def compare(model, export, clips):
+    """The file's outputs for a batch of a size that was not checked at the export."""
+    if export.file.suffix == ".onnx":
+        found = onnxruntime.InferenceSession(export.file).run(None, {"pixel_values": clips.numpy()})
+    with torch.no_grad():
+        if export.file.suffix != ".onnx":
+            found = torch.export.load(export.file).module()(clips)
+        wanted = model(clips)
+    wanted = [wanted.logits] if "logits" in wanted else wanted.feature_maps
+    assert len(found) == len(wanted) == len(export.outputs)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """A classifier, and its exports by format."""
+    folder, model = tmp_path_factory.mktemp("exports"), make("VideoViT")
+    return model, {
+        to: export_model(model, folder / to, SHAPE, to, make_processor()) for to in ("onnx", "torch-export")
+    }
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_classifier_of_videos_takes_any_batch(to, exports):
+    model, export = exports[0], exports[1][to]
+    assert export.difference < 1e-5 and export.outputs == ("logits",) and export.clip_shape == SHAPE
+    compare(model, export, CLIPS)
+    assert {"config.json", export.file.name} < {path.name for path in export.file.parent.iterdir()}
+    assert hf_video.VideoClipProcessor.from_pretrained(export.file.parent).num_frames == 4
+
+
+@pytest.mark.parametrize(
+    "make_model, shape",
+    [
+        pytest.param(lambda: make("VideoMamba"), SHAPE, id="VideoMamba"),
+        pytest.param(lambda: make("VideoMamba", "Backbone"), SHAPE, id="VideoMambaBackbone", marks=pytest.mark.slow),
+        pytest.param(lambda: make("VideoViT", "Backbone"), SHAPE, id="VideoViTBackbone", marks=pytest.mark.slow),
+        pytest.param(lambda: make("MemoryBankQFormer"), SHAPE, id="MemoryBankQFormer", marks=pytest.mark.slow),
+        pytest.param(make_videomae, SHAPE, id="VideoMAE", marks=pytest.mark.slow),
+        pytest.param(
+            lambda: make("VideoViT", "ForImageClassification", num_frames=1, tubelet_size=1),
+            SHAPE[1:],
+            id="VideoViTForImageClassification",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda: make("VideoMamba", "ForImageClassification", num_frames=1),
+            SHAPE[1:],
+            id="VideoMambaForImageClassification",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+@pytest.mark.parametrize("to", ["onnx", pytest.param("torch-export", marks=pytest.mark.slow)])
+def test_every_kind_takes_any_batch(to, make_model, shape, tmp_path):
+    model = make_model()
+    compare(model, export_model(model, tmp_path / "out", shape, to), CLIPS if len(shape) == 4 else CLIPS[:, 0])
+
+
+def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
+    model, export = exports[0], exports[1]["torch-export"]
+    torch.save(CLIPS, tmp_path / "clips.pt")
+    code = (
+        "import sys, torch; sys.modules['hf_video'] = None; "
+        f"program = torch.export.load({str(export.file)!r}).module(); "
+        f"print(program(torch.load({str(tmp_path / 'clips.pt')!r}))[0].tolist())"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.tensor(json.loads(answer.stdout)), model(CLIPS).logits)
+
+
+def test_another_number_of_frames_is_an_error_that_names_it(exports):
+    session = onnxruntime.InferenceSession(exports[1]["onnx"].file)
+    with pytest.raises(Exception, match=r"(?s)pixel_values.*Got: 2 Expected: 4"):
+        session.run(None, {"pixel_values": CLIPS[:, :2].numpy()})
+    with pytest.raises(Exception, match=r"(?s)size\(\)\[1\] == 4|equal to 4"):
+        torch.export.load(exports[1]["torch-export"].file).module()(CLIPS[:, :2])
+
+
+def test_an_export_with_other_numbers_is_not_kept(tmp_path, monkeypatch):
+    model = make("VideoViT")
+    measure = exporting._difference
+    monkeypatch.setattr(exporting, "_difference", lambda found, wanted: measure([each + 1 for each in found], wanted))
+    with pytest.raises(ExportError, match=r"VideoViTForVideoClassification as torch-export gives other numbers"):
+        export_model(model, tmp_path / "out", SHAPE, "torch-export")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fixed_batch_is_refused(tmp_path, monkeypatch):
+    """As exporters of other versions fixed that of VideoMamba."""
+    trace = torch.export.export
+    monkeypatch.setattr(
+        torch.export, "export", lambda model, inputs, dynamic_shapes: trace(model, inputs, dynamic_shapes=None)
+    )
+    with pytest.raises(ExportError, match="The batch of pixel_values is fixed at 2"):
+        export_model(make("VideoViT"), tmp_path / "out", SHAPE, "onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "make_model, message",
+    [
+        (lambda: make("VideoViT", "ForPreTraining"), "VideoViTForPreTraining cannot be exported: classifiers"),
+        (lambda: make("VideoViT", "Model"), "VideoViTModel cannot be exported: classifiers"),
+        (lambda: make("VideoViT").bfloat16(), "in float32, got torch.bfloat16"),
+        (lambda: make("VideoViT").to("meta"), "on the CPU, got meta"),
+        (lambda: make("VideoViT", run_length_threshold=0.1), "run_length_threshold=None"),
+    ],
+)
+def test_what_cannot_be_exported(make_model, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        export_model(make_model(), tmp_path / "out", SHAPE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r'onnxscript: pip install "\.\[export\]"'):
+        export_model(make("VideoViT"), tmp_path / "out", SHAPE)

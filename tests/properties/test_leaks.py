@@ -1,0 +1,183 @@
+"""Loading and using models again and again leaves no memory, descriptors or threads behind."""
+
+import gc
+import os
+import threading
+from typing import NamedTuple
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModel, AutoVideoProcessor, InstructBlipVisionConfig
+
+from hf_video import (
+    MemoryBankQFormerModel,
+    VideoClipProcessor,
+    VideoMambaForVideoClassification,
+    VideoViTForVideoClassification,
+    VideoWatcher,
+)
+from hf_video.ops.selective_scan import selective_scan
+
+from ..models.memory_bank_qformer import memory_bank_qformer_testing, watching_testing
+from ..models.videomamba import videomamba_testing
+from ..models.videovit import videovit_testing
+from ..video_files import encode_video
+
+NUM_FRAMES, SIDE = 8, 160
+CLIP_BYTES = NUM_FRAMES * 3 * SIDE * SIDE * 4
+WARM_UP, QUICK, THOROUGH = 5, 10, 500
+# What allocators may keep, however often something is used. A clip is 2.3 MiB.
+MOST_GROWTH = 64 * 2**20
+
+
+class Held(NamedTuple):
+    """What a process holds."""
+
+    bytes: int
+    descriptors: int
+    threads: int
+
+
+def held() -> Held:
+    gc.collect()
+    process = psutil.Process()
+    return Held(process.memory_info().rss, process.num_fds(), process.num_threads())
+
+
+def check_leaks(use, calls: int) -> int:
+    """Call `use` again and again, and check what is held afterwards.
+
+    Returns: the bytes by which the process grew, after a warm-up.
+
+    Raises: AssertionError, for a descriptor or a thread more, half a clip more a call, or more than `MOST_GROWTH`.
+    """
+    for _ in range(WARM_UP):
+        use()
+    before = held()
+    for _ in range(calls):
+        use()
+    after = held()
+    assert after.descriptors <= before.descriptors
+    assert after.threads <= before.threads
+    growth = after.bytes - before.bytes
+    assert growth < min(calls * CLIP_BYTES // 2, MOST_GROWTH), f"{growth / 2**20:.0f} MiB more after {calls} calls"
+    return growth
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    return encode_video(tmp_path_factory.mktemp("videos") / "clip.mp4")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with a tiny model and its processor, by family."""
+    tower = InstructBlipVisionConfig(
+        hidden_size=40,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        image_size=SIDE,
+        patch_size=32,
+    )
+    made = {
+        "VideoViT": VideoViTForVideoClassification(videovit_testing.tiny_config(image_size=SIDE, patch_size=32)),
+        "VideoMamba": VideoMambaForVideoClassification(
+            videomamba_testing.tiny_config(image_size=SIDE, patch_size=32, num_frames=NUM_FRAMES)
+        ),
+        "MemoryBankQFormer": memory_bank_qformer_testing.tiny_model(MemoryBankQFormerModel, vision_config=tower),
+    }
+    folder = tmp_path_factory.mktemp("models")
+    processor = VideoClipProcessor(num_frames=NUM_FRAMES, size=SIDE, crop_size=SIDE, frame_sampling_rate=2)
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        processor.save_pretrained(folder / name)
+    return folder
+
+
+def inference(folder, video):
+    """Load a model and its processor, and run them on a video file."""
+
+    def use():
+        model = AutoModel.from_pretrained(folder)
+        inputs = AutoVideoProcessor.from_pretrained(folder)(str(video), return_tensors="pt")
+        assert inputs["pixel_values"].nbytes == CLIP_BYTES
+        with torch.no_grad():
+            model(**inputs)
+
+    return use
+
+
+def watching():
+    """A video that is watched frame by frame into a memory bank, and asked about."""
+    pair, images = watching_testing.tiny_pair(), watching_testing.random_images(12)
+
+    def use():
+        watcher = VideoWatcher(*pair, "what is shown", chunk_size=4)
+        for _ in watcher.watch(image for image in images):
+            pass
+        watcher.answer(max_new_tokens=2, do_sample=False)
+
+    return use
+
+
+def scanning():
+    """The selective scan, forward and backward, on inputs as large as a clip."""
+    length = CLIP_BYTES // 4 // 64
+
+    def use():
+        u, delta = (torch.rand(1, 64, length, requires_grad=True) for _ in range(2))
+        b, c = (torch.rand(1, 4, length) for _ in range(2))
+        selective_scan(u, delta, -torch.rand(64, 4), b, c).sum().backward()
+
+    return use
+
+
+USES = ["VideoViT", "VideoMamba", "MemoryBankQFormer", "watching", "scanning"]
+
+
+def use_of(name, models, video):
+    return {"watching": watching, "scanning": scanning}.get(name, lambda: inference(models / name, video))()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_nothing_is_left_behind(name, models, video):
+    check_leaks(use_of(name, models, video), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", USES)
+def test_nothing_is_left_behind_by_500_uses(name, models, video, capsys):
+    growth = check_leaks(use_of(name, models, video), THOROUGH)
+    with capsys.disabled():
+        print(f"\n{name}: {THOROUGH} uses, {growth / 2**20:+.1f} MiB")
+
+
+@pytest.mark.parametrize("leak", ["clip", "descriptor", "thread"])
+def test_a_leak_is_found(leak, models, video):
+    """The check fails for a clip, a descriptor or a thread that each call leaves behind."""
+    kept, ended = [], threading.Event()
+    load_and_run = inference(models / "VideoViT", video)
+
+    def leaking():
+        load_and_run()
+        if leak == "clip":
+            kept.append(torch.ones(CLIP_BYTES, dtype=torch.uint8))
+        elif leak == "descriptor":
+            kept.append(os.dup(0))
+        else:
+            kept.append(threading.Thread(target=ended.wait))
+            kept[-1].start()
+
+    try:
+        with pytest.raises(AssertionError):
+            check_leaks(leaking, QUICK)
+    finally:
+        ended.set()
+        for each in kept:
+            if leak == "descriptor":
+                os.close(each)
+            elif leak == "thread":
+                each.join()
