@@ -162,4 +162,4 @@ def test_every_block_is_one_that_the_runner_knows(page):
 def test_all_code_is_in_fences(page):
     """Else the runner would not see it. Text that goes on after an item of a list is indented as well."""
     text = re.sub(r"^( *)```.*?^\1```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    assert not re.findall(r"(?:\A|\n\n)(?! *[-*] )( {4}\S.*)", text)
+    assert not re.findall(r"^(?![ *-]|$).*\n\n( {4}\S.*)", text, re.MULTILINE)

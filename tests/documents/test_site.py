@@ -54,12 +54,6 @@ def test_the_site_is_whole(site):
         assert addresses and not [each for each in addresses if each and "//" in each], page
 
 
-def test_every_page_of_the_navigation_exists():
-    named = re.findall(r"^ +- (?:.+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    docs = ROOT / "docs"
-    assert len(named) > 20 and [name for name in named if not list(docs.glob(name.replace(".md", ".[mi]*")))] == []
-
-
 def anchors(page):
     """What the headings of a page are called in links, as GitHub and the site do it."""
     text = re.sub(r"^( *)```.*?^\1```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
