@@ -76,7 +76,7 @@ screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_vide
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
 
 # A benchmark that needs another machine stands in the page as skipped.
-bench: $(INSTALLED)  ## run every benchmark and write docs/benchmarks.md (an hour; ONLY="videovit int8", ARGS=--smoke)
+bench: $(INSTALLED)  ## run every benchmark and write docs/benchmarks.md (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
 .PHONY: help demo test test-slow test-extras lint format cards docs conformance screenshots bench

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-from helpers.measurement import fastest, make_parser, print_machine, require_agreement
+from helpers.measurement import fastest, make_parser, print_machine, print_ratio, require_agreement
 from transformers import PreTrainedModel
 
 from hf_video.inference.exporting import TOLERANCE, export_model
@@ -57,6 +57,7 @@ def measure(name: str, model: PreTrainedModel, clip: torch.Tensor, threads: int,
         f"{1000 * times['torch']:.0f} ms, {times['onnx'] / times['torch']:.2f}x; graph {size / 1024:.0f} KiB, "
         f"export {seconds:.0f} s"
     )
+    print_ratio(f"{name} in ONNX Runtime, {clip.shape[1]} frames", times["onnx"] / times["torch"], "PyTorch")
 
 
 def main() -> int:

@@ -32,10 +32,11 @@ PACKAGES = ("torch", "transformers", "accelerate", "av", "numba")
 # The plot is drawn where the documents look for it, and the page names no folder of the machine.
 # Others repeat less than their scripts do alone, so that all of them take little more than an hour.
 OPTIONS = {
-    "bulk": ["--many", "48", "--rounds", "1", "--minutes", "10"],
+    "bulk": ["--few", "8", "--many", "48", "--rounds", "1"],
     "explain": ["--seeds", "1"],
     "extract": ["--rounds", "2"],
     "importing": ["--rounds", "5"],
+    "int8": ["--layers", "2"],
     "memory_bank": ["--frames", "6"],
     "packed_reading": ["--rounds", "3"],
     "reading": ["--rounds", "5"],
