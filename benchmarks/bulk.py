@@ -207,7 +207,7 @@ def main() -> None:
     has_ray = find_spec("ray") is not None and not arguments.smoke
     print_machine("av", "torch", *(["ray"] if has_ray else []), threads=1)
     if not has_ray:
-        reason = "--smoke" if arguments.smoke else 'Ray is missing: pip install "hf-video-models[ray]"'
+        reason = "--smoke" if arguments.smoke else "Ray is missing: pip install 'hf-video-models[ray]'"
         print(f"without --engine ray ({reason})")
     few, many, rounds, seconds = arguments.few, arguments.many, arguments.rounds, SECONDS
     if arguments.smoke:

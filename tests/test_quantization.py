@@ -188,6 +188,7 @@ def folder(tmp_path_factory):
     return root / "int8"
 
 
+@pytest.mark.slow
 def test_a_folder_made_by_the_readme_can_be_published(tmp_path, monkeypatch):
     section = (Path(__file__).parents[1] / "docs" / "speed.md").read_text().split("## int8")[1]
     snippet = section.split("```python\n")[1].split("```")[0]
@@ -236,7 +237,9 @@ def test_it_is_loaded_in_no_other_dtype(folder, dtype):
 
 def test_without_torchao_an_error_says_how_to_install_it(folder, monkeypatch):
     monkeypatch.setattr(loading, "is_torchao_available", lambda: False)
-    with pytest.raises(ImportError, match=r"int8 is quantised.*pip install --upgrade hf-video-models\[quantization\]"):
+    with pytest.raises(
+        ImportError, match=r"int8 is quantised.*pip install --upgrade 'hf-video-models\[quantization\]'"
+    ):
         loading.load_trained_classifier(folder)
 
 

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Loads the models and serves the page until an interrupt."""
     if importlib.util.find_spec("gradio") is None:
-        raise ImportError("The page is made with Gradio: pip install hf-video-models[app].")
+        raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
     _check_port(args.host, args.port)
 
     from hf_video.app.addresses import is_loopback

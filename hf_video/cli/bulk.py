@@ -36,7 +36,7 @@ def check_options(args: argparse.Namespace) -> None:
         if name in args.given and args.engine != "ray":
             raise ValueError(f"{args.given[name][0]} has no effect without --engine ray.")
     if args.engine == "ray" and find_spec("ray") is None:
-        raise ImportError('--engine ray needs Ray, which is not installed: pip install "hf-video-models[ray]"')
+        raise ImportError("--engine ray needs Ray, which is not installed: pip install 'hf-video-models[ray]'")
 
 
 def model_device(args: argparse.Namespace) -> str:

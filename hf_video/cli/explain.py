@@ -190,8 +190,8 @@ def _check_files(args: argparse.Namespace) -> None:
     require_fresh(Path(args.output), ways_out=ways_out, option="--output")
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError(
-            "--output draws with matplotlib: pip install hf-video-models[explain]. Leave --output out to be told the "
-            "frames that counted most without pictures."
+            "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be told "
+            "the frames that counted most without pictures."
         )
 
 

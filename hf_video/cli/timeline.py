@@ -154,7 +154,7 @@ def _check_files(args: argparse.Namespace) -> None:
     if args.annotate and not Path(args.video).is_file():
         raise ValueError(f"--annotate reads the video a second time: {args.video} is no file on this machine.")
     if args.annotate and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("--annotate draws with matplotlib: pip install hf-video-models[demo].")
+        raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
     if args.output is not None:
         ways_out = "Choose another folder: results are never overwritten."
         require_fresh(Path(args.output), ways_out=ways_out, option="--output")

@@ -139,7 +139,7 @@ def load_digit_scans(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError(
-            "The moving digits are drawn from scikit-learn's digits. Install it: pip install hf-video-models[demo]"
+            "The moving digits are drawn from scikit-learn's digits. Install it: pip install 'hf-video-models[demo]'"
         ) from error
     images = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
     images = np.random.default_rng(seed).permutation(images)

@@ -140,7 +140,7 @@ def usage(repo_id: str, auto_class: str, needs_hf_video: bool = False, num_frame
         needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
         num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
     """
-    requirement = "import hf_video  # pip install hf-video-models\n" if needs_hf_video else ""
+    requirement = "import hf_video  # pip install git+https://github.com/hf-video/hf-video\n" if needs_hf_video else ""
     trust = "" if needs_hf_video else ", trust_remote_code=True"
     frames = "" if num_frames is None else f", num_frames={num_frames}"
     if auto_class in ("AutoModelForVideoClassification", "AutoModelForImageClassification"):
@@ -214,7 +214,7 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
     if needs_hf_video:
         sentences.append(
             "Its vision tower is another model of hf_video, so that it only loads where that is installed "
-            "(`pip install hf-video-models`)."
+            "(`pip install git+https://github.com/hf-video/hf-video`)."
         )
     return " ".join(sentences)
 

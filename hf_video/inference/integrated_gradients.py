@@ -47,7 +47,7 @@ def weigh_patches(
         from captum.attr import IntegratedGradients
     except ImportError as error:
         raise ImportError(
-            f"Heat maps of {type(model).__name__} are computed with captum: pip install hf-video-models[explain]"
+            f"Heat maps of {type(model).__name__} are computed with captum: pip install 'hf-video-models[explain]'"
         ) from error
     if getattr(model.config, "run_length_threshold", None) is not None:
         raise ValueError(

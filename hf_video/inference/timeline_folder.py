@@ -101,7 +101,7 @@ class TimelineFolder:
         if not self._num_windows:
             return
         if importlib.util.find_spec("matplotlib") is None:
-            logger.warning("There is no timeline.png: matplotlib is missing (pip install hf-video-models[demo]).")
+            logger.warning("There is no timeline.png: matplotlib is missing (pip install 'hf-video-models[demo]').")
             return
         scores, pictures = self.folder / "scores.parquet", self._thumbnails.pictures
         figure = draw_timeline(self.video, segments, self.class_names, scores, pictures, ending)

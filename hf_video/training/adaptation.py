@@ -79,7 +79,7 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
         ValueError: the model has no `layer_groups`.
     """
     if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install hf-video-models[lora].")
+        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
     from peft import LoraConfig, get_peft_model
 
     if not hasattr(model, "layer_groups"):

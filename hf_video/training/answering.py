@@ -147,7 +147,7 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
     if not arguments.lora_rank:
         return None
     if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install hf-video-models[lora].")
+        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
     from peft import LoraConfig, get_peft_model
 
     alpha = 2 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha

@@ -222,7 +222,8 @@ def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype
         return
     if not is_torchao_available():
         raise ImportError(
-            f"{model} is quantised, which needs a recent torchao: pip install --upgrade hf-video-models[quantization]."
+            f"{model} is quantised, which needs a recent torchao: "
+            "pip install --upgrade 'hf-video-models[quantization]'."
         )
     own = str(config.dtype).removeprefix("torch.")
     wanted = str(dtype).removeprefix("torch.")

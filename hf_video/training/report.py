@@ -102,7 +102,7 @@ def write_report(
 
     figures = {}
     if importlib.util.find_spec("matplotlib") is None:
-        logger.warning("No pictures in the report: matplotlib is missing (pip install hf-video-models[demo]).")
+        logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
     else:
         if any("eval_loss" in entry for entry in log_history):
             figures["curves.png"] = plot_curves(log_history)

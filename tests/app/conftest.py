@@ -14,7 +14,7 @@ from .colour_models import save_colour_model, write_colours
 def browser():
     """The Chromium of the machine, without a window, with a new profile."""
     for package in ("playwright", "gradio"):
-        pytest.importorskip(package, reason=f"{package} is missing: pip install hf-video-models[test-extras]")
+        pytest.importorskip(package, reason=f"{package} is missing: pip install 'hf-video-models[test-extras]'")
     from .chromium import find_chromium, start_chromium
 
     if find_chromium() is None:

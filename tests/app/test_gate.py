@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-gate = pytest.importorskip("hf_video.app.gate", reason="gradio is missing: pip install hf-video-models[test-extras]")
+gate = pytest.importorskip("hf_video.app.gate", reason="gradio is missing: pip install 'hf-video-models[test-extras]'")
 httpx = pytest.importorskip("httpx")
 pytestmark = pytest.mark.extras
 UPLOAD, JOIN = "/gradio_api/upload", "/gradio_api/queue/join"

@@ -12,7 +12,7 @@ from hf_video.cli import app
 def test_without_gradio_the_way_to_install_it_is_told(fails, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gradio" else find(name))
-    assert "pip install hf-video-models[app]" in fails("app", "no_such_folder/model")
+    assert "pip install 'hf-video-models[app]'" in fails("app", "no_such_folder/model")
 
 
 def test_models_are_looked_up_before_anything_is_served(fails, monkeypatch):

@@ -257,6 +257,6 @@ def test_without_ray_there_is_a_way_out(digits, trained, tmp_path, fails, monkey
     monkeypatch.setattr("hf_video.cli.bulk.find_spec", lambda name: None)
     said = fails(*words("extract", trained, tmp_path / "out", digits / "test"), "--engine", "ray")
     assert (
-        said == 'hf-video: error: --engine ray needs Ray, which is not installed: pip install "hf-video-models[ray]"\n'
+        said == "hf-video: error: --engine ray needs Ray, which is not installed: pip install 'hf-video-models[ray]'\n"
     )
     assert not (tmp_path / "out").exists()

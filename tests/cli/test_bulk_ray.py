@@ -30,7 +30,7 @@ from .bulk_runs import (
 
 pytestmark = [
     pytest.mark.extras,
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install hf-video-models[test-extras]"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install 'hf-video-models[test-extras]'"),
 ]
 PART_SIZE = 4
 ROOT = Path(__file__).parents[2]

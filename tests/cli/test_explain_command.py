@@ -169,7 +169,7 @@ def test_without_matplotlib_the_text_is_printed(model_folder, video, tmp_path, m
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(cli_explain.importlib.util, "find_spec", lambda name: None)
     message = fails("explain", video, "--model", model_folder, "--output", tmp_path / "out")
-    assert "pip install hf-video-models[explain]" in message
+    assert "pip install 'hf-video-models[explain]'" in message
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(model_folder, video) == 0 and "what spoke most for" in capsys.readouterr().out

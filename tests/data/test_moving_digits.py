@@ -138,6 +138,6 @@ def test_wrong_arguments(tmp_path, name, value):
 
 def test_without_scikit_learn(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install hf-video-models\[demo\]"):
+    with pytest.raises(ImportError, match=r"pip install 'hf-video-models\[demo\]'"):
         write_moving_digits(tmp_path / "digits", **SMALL)
     assert not list(tmp_path.iterdir())

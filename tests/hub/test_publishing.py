@@ -286,7 +286,10 @@ def test_a_model_around_another_of_ours_says_that_it_needs_hf_video(hub, tmp_pat
     assert publication.needs_hf_video
     push(publication, REPO)
     text = ModelCard.load(REPO).text
-    assert "import hf_video  # pip install hf-video-models" in text and "trust_remote_code" not in text
+    assert (
+        "import hf_video  # pip install git+https://github.com/hf-video/hf-video" in text
+        and "trust_remote_code" not in text
+    )
     assert "only loads where that is installed" in text
 
 

@@ -24,9 +24,7 @@ SETTINGS = {
     VideoMambaConfig: videomamba_settings(),
     MemoryBankQFormerConfig: memory_bank_qformer_settings(),
 }
-QUICK = settings(
-    max_examples=150, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck]
-)
+QUICK = settings(max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 THOROUGH = settings(QUICK, max_examples=5000, derandomize=False)
 
 # Values of many types. Each field gets those that its type does not allow.

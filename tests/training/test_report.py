@@ -113,7 +113,7 @@ def test_without_matplotlib_the_rest_is_written_with_one_warning(tmp_path, monke
     write(tmp_path, log_history=HISTORY)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.json", "report.md"]
     assert [record.getMessage() for record in caplog.records] == [
-        "No pictures in the report: matplotlib is missing (pip install hf-video-models[demo])."
+        "No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]')."
     ]
 
 

@@ -109,7 +109,7 @@ def import_pyplot() -> Any:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("The picture needs matplotlib: pip install hf-video-models[demo].") from error
+        raise ImportError("The picture needs matplotlib: pip install 'hf-video-models[demo]'.") from error
     return pyplot
 
 

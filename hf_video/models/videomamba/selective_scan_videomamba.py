@@ -11,7 +11,7 @@ CHUNK_LENGTH = 16
 
 logging.get_logger(__name__).warning_once(
     "VideoMamba takes mamba-ssm's scan on a CUDA device if that package is installed, and otherwise one that is right "
-    "but slow. `pip install hf-video-models` brings fast kernels for CPUs and GPUs."
+    "but slow. `pip install git+https://github.com/hf-video/hf-video` brings fast kernels for CPUs and GPUs."
 )
 
 

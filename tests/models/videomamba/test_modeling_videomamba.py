@@ -252,6 +252,7 @@ def test_a_block_compiled_by_inductor_has_the_same_gradients():
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_model_exports_for_any_length_to_a_graph_of_one_size():
     model = make(VideoMambaForVideoClassification, num_hidden_layers=1)
     sizes = []

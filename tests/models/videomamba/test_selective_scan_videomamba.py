@@ -149,4 +149,4 @@ def test_the_operations_are_found_if_they_are_imported_first():
     )
     result = run_forked(Program(["-c", program], os.environ), timeout=240)[0]
     assert result.stdout.strip() == "True", result.stderr
-    assert "pip install hf-video-models" not in result.stderr
+    assert "pip install git+https://github.com/hf-video/hf-video" not in result.stderr
