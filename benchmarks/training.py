@@ -89,6 +89,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="threads while waiting is measured")
     arguments = parser.parse_args()
     print_machine("torch", "transformers")
+    # What this process computes takes no threads of PyTorch: they would not survive the fork below.
+    torch.set_num_threads(1)
     smoke, full = (1, 4, 4, 1), (3, 40, 60, 4)
     num_rounds, num_steps, num_videos, num_layers = smoke if arguments.smoke else full
     runs: dict[int, list[tuple[Trained, Trained]]] = {number: [] for number in arguments.processes}

@@ -31,6 +31,7 @@ from helpers.measurement import (
     print_ratio,
     require_agreement,
 )
+from transformers import PreTrainedConfig
 
 TOLERANCE = 1e-3
 FAMILIES = {"videomamba": "VideoMamba-M", "videovit": "VideoViT-B"}
@@ -64,16 +65,14 @@ def require_equal_logits(num_frames: int) -> None:
         require_agreement(f"The logits of {name} by two ways", error.item(), TOLERANCE)
 
 
-def count_tokens(family: str, num_frames: int) -> int:
+def count_tokens(config: PreTrainedConfig, num_frames: int) -> int:
     """Tokens of a clip, those of patches alone."""
-    with torch.device("meta"):
-        config = make_model(family, num_frames).config
     (height, width), (depth, *patch) = config.image_shape, config.patch_shape
     return num_frames // depth * (height // patch[0]) * (width // patch[1])
 
 
-def measure_length(family: str, kind: str, num_frames: int, rounds: int) -> tuple[float, float]:
-    """Least seconds of a pass, and peak memory in GiB."""
+def measure_length(family: str, kind: str, num_frames: int, rounds: int) -> Figure:
+    """The least seconds of a pass, and peak memory."""
     seconds = []
     with torch.set_grad_enabled(kind != FORWARD):
         # Kernels are loaded, and threads begin.
@@ -88,7 +87,7 @@ def measure_length(family: str, kind: str, num_frames: int, rounds: int) -> tupl
             start = time.perf_counter()
             run(kind != FORWARD)
             seconds.append(time.perf_counter() - start)
-    return min(seconds), peak_memory()
+    return Figure(num_frames, count_tokens(model.config, num_frames), min(seconds), peak_memory())
 
 
 def predict_memory(figures: list[Figure], num_frames: int) -> float:
@@ -110,9 +109,8 @@ def measure_family(family: str, kind: str, lengths: list[int], rounds: int, thre
             break
         fewer = max(1, rounds * SHORTEST // num_frames)
         found = in_own_process(threads, measure_length, family, kind, num_frames, fewer)
-        figures.append(Figure(num_frames, count_tokens(family, num_frames), *found))
-        seconds, memory = found
-        print(f"{line}  {figures[-1].num_tokens:6} tokens  {seconds:7.2f} s  {memory:6.2f} GiB", flush=True)
+        figures.append(found)
+        print(f"{line}  {found.num_tokens:6} tokens  {found.seconds:7.2f} s  {found.memory:6.2f} GiB", flush=True)
     if len(figures) > 1:
         first, last = figures[0], figures[-1]
         print(
