@@ -1,5 +1,5 @@
 """
-Draws what a model answers for a video, when it sees what, and where it looks: the picture in the README.
+Draws what a model answers for a video, when it sees what, and where it looks: the picture in docs/timeline.md.
 
 In the video a digit moves left, right, up or down, stands still, or is not there. Without `--model` a small VideoViT
 is trained on another such video, of other digits, as `timeline.py` does it. The picture has three parts, all from this

@@ -85,15 +85,15 @@ def export_model(
         processor: saved beside the file, if there is one.
 
     Raises:
-        ExportError: the model is no classifier or backbone, is quantised, not float32, drops tokens, cannot be
-            exported, or its file gives other numbers.
+        ExportError: the model is no classifier or backbone, is quantised, not float32, has a memory, drops tokens,
+            cannot be traced, or its file gives other numbers.
         ImportError: ONNX, ONNX Script or ONNX Runtime is not installed.
         OSError: writing failed.
     """
     if to == "onnx":
         require_onnx()
     output = _output_of(model)
-    _check_numbers(model)
+    _check_kind(model)
     exportable = _Exportable(model, model.main_input_name, output).eval()
     generator = torch.Generator().manual_seed(0)
     clips = [torch.randn(size, *clip_shape, generator=generator) for size in BATCH_SIZES]
@@ -146,13 +146,17 @@ def _output_of(model: PreTrainedModel) -> str:
     )
 
 
-def _check_numbers(model: PreTrainedModel) -> None:
+def _check_kind(model: PreTrainedModel) -> None:
     if getattr(model, "is_quantized", False) or hasattr(model.config, "quantization_config"):
         raise ExportError("A quantised model cannot be exported: export the one that it was made from.")
     if found := {parameter.dtype for parameter in model.parameters()} - {torch.float32}:
         raise ExportError(f"A model is exported in float32, got {_names(found)}: load it with dtype=torch.float32.")
     if found := {parameter.device for parameter in model.parameters()} - {torch.device("cpu")}:
         raise ExportError(f"A model is exported on the CPU, got {_names(found)}: call model.cpu() first.")
+    if model.config.model_type == "memory_bank_qformer":
+        raise ExportError(
+            f"{type(model).__name__} cannot be exported: its memory is merged video by video, which no tracer follows."
+        )
     if getattr(model.config, "run_length_threshold", None) is not None:
         raise ExportError(
             "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "

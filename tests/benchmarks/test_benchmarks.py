@@ -68,6 +68,7 @@ FIGURES = {
         r"index of 1,000 rows, \d+ MiB: listed in \d+\.\d s",
         r"  its rows take \d+\.\d\d GiB, peak memory \d+\.\d\d GiB, \d+\.\d\d ms to look up a row",
     ],
+    "people_walking.py": [rf"{part} seconds: \d+\.\d% of 24 clips are right" for part in ("seen", "unseen")],
     "range_reads.py": [
         rf"{name} +\d+ +\d+\.\d% +\d+\.\d\d +\d+\.\d\d +\d+\.\dx" for name in ("dense", "uniform", "single", "probe")
     ],

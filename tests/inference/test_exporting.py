@@ -69,7 +69,6 @@ def test_a_classifier_of_videos_takes_any_batch(to, exports):
         pytest.param(lambda: make("VideoMamba"), SHAPE, id="VideoMamba"),
         pytest.param(lambda: make("VideoMamba", "Backbone"), SHAPE, id="VideoMambaBackbone", marks=pytest.mark.slow),
         pytest.param(lambda: make("VideoViT", "Backbone"), SHAPE, id="VideoViTBackbone", marks=pytest.mark.slow),
-        pytest.param(lambda: make("MemoryBankQFormer"), SHAPE, id="MemoryBankQFormer", marks=pytest.mark.slow),
         pytest.param(make_videomae, SHAPE, id="VideoMAE", marks=pytest.mark.slow),
         pytest.param(
             lambda: make("VideoViT", "ForImageClassification", num_frames=1, tubelet_size=1),
@@ -146,6 +145,7 @@ def test_a_fixed_batch_is_refused(tmp_path, monkeypatch):
         (lambda: make("VideoViT").bfloat16(), "in float32, got torch.bfloat16"),
         (lambda: make("VideoViT").to("meta"), "on the CPU, got meta"),
         (lambda: make("VideoViT", run_length_threshold=0.1), "run_length_threshold=None"),
+        (lambda: make("MemoryBankQFormer"), "MemoryBankQFormerForVideoClassification cannot be exported: its memory"),
     ],
 )
 def test_what_cannot_be_exported(make_model, message, tmp_path):

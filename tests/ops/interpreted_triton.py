@@ -216,6 +216,7 @@ def test_its_backward_is_an_operator_that_torch_can_trace():
     torch.library.opcheck(selective_scan_triton.scan_backward, backward_arguments)
 
 
+@pytest.mark.slow
 def test_it_compiles_without_graph_breaks():
     inputs = random_inputs(9, 2, 1, 4, 2)
     weights = torch.randn(1, 4, 9), torch.randn(1, 4, 2)

@@ -38,7 +38,10 @@ EXPLANATIONS = {
         "VideoMamba has no attention.",
     ),
     r"Parts of this model don't support sdpa": (ABSENT, "VideoMamba has no attention."),
-    r".*(RoPE|base_model_class).*": (ABSENT, "No positions are rotated. A class with a head alone is not looked at."),
+    r".*(RoPE|base_model_class).*": (
+        ABSENT,
+        "It is about the rotary positions of language models; VideoViT tests its own.",
+    ),
     r".*(grouped_mm|sparse experts|output_router_logits).*": (ABSENT, "No mixture of experts."),
     r".*sliding window mask": (ABSENT, "Attention reaches every token."),
     r".*[Nn]ot (an encoder-decoder|a composite model|composite).*|No subconfigs.*": (
