@@ -57,8 +57,8 @@ BACKENDS = [
         ),
     ),
 ]
-# Of a third of the files, every codec, container, order of times and kind of damage has some; the whole is slow.
-SHARES = [pytest.param(3, id="a third"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+# Of a seventh of the files, every codec, container, order of times and kind of damage has some; the whole is slow.
+SHARES = [pytest.param(7, id="a seventh"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
