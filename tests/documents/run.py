@@ -9,6 +9,7 @@ for downloads.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,8 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as README.md; by default all")
     parser.add_argument("--fresh", action="store_true", help="in an environment that the documents make themselves")
     args = parser.parse_args()
+    # A process in the background of a script ignores Ctrl-C, and so would the servers that are ended by it here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # README installs the package.
     chosen = dict.fromkeys([*(["README.md"] if args.fresh else []), *(args.pages or pages())])
     begin = time.monotonic()

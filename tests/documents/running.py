@@ -180,16 +180,17 @@ class Shell:
 
     def _wait(self, process: subprocess.Popen, ready: str | None) -> int:
         """The exit code. A command that serves is interrupted when it is ready, and then ends with 130."""
-        deadline = time.monotonic() + SECONDS
+        deadline, is_interrupted = time.monotonic() + SECONDS, False
         said = self.state / "said.txt"
         while process.poll() is None and time.monotonic() < deadline:
-            if ready and ready in said.read_text(errors="replace"):
+            if ready and not is_interrupted and ready in said.read_text(errors="replace"):
                 os.killpg(process.pid, signal.SIGINT)
-                return 0 if process.wait(timeout=60) in (0, 130) else 1
+                deadline, is_interrupted = time.monotonic() + 60, True
             time.sleep(0.02)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        code = process.wait()
+        return 0 if is_interrupted and code == 130 else code
 
     def _follow(self) -> None:
         """Goes where the shell went, and puts the files there."""
