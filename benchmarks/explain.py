@@ -55,7 +55,7 @@ CONTRAST = 0.25
 
 def train(folder: Path, seed: int, smoke: bool) -> None:
     """Writes videos to `folder/digits` and trains the demo's model into `folder/model`."""
-    counts = {"train_per_class": 1, "test_per_class": 1} if smoke else {}
+    counts = {"train_per_class": 2, "test_per_class": 1} if smoke else {}
     write_moving_digits(folder / "digits", seed=seed, **counts)
     words = ["train", str(folder / "digits"), "--output-dir", str(folder / "model"), "--seed", str(seed)]
     words += [*TRAIN_OPTIONS, *VIDEOVIT_OPTIONS, "--epochs", "1" if smoke else "16"]
