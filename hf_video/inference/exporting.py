@@ -1,5 +1,6 @@
 """Exports classifiers and backbones to ONNX and to programs of torch.export."""
 
+import io
 import json
 import logging
 import warnings
@@ -142,7 +143,8 @@ def _output_of(model: PreTrainedModel) -> str:
             return output
     raise ExportError(
         f"{type(model).__name__} cannot be exported: classifiers of videos and images and backbones can. "
-        "AutoModelForVideoClassification or AutoBackbone loads what can be exported from its folder."
+        "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can be "
+        "exported from its folder."
     )
 
 
@@ -183,7 +185,11 @@ def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:
 
 
 def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    torch.export.save(program, file)
+    # Given a path, PyTorch ends the process if the disk is full.
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    file.write_bytes(buffer.getbuffer())
+    del buffer
     loaded = torch.export.load(file).module()
     return lambda batch: list(loaded(batch))
 
