@@ -69,3 +69,11 @@ def test_images_of_no_known_size_are_refused(tmp_path, fails):
     message = fails("export", tmp_path / "images", tmp_path / "out", "--to", "torch-export")
     assert "images does not say how large its images are: save its processor beside it." in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_adapters_is_refused(tmp_path, fails):
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "adapter_config.json").write_text("{}")
+    message = fails("export", tmp_path / "adapters", tmp_path / "out")
+    assert "adapters holds adapters of PEFT, not a whole model: save what their `merge_and_unload` gives" in message
+    assert not (tmp_path / "out").exists()
