@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_BACKBONE_MAPPING,
@@ -162,7 +163,7 @@ def _check_kind(model: PreTrainedModel) -> None:
     if getattr(model.config, "run_length_threshold", None) is not None:
         raise ExportError(
             "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "
-            "run_length_threshold=None."
+            "run_length_threshold=None, and save it."
         )
 
 
@@ -181,6 +182,10 @@ def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:
         for node in program.graph.nodes
     ):
         raise ExportError(f"The program of {type(model.model).__name__} has operators of hf_video; please report it.")
+    # The traces of calls name folders of this machine, and would be in the file.
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            node.meta.pop("stack_trace", None)
     return program
 
 

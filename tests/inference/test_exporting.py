@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -94,6 +95,13 @@ def test_every_kind_takes_any_batch(to, make_model, shape, tmp_path):
 def test_a_class_token_takes_any_batch(tmp_path):
     model = make("VideoViT", use_class_token=True)
     compare(model, export_model(model, tmp_path / "out", SHAPE, "torch-export"), CLIPS)
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_no_folder_of_this_machine_is_in_the_file(to, exports):
+    """Neither is compressed."""
+    content = exports[1][to].file.read_bytes()
+    assert not [module for module in (hf_video, torch) if str(Path(module.__file__).parent).encode() in content]
 
 
 def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
