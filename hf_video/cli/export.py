@@ -11,7 +11,7 @@ from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 DESCRIPTION = """\
 Write a classifier or backbone for programs that do not have hf_video. The folder gets
@@ -89,7 +89,7 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     if kind.endswith("ForImageClassification"):
         return _load_images(name, args)
     if kind.endswith("Backbone"):
-        model, processor = _load_backbone(name)
+        model, processor = _load_backbone(name, config)
     else:
         model, processor = load_trained_model(name, device="cpu")
     if args.num_frames is not None:
@@ -106,10 +106,15 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     return model, processor, (num_frames, getattr(config, "num_channels", 3), height, width)
 
 
-def _load_backbone(name: str) -> tuple[PreTrainedModel, Any]:
-    from transformers import AutoBackbone, AutoVideoProcessor
+def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any]:
+    from transformers import AutoVideoProcessor
+    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    model, report = AutoBackbone.from_pretrained(name, output_loading_info=True)
+    if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
+        raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
+    # `AutoBackbone` looks for every name on the Hub, folders among them.
+    network = MODEL_FOR_BACKBONE_MAPPING[type(config)]
+    model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
     _require_whole(name, report)
     try:
         return model.eval(), AutoVideoProcessor.from_pretrained(name)
@@ -122,15 +127,20 @@ def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, 
 
     if args.num_frames is not None:
         raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
-    model, report = AutoModelForImageClassification.from_pretrained(name, output_loading_info=True)
+    model, report = AutoModelForImageClassification.from_pretrained(name, dtype="float32", output_loading_info=True)
     _require_whole(name, report)
-    size = model.config.image_size
-    height, width = (size, size) if isinstance(size, int) else size
+    size = getattr(model.config, "image_size", None)
+    height, width = (size, size) if isinstance(size, int) or size is None else size
     try:
         processor = AutoImageProcessor.from_pretrained(name)
     except (OSError, ValueError):
         processor = None
-    return model.eval(), processor, (model.config.num_channels, height, width)
+    else:  # its images are what the file will be given
+        given = processor.crop_size if processor.do_center_crop else processor.size
+        height, width = getattr(given, "height", None) or height, getattr(given, "width", None) or width
+    if height is None or width is None:
+        raise ValueError(f"{args.model} does not say how large its images are: save its processor beside it.")
+    return model.eval(), processor, (getattr(model.config, "num_channels", 3), height, width)
 
 
 def _require_whole(name: str, report: dict[str, Any]) -> None:

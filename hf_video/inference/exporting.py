@@ -1,5 +1,6 @@
 """Exports classifiers and backbones to ONNX and to programs of torch.export."""
 
+import io
 import json
 import logging
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_BACKBONE_MAPPING,
@@ -142,7 +144,8 @@ def _output_of(model: PreTrainedModel) -> str:
             return output
     raise ExportError(
         f"{type(model).__name__} cannot be exported: classifiers of videos and images and backbones can. "
-        "AutoModelForVideoClassification or AutoBackbone loads what can be exported from its folder."
+        "AutoModelForVideoClassification, or the backbone of the family, such as VideoViTBackbone, loads what can be "
+        "exported from its folder."
     )
 
 
@@ -160,7 +163,7 @@ def _check_kind(model: PreTrainedModel) -> None:
     if getattr(model.config, "run_length_threshold", None) is not None:
         raise ExportError(
             "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "
-            "run_length_threshold=None."
+            "run_length_threshold=None, and save it."
         )
 
 
@@ -179,11 +182,19 @@ def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:
         for node in program.graph.nodes
     ):
         raise ExportError(f"The program of {type(model.model).__name__} has operators of hf_video; please report it.")
+    # The traces of calls name folders of this machine, and would be in the file.
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            node.meta.pop("stack_trace", None)
     return program
 
 
 def _write_program(program: ExportedProgram, file: Path) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    torch.export.save(program, file)
+    # Given a path, PyTorch ends the process if the disk is full.
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    file.write_bytes(buffer.getbuffer())
+    del buffer
     loaded = torch.export.load(file).module()
     return lambda batch: list(loaded(batch))
 

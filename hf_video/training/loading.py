@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     cached_file,
@@ -166,6 +167,11 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         file = cached_file(model, CONFIG_NAME, _raise_exceptions_for_missing_entries=False)
         if file is None:
+            if Path(model, ADAPTER_CONFIG_NAME).is_file():
+                raise ValueError(
+                    f"{model} holds adapters of PEFT, not a whole model: save what their `merge_and_unload` gives, "
+                    "and name that folder."
+                ) from error
             raise
         content = read_json(file)
         if not isinstance(content, dict):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -14,6 +15,7 @@ import hf_video
 from hf_video.inference import exporting
 from hf_video.inference.exporting import ExportError, export_model
 from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
+from tests.test_files import small_files
 
 SHAPE = (4, 3, 32, 32)
 CLIPS = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(1))
@@ -90,6 +92,18 @@ def test_every_kind_takes_any_batch(to, make_model, shape, tmp_path):
     compare(model, export_model(model, tmp_path / "out", shape, to), CLIPS if len(shape) == 4 else CLIPS[:, 0])
 
 
+def test_a_class_token_takes_any_batch(tmp_path):
+    model = make("VideoViT", use_class_token=True)
+    compare(model, export_model(model, tmp_path / "out", SHAPE, "torch-export"), CLIPS)
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_no_folder_of_this_machine_is_in_the_file(to, exports):
+    """Neither is compressed."""
+    content = exports[1][to].file.read_bytes()
+    assert not [module for module in (hf_video, torch) if str(Path(module.__file__).parent).encode() in content]
+
+
 def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
     model, export = exports[0], exports[1]["torch-export"]
     torch.save(CLIPS, tmp_path / "clips.pt")
@@ -123,6 +137,13 @@ def test_an_export_with_other_numbers_is_not_kept(wrong, tmp_path, monkeypatch):
     )
     with pytest.raises(ExportError, match=r"VideoViTForVideoClassification as torch-export gives other numbers"):
         export_model(model, tmp_path / "out", SHAPE, "torch-export")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_full_disk_leaves_nothing(to, tmp_path):
+    with small_files(), pytest.raises(OSError, match="out"):
+        export_model(make("VideoViT"), tmp_path / "out", SHAPE, to)
     assert list(tmp_path.iterdir()) == []
 
 

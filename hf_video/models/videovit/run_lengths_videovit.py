@@ -174,7 +174,8 @@ def put_in_front(prefix: torch.Tensor, patches: torch.Tensor, runs: TokenRuns | 
         `(batch_size or 1, sequence_length, channels)`, or `(1, num_kept, channels)`.
     """
     if runs is None:
-        return torch.cat([prefix.expand(len(patches), -1, -1), patches], dim=1)
+        # `len` would be a fixed number in an exported program.
+        return torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
     return for_each_clip(lambda clip: torch.cat([prefix, clip], dim=1), patches, runs.clip_lengths - prefix.shape[1])
 
 
