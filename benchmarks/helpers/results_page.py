@@ -77,7 +77,7 @@ def _run_row(name: str, result: Result | None) -> list[str]:
 
 
 def _section(result: Result) -> str:
-    head = f"## {result.name}\n\n`python {result.command}`: {result.state}.\n"
+    head = f"## {result.name}\n\n`python {result.command}`: {result.state.removesuffix('.')}.\n"
     conditions = f"{result.date} UTC, load {result.load:.1f} before, {_environment(result)}, "
     conditions += f"hf_video {result.versions['hf_video']}.\n"
     figures = [f"```text\n{result.output.strip()}\n```\n"] if result.has_figures else []
