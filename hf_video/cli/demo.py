@@ -50,7 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what it does, step by step. The exit code is 1 if a check fails."""
+    """Prints what it does, step by step. The exit code is 1 if a check fails.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; the message says how to go on.
+    """
     from hf_video.data import write_moving_digits
 
     begin = time.monotonic()
@@ -66,7 +70,11 @@ def run(args: argparse.Namespace) -> int:
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
     program = _program()
     print(f"\n2. Training: {program} {' '.join(words)}")
-    trainer, report = train.train(parse(words, {"train": train}))
+    try:
+        trainer, report = train.train(parse(words, {"train": train}))
+    except KeyboardInterrupt as interrupt:
+        # A training speaks of --resume, which this command does not have.
+        raise type(interrupt)("The same command begins again.") from None
 
     print("\n3. The same model on clips with shuffled frames.")
     shuffled = _shuffled_accuracy(trainer, digits)

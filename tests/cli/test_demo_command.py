@@ -3,7 +3,7 @@ import re
 import shlex
 import sys
 
-from hf_video.cli import demo
+from hf_video.cli import demo, train
 from hf_video.cli.main import main
 
 
@@ -21,6 +21,15 @@ def test_the_short_demo_goes_all_the_way(tmp_path, capsys):
     capsys.readouterr()
     assert main(shlex.split(printed.removeprefix(program))) == 0
     assert "left" in capsys.readouterr().out
+
+
+def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch, capsys):
+    def interrupt(args):
+        raise KeyboardInterrupt("checkpoint-1 is kept; run the same command with --resume to continue from it.")
+
+    monkeypatch.setattr(train, "train", interrupt)
+    assert main(["demo", str(tmp_path / "demo"), "--fast"]) == 130
+    assert capsys.readouterr().err.endswith("\nhf-video: interrupted. The same command begins again.\n")
 
 
 def test_the_printed_commands_find_the_program(tmp_path, monkeypatch):
