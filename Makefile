@@ -36,7 +36,7 @@ $(AXE):
 	@mkdir -p $@
 	@cd $@ && npm pack --silent axe-core@4 | xargs tar xzf || echo "axe-core is missing: apt-get install npm"
 
-demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (5 minutes)
+demo: $(INSTALLED)  ## train, evaluate, save and reload a video classifier on moving digits (3 minutes)
 	@$(BIN)/hf-video demo
 
 # One process a core. Who runs out of tests takes over half of what another one has left, in the order of the files.

@@ -78,7 +78,7 @@ def run(words: list[str]) -> np.ndarray:
                     # An actor has another name before it begins and after it ends.
                     key = process.pid, process.create_time()
                     seconds[key] = times.user + times.system, not is_work and seconds.get(key, (0.0, True))[1]
-                except psutil.NoSuchProcess:
+                except psutil.NoSuchProcess:  # it has ended, and keeps the time that was seen last
                     pass
             time.sleep(PATIENCE)
         if command.returncode:

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import av
 import numpy as np
 import torch
 from scipy import ndimage
+
+from hf_video.processing.frame_streaming import stream_frames
 
 CLASSES = ("walks left", "walks right", "nobody")
 NUM_FRAMES, STRIDE, SPAN = 8, 2, 16
@@ -49,26 +50,16 @@ class Place(NamedTuple):
     label: int | None
 
 
-def read_scene(video: Path | None, seed: int = 0) -> Scene:
-    frames = moving_squares(seed) if video is None else np.stack(list(decode(video)))
+def read_scene(video: Path | None) -> Scene:
+    """The scene of a video; without one, of moving squares."""
+    frames = moving_squares() if video is None else np.stack([frame.image for frame in stream_frames(video)])
     empty = np.median(frames[::10], axis=0).astype(np.uint8)
-    return Scene(frames, [find_boxes(differs(frame, empty)) for frame in frames], empty)
+    return Scene(frames, [find_boxes(frame, empty) for frame in frames], empty)
 
 
-def differs(frames: np.ndarray, empty: np.ndarray) -> np.ndarray:
-    """Where frames (..., H, W, 3) show what the empty scene (H, W, 3) does not."""
-    return np.abs(frames.astype(np.int16) - empty).max(axis=-1) > DIFFERENCE
-
-
-def decode(video: Path) -> Iterator[np.ndarray]:
-    with av.open(video) as container:
-        for frame in container.decode(video=0):
-            yield frame.to_ndarray(format="rgb24")
-
-
-def moving_squares(seed: int) -> np.ndarray:
+def moving_squares() -> np.ndarray:
     """Squares that cross a noisy ground from left to right, and others from right to left."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     ground = generator.integers(90, 110, (288, 384, 3), dtype=np.uint8)
     frames = np.repeat(ground[None], 80, axis=0)
     for time, frame in enumerate(frames):
@@ -78,7 +69,9 @@ def moving_squares(seed: int) -> np.ndarray:
     return frames
 
 
-def find_boxes(mask: np.ndarray) -> list[Box]:
+def find_boxes(frame: np.ndarray, empty: np.ndarray) -> list[Box]:
+    """The outlines of what a frame (H, W, 3) shows and the empty scene does not."""
+    mask = np.abs(frame.astype(np.int16) - empty).max(axis=-1) > DIFFERENCE
     mask = ndimage.binary_opening(ndimage.binary_closing(mask, np.ones((5, 3))), np.ones((3, 3)))
     labelled, _ = ndimage.label(mask, np.ones((3, 3)))
     areas = np.bincount(labelled.ravel())[1:]

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         trainer, report = train.train(parse(words, {"train": train}))
     except KeyboardInterrupt as interrupt:
         # A training speaks of --resume, which this command does not have.
-        raise type(interrupt)("The same command begins again.") from None
+        raise type(interrupt)("Run the same command again: it starts from the beginning.") from None
 
     print("\n3. The same model on clips with shuffled frames.")
     shuffled = _shuffled_accuracy(trainer, digits)

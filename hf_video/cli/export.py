@@ -99,8 +99,7 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     num_frames, image_size = clip_size(model.config)
     height, width = (image_size, image_size) if isinstance(image_size, int) or image_size is None else image_size
     if processor is not None:
-        size = processor.crop_size if processor.do_center_crop else processor.size
-        num_frames, height, width = processor.num_frames, size.height, size.width
+        num_frames, (height, width) = processor.num_frames, _size_given(processor)
     if num_frames is None or height is None or width is None:
         raise ValueError(f"{args.model} does not say how large its clips are: save its processor beside it.")
     return model, processor, (num_frames, getattr(config, "num_channels", 3), height, width)
@@ -129,18 +128,23 @@ def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, 
         raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
     model, report = AutoModelForImageClassification.from_pretrained(name, dtype="float32", output_loading_info=True)
     _require_whole(name, report)
-    size = getattr(model.config, "image_size", None)
-    height, width = (size, size) if isinstance(size, int) or size is None else size
     try:
         processor = AutoImageProcessor.from_pretrained(name)
     except (OSError, ValueError):
         processor = None
-    else:  # its images are what the file will be given
-        given = processor.crop_size if processor.do_center_crop else processor.size
-        height, width = getattr(given, "height", None) or height, getattr(given, "width", None) or width
+    height, width = (None, None) if processor is None else _size_given(processor)
+    if height is None or width is None:
+        size = getattr(model.config, "image_size", None)
+        height, width = (size, size) if isinstance(size, int) or size is None else size
     if height is None or width is None:
         raise ValueError(f"{args.model} does not say how large its images are: save its processor beside it.")
     return model.eval(), processor, (getattr(model.config, "num_channels", 3), height, width)
+
+
+def _size_given(processor: Any) -> tuple[int | None, int | None]:
+    """Height and width of what a processor gives; `None` if they follow the input's."""
+    size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
+    return getattr(size, "height", None), getattr(size, "width", None)
 
 
 def _require_whole(name: str, report: dict[str, Any]) -> None:

@@ -29,7 +29,9 @@ def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch
 
     monkeypatch.setattr(train, "train", interrupt)
     assert main(["demo", str(tmp_path / "demo"), "--fast"]) == 130
-    assert capsys.readouterr().err.endswith("\nhf-video: interrupted. The same command begins again.\n")
+    assert capsys.readouterr().err.endswith(
+        "\nhf-video: interrupted. Run the same command again: it starts from the beginning.\n"
+    )
 
 
 def test_the_printed_commands_find_the_program(tmp_path, monkeypatch):
