@@ -38,7 +38,7 @@ KEY_MAPPING = {
     r"\.crossattention\.": ".cross_attention.",
     r"(layers\.\d+)\.attention\.": r"\1.self_attention.",
 }
-LANGUAGE_MODEL_KEY_MAPPING = {r"^language_model\.": ""}
+LANGUAGE_MODEL_KEY_MAPPING = {r"^(?!language_model\.)": "other.", r"^language_model\.": ""}
 OF_VIDEOS_ALONE = ("frame_position_embeddings.weight",)
 
 
@@ -51,6 +51,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         MemoryBankQFormerModel,
         source,
         OF_VIDEOS_ALONE,
+        other_parts=() if arguments.llm else ("language_model.",),
         config=config,
         key_mapping=KEY_MAPPING,
         dtype=original.dtype or "auto",
@@ -63,7 +64,11 @@ def convert(arguments: argparse.Namespace) -> Converted:
         language_model = load_language_model(arguments.llm)
     else:
         language_model = load_language_model(
-            source, config=original.text_config, key_mapping=LANGUAGE_MODEL_KEY_MAPPING, dtype=base.dtype
+            source,
+            other_parts=("other.",),
+            config=original.text_config,
+            key_mapping=LANGUAGE_MODEL_KEY_MAPPING,
+            dtype=base.dtype,
         )
     model = with_language_model(base, language_model, is_original=not arguments.llm)
     qformer_tokenizer = load_tokenizer(source, "qformer_tokenizer") if config.use_qformer_text_input else None

@@ -26,7 +26,17 @@ from transformers import (
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import ConversionError, agree, check_kind, find_weights, preview, read_checkpoint, read_json
+from .helpers.checkpoint import (
+    ConversionError,
+    agree,
+    check_kind,
+    find_weights,
+    name_left_out,
+    preview,
+    read_checkpoint,
+    read_json,
+    select_part,
+)
 from .helpers.command import Converted, make_parser, run
 from .helpers.memory_bank_qformer import (
     load_language_model,
@@ -53,6 +63,7 @@ RULES = (
     drop(r"Qformer\.bert\.embeddings\.position_ids", "counts from 0; the model makes it itself"),
     drop(r"Qformer\.cls\..*", "predicts masked words, which no stage of MA-LMM does"),
     drop(r"llm_model\..*", "the frozen language model, which `--llm` brings"),
+    drop(r"visual_encoder\..*", "the frozen vision tower, which `--frozen-weights` or `--vision` brings"),
 )
 
 BLOCK = r"blocks\.(\d+)\."
@@ -70,6 +81,8 @@ VISION_RULES = (
     rename(BLOCK + r"attn\.proj\.(weight|bias)", r"vision_model.encoder.layers.\1.self_attn.projection.\2"),
     rename(BLOCK + r"mlp\.(fc[12])\.(weight|bias)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
 )
+
+TOWER_ALONE = "only the vision tower is taken"
 
 # Attention heads of the published sizes, by width. They cannot be read from tensors.
 QFORMER_HEADS = {768: 12}
@@ -110,18 +123,15 @@ def convert(arguments: argparse.Namespace) -> Converted:
     tower = read_tower(arguments, original)
     config = memory_bank_qformer_config(original, weights, None if tower is None else tower.config)
     model = MemoryBankQFormerModel(config)
-    weights = {name: tensor for name, tensor in weights.items() if not name.startswith("visual_encoder.")}
-    converted = apply_rules(weights, RULES) | ({} if tower is None else tower.weights)
+    unused = []
     if model.frame_position_embeddings is None:
-        # The original keeps the table, and adds it only if there is a visual bank.
-        converted.pop("frame_position_embeddings.weight", None)
+        unused.append(drop(r"image_pe\.weight", "the original adds it only if there is a visual bank"))
     if model.qformer.embeddings.position_embeddings is None:
-        # The original keeps this one too, and adds it only without relative positions.
-        converted.pop("qformer.embeddings.position_embeddings.weight", None)
+        table = r"Qformer\.bert\.embeddings\.position_embeddings\.weight"
+        unused.append(drop(table, "the original adds it only without relative positions"))
     if tower is None:
-        # `vision_embeds` are taken after this norm.
-        converted = {name: tensor for name, tensor in converted.items() if not name.startswith("vision_layernorm.")}
-    load_converted(model, converted)
+        unused.append(drop(r"ln_vision\..*", "`vision_embeds` are taken after this norm"))
+    load_converted(model, apply_rules(weights, (*unused, *RULES)) | ({} if tower is None else tower.weights))
     image_size = getattr(config.vision_config, "image_size", original.model.get("img_size", 224))
     processor = make_video_processor(image_size, original.model.get("num_frames") or 20)
     if arguments.qformer_tokenizer and not arguments.llm:
@@ -235,8 +245,7 @@ def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | Non
     if not arguments.frozen_weights:
         return None
     weights = find_weights(read_checkpoint(arguments.frozen_weights), ("model",))
-    prefix = "visual_encoder."
-    selected = {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)} or weights
+    selected = select_part(weights, "visual_encoder.", TOWER_ALONE)
     return Tower(eva_config(original.vision, selected), apply_rules(selected, VISION_RULES))
 
 
@@ -287,9 +296,12 @@ def load_tower(source: str) -> Tower:
         raise ConversionError(f"{source} is no vision tower: {error}") from error
     if report["missing_keys"]:
         raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
-    # The norm after EVA-ViT was trained with the Q-Former, and is in the checkpoint.
-    state = {name: tensor for name, tensor in tower.state_dict().items() if not name.startswith("post_layernorm.")}
-    weights = state if isinstance(tower, InstructBlipVisionModel) else tower.state_dict()
+    name_left_out(sorted(report["unexpected_keys"]), TOWER_ALONE)
+    weights = tower.state_dict()
+    if isinstance(tower, InstructBlipVisionModel):
+        norm = [name for name in weights if name.startswith("post_layernorm.")]
+        name_left_out(norm, "this norm was trained with the Q-Former, and is in the checkpoint")
+        weights = {name: tensor for name, tensor in weights.items() if name not in norm}
     return Tower(tower.config, {f"vision_model.{name}": tensor for name, tensor in weights.items()})
 
 

@@ -17,7 +17,7 @@ from .helpers.checkpoint import (
     preview,
     read_checkpoint,
     read_original_config,
-    select_prefix,
+    select_part,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, run
@@ -66,8 +66,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
     """Backbone and processor for the checkpoint that the command line names."""
     weights = find_weights(read_checkpoint(arguments.checkpoint), ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module."))
-    # The parts of a detector after the backbone (`lateral_convs.*`, `stm_head.*`) have no place in a backbone.
-    weights = select_prefix(weights, "backbone.") or weights
+    weights = select_part(weights, "backbone.", "a backbone has no place for the parts of a detector after it")
     if "encoder.patch_embed.proj.weight" in weights:
         raise ConversionError(
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "

@@ -25,7 +25,7 @@ from .helpers.checkpoint import (
     find_weights,
     preview,
     read_checkpoint,
-    select_prefix,
+    select_part,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, positive_int, run
@@ -127,8 +127,7 @@ def read_weights(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
         raise ConversionError(f"--ema: there are no averaged weights under 'model_ema'. Found: {preview(content)}.")
     weights = find_weights(content, ("model_ema",) if arguments.ema else ("model", "module"))
     weights = strip_prefixes(weights, ("_orig_mod.", "module.", "backbone.", "encoder."))
-    # A multimodal file holds a text encoder and a teacher beside the video encoder.
-    return select_prefix(weights, "vision_encoder.") or weights
+    return select_part(weights, "vision_encoder.", "only the video encoder of a multimodal model is taken")
 
 
 def task_of(weights: dict[str, torch.Tensor]) -> str:

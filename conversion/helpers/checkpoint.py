@@ -2,8 +2,10 @@
 
 import argparse
 import math
+import os
 import pickle
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,24 @@ def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) ->
 def select_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """The weights whose names have a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def select_part(weights: dict[str, torch.Tensor], prefix: str, reason: str) -> dict[str, torch.Tensor]:
+    """The weights whose names have a prefix, without it, or all if none has. The others are named with the reason."""
+    part = select_prefix(weights, prefix)
+    if part:
+        name_left_out((name for name in weights if not name.startswith(prefix)), reason)
+    return part or weights
+
+
+def name_left_out(names: Iterable[str], reason: str) -> None:
+    """Print how many tensors are left out, by what their names have in common, and why."""
+    groups = defaultdict(list)
+    for name in names:
+        groups[name.partition(".")[0]].append(name.split("."))
+    for group in groups.values():
+        common = ".".join(os.path.commonprefix(group))
+        print(f"Left out: {common if len(group) == 1 else f'{len(group)} tensors of {common}.*'} ({reason})")
 
 
 def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hf_video.models.memory_bank_qformer import (
 from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import MemoryBankQFormerProcessor
 from hf_video.processing import VideoClipProcessor
 
-from .checkpoint import ConversionError, preview
+from .checkpoint import ConversionError, name_left_out, preview
 from .weight_checks import check_model
 
 
@@ -36,23 +36,28 @@ def read_config(source: str) -> Any:
 
 
 def load_pretrained(
-    model_class: Any, source: str, may_be_missing: tuple[str, ...] = (), **options: Any
+    model_class: Any,
+    source: str,
+    may_be_missing: tuple[str, ...] = (),
+    other_parts: tuple[str, ...] = (),
+    **options: Any,
 ) -> PreTrainedModel:
     """
-    Load a model from a folder or Hub repository, which may hold more than this model. Tensors are read one after the
-    other, so that memory holds the weights once.
+    Load a model from a folder or Hub repository, which may hold more than this model. What is left over is named.
+    Tensors are read one after the other, so that memory holds the weights once.
 
     Args:
         model_class: a class of models, or an Auto class.
         source: folder or Hub id.
         may_be_missing: names of weights that may be missing, and then stay as initialised.
+        other_parts: beginnings of the names that another call reads, and that are not named.
         options: for `from_pretrained`.
 
     Raises:
         ConversionError: if weights are missing, of another shape, or not finite.
     """
     verbosity = logging.get_verbosity()
-    # Weights that are left over belong to other parts. Weights that are missing are an error below.
+    # Weights that are left over are named below. Weights that are missing are an error.
     logging.set_verbosity_error()
     try:
         model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
@@ -63,6 +68,8 @@ def load_pretrained(
     if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
         raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
     check_model(model, source)
+    unused = sorted(name for name in report["unexpected_keys"] if not name.startswith(other_parts))
+    name_left_out(unused, f"{type(model).__name__} has no place for it")
     return model
 
 

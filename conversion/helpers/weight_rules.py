@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .checkpoint import ConversionError, preview
+from .checkpoint import ConversionError, name_left_out, preview
 from .weight_checks import check_values
 
 
@@ -41,7 +41,7 @@ def drop(source: str, reason: str) -> Rule:
 
 def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict[str, torch.Tensor]:
     """
-    Rename, transform, join and drop tensors; the first rule with a matching source decides.
+    Rename, transform, join and drop tensors; the first rule with a matching source decides. What is dropped is named.
 
     Raises:
         ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
@@ -49,7 +49,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
     """
     parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
     rule_of_target: dict[str, Rule] = {}
-    unknown = []
+    unknown, dropped = [], defaultdict(list)
     for name, tensor in weights.items():
         for rule, position, match in _matches(name, rules):
             if rule.target is not None:
@@ -59,6 +59,8 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
                 check_values(name, tensor)
                 parts[target][position] = tensor
                 rule_of_target[target] = rule
+            else:
+                dropped[rule.reason].append(name)
             break
         else:
             unknown.append(name)
@@ -73,6 +75,8 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
             raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
         tensors = [found[i] for i in sorted(found)]
         converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+    for reason, names in dropped.items():
+        name_left_out(names, reason)
     return converted
 
 
