@@ -7,14 +7,13 @@ docs/models.md.
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from released import SOURCES, Released, read_released
+from released import BACKBONE, SOURCES, Released, read_released
 from table import write_tables
 
 from hf_video.hub.model_card import PIPELINES, slug, usage
 
 FOLDER = Path(__file__).parent
 TEMPLATE = FOLDER / "template.md.jinja"
-NAMESPACE = "hf-video"
 TITLES = {
     "videomae": "VideoMAE",
     "videomae_v2": "VideoMAE V2",
@@ -37,12 +36,14 @@ def render(card: Released) -> str:
         **card.facts,
     }
     link = f"[here]({card.link})" if card.link else f"from the model zoo of {source['repository']}"
+    # `AutoBackbone` takes a name for one of timm if no repository on the Hub has it, and so every folder.
+    loader = "VideoViTBackbone" if card.auto_class == BACKBONE else card.auto_class
     content = ModelCard.from_template(
         _metadata(card),
         template_path=str(TEMPLATE),
         card=card,
-        usage=usage(f"{NAMESPACE}/{card.name}", card.auto_class),
-        origin=f"Get the original file {link}, then:",
+        usage=usage(card.name, loader, needs_hf_video=True, question=card.question),
+        origin=f"Get the original file {link}, and convert it:",
         rows=rows,
     )
     return f"{content}\n"

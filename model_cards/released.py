@@ -11,7 +11,8 @@ from hf_video.hub.model_card import slug
 FACTS = Path(__file__).with_name("facts")
 SOURCES = json.loads((FACTS / "sources.json").read_text(encoding="utf-8"))
 VIDEO, IMAGE = "AutoModelForVideoClassification", "AutoModelForImageClassification"
-PRE_TRAINING, BACKBONE, MODEL = "AutoModelForPreTraining", "AutoBackbone", "AutoModel"
+PRE_TRAINING, BACKBONE = "AutoModelForPreTraining", "AutoBackbone"
+ANSWERS = "AutoModelForImageTextToText"
 VIDEOMAMBA_DATA = {
     "k400": "Kinetics-400",
     "K400": "Kinetics-400",
@@ -32,6 +33,8 @@ MALMM_DATA = {
     "coin": "COIN",
     "lvu": "LVU",
 }
+# What the place in a prompt stands for.
+PLACES = {"{}": "what is shown?", "{task}": "genre"}
 CLASSIFIER_LIMITS = (
     "It answers with one of its classes whatever the video shows, and its scores are not calibrated.",
     "The checkpoint has no names of classes: predictions read LABEL_0, LABEL_1, ... until `hf-video publish --labels "
@@ -65,6 +68,7 @@ class Released:
         results: figures that the original authors report.
         facts: other statements of the zoo, by name.
         limits: sentences about what the model cannot do.
+        question: an example of the prompts of its training.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Released:
     results: list[Result] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
+    question: str = ""
 
 
 def read_released() -> list[Released]:
@@ -218,24 +223,26 @@ def _malmm(content: dict[str, Any]) -> Iterator[Released]:
         command = (
             f"echo '{json.dumps({'model_kwargs': sizes})}' > original.json\n"
             f"hf-video convert malmm checkpoint.pth {name} --original-config original.json "
-            "--vision Salesforce/instructblip-vicuna-7b"
+            "--vision Salesforce/instructblip-vicuna-7b --llm lmsys/vicuna-7b-v1.1 "
+            "--qformer-tokenizer google-bert/bert-base-uncased"
         )
+        question = row["prompt"]
+        for place, example in PLACES.items():
+            question = question.replace(place, example)
         yield Released(
             name,
             "malmm",
             "memory_bank_qformer",
-            MODEL,
-            f"The Q-Former with memory banks of MA-LMM, fine-tuned for {row['task']} on {data}.",
+            ANSWERS,
+            f"MA-LMM, a Q-Former with memory banks before Vicuna-7B, fine-tuned for {row['task']} on {data}.",
             command,
             SOURCES["malmm"]["weights"],
             results,
             {"dataset": data}
             | _pick(row, "task", "num_frames", "memory_bank_length", "prompt", "metric", "init_lr", "epochs", "note")
             | {"vision tower": common["vit"], "language model": common["llm"]},
-            (
-                "It ends before the language model: what it gives are the tokens that the language model reads.",
-                "Figures are those of the whole system with the language model.",
-            ),
+            ("The vision tower and the language model are downloads of their own, with licences of their own.",),
+            question,
         )
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from released import MODEL, SOURCES, VIDEO, Released, Result
+from released import ANSWERS, SOURCES, VIDEO, Released, Result
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -51,7 +51,7 @@ SHORT_TABLE = (
 
 def write_tables(cards: list[Released]) -> dict[Path, str]:
     """The text of README.md and docs/models.md with the tables of these cards, by path."""
-    listed = [card for card in cards if card.auto_class == VIDEO or (card.auto_class == MODEL and card.results)]
+    listed = [card for card in cards if card.auto_class == VIDEO or (card.auto_class == ANSWERS and card.results)]
     by_name = {card.name: card for card in listed}
     tables = {
         ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
@@ -107,7 +107,7 @@ def accuracy(card: Released) -> str:
 def sizes(card: Released) -> tuple[str, str]:
     """Millions of parameters, and billions of multiply-adds a clip."""
     if card.family == "memory_bank_qformer":
-        return f"{_memory_bank_qformer_parameters() / 1e6:.0f} M + tower", "-"
+        return f"{_memory_bank_qformer_parameters() / 1e6:.0f} M + tower and language model", "-"
     facts = card.facts
     num_labels = facts.get("num classes") or NUM_CLASSES[facts["dataset"]]
     if card.family == "videovit":

@@ -17,12 +17,13 @@ from .folder_checks import CARD, PROCESSOR_FILES
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
+FEATURES = "feature-extraction"
 PIPELINES = {
     "AutoModelForVideoClassification": "video-classification",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForImageTextToText": "video-text-to-text",
-    "AutoModel": "feature-extraction",
-    "AutoBackbone": "feature-extraction",
+    "AutoModel": FEATURES,
+    "AutoBackbone": FEATURES,
 }
 
 
@@ -49,7 +50,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
     auto_class = auto_class_of(architecture)
-    found = results(facts)
+    found = results(facts, auto_class)
     card = ModelCard.from_template(
         metadata(name, config["model_type"], auto_class, facts, found),
         template_path=str(TEMPLATE),
@@ -66,8 +67,11 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
     """Write the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
     data = facts.get("data", {}).get("validation", {})
-    found = [result for result in results(facts) if result.metric.name == "top1_accuracy"]
-    if "hub_id" not in data or not found:
+    if "hub_id" not in data:
+        return
+    auto_class = auto_class_of(json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0])
+    found = [result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"]
+    if not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
     entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data["revision"], notes=notes)
@@ -111,8 +115,13 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
     )
 
 
-def results(facts: dict[str, Any]) -> list[Result]:
-    """The metrics that the facts of a training state: on the report's split, and on the validation split."""
+def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
+    """The metrics that the facts of a training state: on the report's split, and on the validation split.
+
+    A model of features has none: the facts beside it are those of a classifier.
+    """
+    if PIPELINES.get(auto_class) == FEATURES:
+        return []
     data = facts.get("data", {})
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
@@ -131,14 +140,21 @@ def results(facts: dict[str, Any]) -> list[Result]:
     return found
 
 
-def usage(repo_id: str, auto_class: str, needs_hf_video: bool = False, num_frames: int | None = None) -> str:
+def usage(
+    repo_id: str,
+    auto_class: str,
+    needs_hf_video: bool = False,
+    num_frames: int | None = None,
+    question: str = "What happens?",
+) -> str:
     """An example that runs: a fenced block of Python that loads the model, given a file `video.mp4`.
 
     Args:
-        repo_id: `user/name`.
-        auto_class: name of the Auto class that loads the model.
+        repo_id: `user/name`, or a folder.
+        auto_class: name of the Auto class that loads the model, or of a class of this package.
         needs_hf_video: whether the example imports hf_video in place of trusting the code of the repository.
         num_frames: frames of a clip, for a classifier whose configuration does not have them for the pipeline.
+        question: what a model that answers is asked.
     """
     requirement = "import hf_video  # pip install git+https://github.com/hf-video/hf-video\n" if needs_hf_video else ""
     trust = "" if needs_hf_video else ", trust_remote_code=True"
@@ -158,13 +174,17 @@ print(classifier("{file}"{frames}))"""
 model_id = "{repo_id}"
 processor = AutoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
-inputs = processor(videos="video.mp4", text="What happens?", return_tensors="pt")
+inputs = processor(videos="video.mp4", text="{question}", return_tensors="pt")
 print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True))"""
     else:
         # Others use the encoder of a pre-trained model.
         auto_class = "AutoModel" if auto_class == "AutoModelForPreTraining" else auto_class
+        imports = f"{auto_class}, AutoVideoProcessor"
+        if not auto_class.startswith("Auto"):
+            requirement = requirement.replace("import hf_video", f"from hf_video import {auto_class}")
+            imports = "AutoVideoProcessor"
         code = f"""\
-{requirement}from transformers import {auto_class}, AutoVideoProcessor
+{requirement}from transformers import {imports}
 
 model_id = "{repo_id}"
 processor = AutoVideoProcessor.from_pretrained(model_id{trust})

@@ -85,6 +85,20 @@ def test_a_regression_has_values_and_errors(tmp_path, hub):
     assert "It estimates 1 values: speed." in card.text and "classes" not in card.text
 
 
+def test_a_model_of_features_has_no_metrics_of_a_classifier(tmp_path, trained_videovit):
+    """Its facts may be those of the classifier that it was taken from."""
+    classifier = hf_video.VideoViTForVideoClassification.from_pretrained(trained_videovit)
+    classifier.videovit.save_pretrained(tmp_path)
+    facts = json.loads((trained_videovit / "training_facts.json").read_text())
+    facts["data"]["validation"] |= {"hub_id": "org/videos", "revision": "a" * 40}
+    write_card(tmp_path, REPO, facts)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.pipeline_tag == "feature-extraction"
+    assert card.data.eval_results is None and card.data.metrics is None and "## Results" not in card.text
+    write_evaluation_results(tmp_path, facts)
+    assert not (tmp_path / ".eval_results").exists()
+
+
 def test_the_report_of_a_test_split_comes_first(tmp_path, trained_videovit, unverified):
     folder = shutil.copytree(trained_videovit, tmp_path / "model")
     (folder / "report").mkdir()
@@ -148,6 +162,7 @@ def test_names_that_users_chose_do_not_become_markup(trained_videovit, tmp_path)
 def test_results_on_a_data_set_of_the_hub_go_into_the_evaluation_file(tmp_path):
     origin = {"hub_id": "org/videos", "revision": "a" * 40, "num_videos": 5, "name": "videos"}
     facts = {"data": {"train": origin, "validation": origin}, "validation": {"eval_top1_accuracy": 0.75}}
+    (tmp_path / "config.json").write_text('{"architectures": ["VideoViTForVideoClassification"]}')
     write_evaluation_results(tmp_path, facts)
     (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / ".eval_results" / "hf_video.yaml").read_text()))
     assert (entry.dataset_id, entry.dataset_revision, entry.value) == ("org/videos", "a" * 40, 75.0)

@@ -1,5 +1,6 @@
 """The cards of the released original checkpoints: in step with the facts, valid, and with code that runs."""
 
+import ast
 import importlib
 import re
 import shlex
@@ -17,6 +18,7 @@ from hf_video.hub import publish, publishing
 from hf_video.hub.folder_checks import check_card
 from hf_video.processing import CenterCropImageProcessor
 from tests.hub_server.fixtures import run_in_fresh_process
+from tests.models.memory_bank_qformer.watching_testing import tiny_pair
 
 from .conftest import TINY_CLASSIFIERS, make_processor
 
@@ -74,6 +76,34 @@ def test_every_conversion_command_is_one(cards, tmp_path, monkeypatch, capsys):
         assert f"There is no file {words[3]}" in capsys.readouterr().err
 
 
+def test_a_card_converts_the_file_before_it_loads_the_folder(cards):
+    """No repository has these models."""
+    for card in cards:
+        text = (FOLDER / card.source / f"{card.name}.md").read_text()
+        (shell,), (program,) = (re.findall(rf"```{name}\n(.*?)```", text, re.DOTALL) for name in ("bash", "python"))
+        assert text.index(shell) < text.index(program)
+        assert f'model_id = "{shlex.split(shell.splitlines()[-1])[4]}"\n' in program
+
+
+def test_the_cards_of_the_whole_system_ask_the_question_of_the_training(cards):
+    asked = {card.name: card.question for card in cards if card.source == "malmm"}
+    assert asked["malmm-breakfast"] == "what type of breakfast is shown in the video?"
+    assert asked["malmm-msvd-qa"] == "Question: what is shown? Short answer:"
+    for name, question in asked.items():
+        text = (FOLDER / "malmm" / f"{name}.md").read_text()
+        assert f'text="{question}"' in text and "model.generate(" in text and "--llm lmsys/vicuna-7b-v1.1" in text
+        assert "{" not in question
+
+
+def test_no_metrics_stand_under_features(cards):
+    data = [ModelCard.load(FOLDER / card.source / f"{card.name}.md").data for card in cards]
+    features = [each for each in data if each.pipeline_tag == "feature-extraction"]
+    assert features and not any(each.eval_results or each.metrics for each in features)
+    assert {
+        each.eval_results[0].task_type for each in data if "memory_bank_qformer" in each.tags and each.eval_results
+    } == {"video-text-to-text"}
+
+
 def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monkeypatch):
     """Tiny models stand in for the weights; cards of a kind differ by name alone."""
     monkeypatch.setattr(publishing, "verify", lambda *arguments, **options: {})
@@ -83,15 +113,19 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
     programs = []
     for (family, auto_class), card in kinds.items():
         names = {row.auto_class: row.class_name for row in CLASSES if row.config_class == f"{FAMILIES[family]}Config"}
-        config = getattr(hf_video, f"{FAMILIES[family]}Config")(
-            **TINY_CLASSIFIERS[FAMILIES[family]], id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1}
-        )
         folder = tmp_path / card.name
         torch.manual_seed(0)
-        getattr(hf_video, names[auto_class])(config).save_pretrained(folder)
-        is_image = auto_class == "AutoModelForImageClassification"
-        size = {"height": 32, "width": 32}
-        processor = CenterCropImageProcessor(size=size, crop_size=size) if is_image else make_processor()
+        if auto_class == "AutoModelForImageTextToText":
+            model, processor = tiny_pair(memory_bank_length=2)
+        else:
+            config = getattr(hf_video, f"{FAMILIES[family]}Config")(
+                **TINY_CLASSIFIERS[FAMILIES[family]], id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1}
+            )
+            model = getattr(hf_video, names[auto_class])(config)
+            is_image = auto_class == "AutoModelForImageClassification"
+            size = {"height": 32, "width": 32}
+            processor = CenterCropImageProcessor(size=size, crop_size=size) if is_image else make_processor()
+        model.save_pretrained(folder)
         processor.save_pretrained(folder)
         text = (FOLDER / card.source / f"{card.name}.md").read_text()
         (folder / "README.md").write_text(text)
@@ -102,6 +136,9 @@ def test_the_code_of_every_kind_of_card_runs(hub, cards, digits, tmp_path, monke
 
     (tmp_path / "video.mp4").write_bytes((digits / "test" / "left-up" / "0000.mp4").read_bytes())
     Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
-    process = run_in_fresh_process(hub, "\n".join(programs), cwd=tmp_path)
+    process = run_in_fresh_process(hub, "\n".join(programs), with_hf_video=True, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert len(process.stdout.strip().splitlines()) == 7
+    printed = process.stdout.strip().splitlines()
+    assert len(printed) == 7
+    (answers,) = [ast.literal_eval(line) for line in printed if line.startswith("['")]
+    assert len(answers) == 1 and answers[0]
