@@ -2,6 +2,7 @@
 
 import argparse
 import tempfile
+from collections import Counter
 
 from hf_video.class_names import read_class_names
 
@@ -28,28 +29,46 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser.add_argument(
         "--with-training-state", action="store_true", help="also upload the optimizer's state and the like"
     )
-    parser.add_argument("--dry-run", action="store_true", help="check everything, show what would go up, and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything, show what would go up and the card, and stop"
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints which files are uploaded, and the address of the commit."""
+    """Prints what happens to every file, and the address of the commit, or for a dry run the card."""
     labels = None if args.labels is None else read_class_names(args.labels)
 
-    from hf_video.hub import push, stage
+    from hf_video.hub import PublishError, push, stage
+    from hf_video.hub.folder_checks import CARD
+    from hf_video.hub.publishing import plan, remote_files
 
     with tempfile.TemporaryDirectory() as staging:
         publication = stage(
             args.folder, staging, args.repo_id, labels=labels, with_training_state=args.with_training_state
         )
-        for name, size in publication.files.items():
+        try:
+            remote = remote_files(publication, args.revision)
+        except PublishError as error:
+            if not args.dry_run:
+                raise
+            remote = set()
+            print(f"What is in {publication.repo_id} is unknown, and so taken for nothing: {error.__cause__}")
+        files, stale = plan(publication, remote)
+        for name, size in files.items():
             print(f"{size:>14,}  {_printable(name)}")
-        if publication.left_out:
-            # A checkpoint has many files, which are all left out for the same reason.
-            print(f"left out: {', '.join(dict.fromkeys(map(_top_level, publication.left_out)))}")
+        for name in stale:
+            print(f"{'deleted':>14}  {name}: weights of an earlier upload")
+        left_out = Counter((_top_level(name), reason) for name, reason in publication.left_out.items())
+        if publication.card_is_generated and CARD not in files:
+            left_out[CARD, "the repository has a card, which is never replaced by a written one"] = 1
+        for (name, reason), number in left_out.items():
+            print(f"{'left out':>14}  {name}{f' ({number} files)' if name.endswith('/') else ''}: {reason}")
         if publication.needs_hf_video:
             print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
         if args.dry_run:
+            if CARD in files:
+                print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")
             print("Nothing was uploaded: --dry-run.")
             return 0
         commit = push(publication, args.repo_id, private=args.private or None, revision=args.revision, tag=args.tag)

@@ -29,12 +29,20 @@ PUBLISHED = (
     # Not the picture of the worst clips, which shows frames of the user's videos.
     *("report/curves.png", "report/confusion_matrix.png"),
 )
+# Why other files stay behind; the first pattern that fits decides.
+LEFT_OUT = {
+    "checkpoint-*/*": "a checkpoint of the training",
+    "report/*": "of the report only the curves and the confusion matrix are published",
+    **dict.fromkeys(TRAINING_STATE, "state of the training, which --with-training-state adds"),
+    **dict.fromkeys(("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"), "a pickled file can run code where it is loaded"),
+    "*": "it is not on the list of published files, so it may be private",
+}
 ACTIVE_CONTENT = r"<\s*(script|iframe|object|embed|form|meta|link|svg)\b|<[^>]*\bon[a-z]+\s*=|javascript:"
 CLASS_REFERENCE = r"([\w.-]+/[\w.-]+--)?[A-Za-z_]\w*\.[A-Za-z_]\w*"
 
 
-def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], list[str]]:
-    """The files of a folder that are published, and those that are not, as paths relative to the folder.
+def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[str], dict[str, str]]:
+    """The files of a folder that are published, and those that are not with the reason, as paths relative to it.
 
     Links, pipes and devices are chosen by their names, too; [`find_odd_files`] says what is wrong with them.
     """
@@ -49,7 +57,10 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
             wanted = _matches(name, depth_matches)
         if wanted:
             chosen.append(name)
-    return chosen, [name for name in names if name not in chosen]
+    left_out = (name for name in names if name not in chosen)
+    return chosen, {
+        name: next(why for pattern, why in LEFT_OUT.items() if _matches(name, [pattern])) for name in left_out
+    }
 
 
 def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:

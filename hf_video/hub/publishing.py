@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
@@ -50,17 +51,19 @@ class Publication:
 
     Attributes:
         folder: holds exactly the files of the repository.
-        left_out: files of the model folder that are not published.
+        left_out: files of the model folder that are not published, with the reason.
         needs_hf_video: whether the model only loads if hf_video is installed.
         card_is_generated: whether the card was written here. Such a card does not replace one on the Hub.
         hashes: SHA-256 by file name, for files that are links into the model folder.
+        repo_id: `user/name`.
     """
 
     folder: Path
-    left_out: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     needs_hf_video: bool = False
     card_is_generated: bool = False
     hashes: dict[str, str] = field(default_factory=dict)
+    repo_id: str = ""
 
     @property
     def files(self) -> dict[str, int]:
@@ -155,7 +158,7 @@ def stage(
     if labels is not None:
         _set_labels(config, labels)
     _add_code(staging, config)
-    publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes)
+    publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes, repo_id)
     facts = read_facts(folder) if facts is None else facts
     _complete_license(facts.get("source") or {}, api)
     if publication.card_is_generated:
@@ -165,6 +168,34 @@ def stage(
         _refuse(folder, problems)
     verify(str(staging), with_hf_video=publication.needs_hf_video)
     return publication
+
+
+def remote_files(publication: Publication, revision: str | None = None, api: HfApi | None = None) -> set[str]:
+    """The files of the branch that [`push`] commits to; none if the repository does not exist.
+
+    Raises:
+        PublishError: the Hub refused, or cannot be reached.
+    """
+    api = api or HfApi()
+    with explained(publication.repo_id):
+        for branch in (revision, None):  # a new branch begins as `main`
+            try:
+                info = api.model_info(publication.repo_id, revision=branch)
+                return {file.rfilename for file in info.siblings or []}
+            except RepositoryNotFoundError:
+                break
+            except RevisionNotFoundError:
+                continue
+    return set()
+
+
+def plan(publication: Publication, remote: set[str]) -> tuple[dict[str, int], list[str]]:
+    """What [`push`] uploads, with the sizes in bytes, and what it deletes, where a branch has the files `remote`."""
+    files = publication.files
+    if publication.card_is_generated and CARD in remote:
+        files.pop(CARD)
+    stale = {name for name in remote if "/" not in name and name.endswith((".safetensors", SAFE_WEIGHTS_INDEX_NAME))}
+    return files, sorted(stale - files.keys())
 
 
 def push(
@@ -267,10 +298,7 @@ def _describe_outcome(api: HfApi, repo_id: str, revision: str | None, before: st
 
 
 def _operations(publication: Publication, remote: set[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
-    files = publication.files
-    if publication.card_is_generated and CARD in remote:
-        files.pop(CARD)
-    stale = {name for name in remote if "/" not in name and name.endswith((".safetensors", SAFE_WEIGHTS_INDEX_NAME))}
+    files, stale = plan(publication, remote)
     additions = [CommitOperationAdd(name, publication.folder / name) for name in files]
     sent = {addition.path_in_repo: addition.upload_info.sha256.hex() for addition in additions}
     for name, checked in publication.hashes.items():
@@ -278,7 +306,7 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
             raise PublishError(f"{name} has changed since it was checked; nothing was published. Publish again.")
     return [
         *additions,
-        *(CommitOperationDelete(name) for name in sorted(stale - files.keys())),
+        *(CommitOperationDelete(name) for name in stale),
     ]
 
 

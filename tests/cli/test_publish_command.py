@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants
 
 from hf_video.cli.main import main
 from hf_video.hub import publishing
@@ -21,10 +21,46 @@ def test_a_dry_run_shows_everything_and_sends_nothing(trained, hub, unverified, 
     out = capsys.readouterr().out
     size = (trained / "model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors\n" in out and "  README.md\n" in out and "  modeling_videovit.py\n" in out
-    left_out = next(line for line in out.splitlines() if line.startswith("left out: "))
-    assert {"train_options.json", "training_args.bin"} <= set(left_out.removeprefix("left out: ").split(", "))
-    assert left_out.count("checkpoint-") == 2  # one word a folder
-    assert hub.requests == []
+    listed = listing(out)
+    files = {name.partition("/")[0] for name in map(str, (path.relative_to(trained) for path in trained.rglob("*")))}
+    assert files <= {name.partition("/")[0] for name in listed}
+    assert listed["training_args.bin"].startswith("left out") and "run code" in listed["training_args.bin"]
+    assert listed["train_options.json"].endswith("it may be private")
+    # One line a folder.
+    checkpoints = {name: line for name, line in listed.items() if name.startswith("checkpoint-")}
+    assert len(checkpoints) == 2 and all(
+        line.endswith("a checkpoint of the training") for line in checkpoints.values()
+    )
+    assert "\npipeline_tag: video-classification\n" in out and "\n## Training data\n" in out  # the card
+    assert {method for method, *_ in hub.requests} <= {"GET"}
+
+
+def listing(out):
+    """The lines about files, by the name of the file or folder."""
+    lines = [line.strip() for line in out.partition("\nREADME.md:\n")[0].splitlines()]
+    return {line.split("  ")[1].partition(":")[0].partition(" (")[0]: line for line in lines if "  " in line}
+
+
+def test_a_dry_run_lists_what_the_command_then_does(trained, hub, unverified, capsys):  # noqa: F811
+    api = HfApi()
+    api.create_repo(REPO)
+    for name in ("README.md", "model-00001-of-00002.safetensors"):
+        api.upload_file(path_or_fileobj=b"theirs", path_in_repo=name, repo_id=REPO)
+    words = ["publish", str(trained), REPO, "--revision", "other"]
+    assert main([*words, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    listed = listing(out)
+    assert listed["README.md"].startswith("left out") and "has a card" in listed["README.md"]
+    assert listed["model-00001-of-00002.safetensors"].startswith("deleted") and "pipeline_tag" not in out
+    assert main(words) == 0
+    sent = {name for name, line in listed.items() if line[0].isdigit()}
+    assert set(api.list_repo_files(REPO, revision="other")) == sent | {"README.md"}
+
+
+def test_a_dry_run_works_without_the_hub(trained, unverified, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["publish", str(trained), REPO, "--dry-run"]) == 0
+    assert f"What is in {REPO} is unknown" in capsys.readouterr().out
 
 
 # `tests/hub` loads what was published in another process.
