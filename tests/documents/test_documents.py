@@ -44,6 +44,19 @@ class ThisProcess:
             return "failed", traceback.format_exc()
 
 
+def test_the_first_page_shows_the_model_class_and_many_gpus():
+    blocks = read_blocks("README.md")
+    (program,) = [each.text for each in blocks if "AutoModelForVideoClassification" in each.text]
+    assert "AutoModelForVideoClassification.from_pretrained(" in program and ".logits" in program
+    (launching,) = [each for each in blocks if "torchrun" in each.text]
+    assert launching.mark == "gpu"
+    commands = simple_commands(launching.text)
+    assert [words[0] for words in commands] == ["torchrun", "accelerate"]
+    # The words of the page on many machines.
+    page = next(each for each in read_blocks("docs/many_machines.md") if each.mark == "gpu")
+    assert commands == simple_commands(page.text)
+
+
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     return make_files(tmp_path_factory.mktemp("files"))
