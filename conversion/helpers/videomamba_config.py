@@ -147,7 +147,7 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     has_frames = "temporal_pos_embedding" in weights
     num_token_frames = shape_of(weights, "temporal_pos_embedding", 3)[1] if has_frames else 1
     mixer = select_prefix(weights, "layers.0.mixer.")
-    inner, state_size = shape_of(mixer, "A_log", 2)
+    inner, state_size = shape_of(weights, "layers.0.mixer.A_log", 2)
     sizes: dict[str, Any] = {
         "embed_dim": width,
         "channels": channels,
@@ -160,9 +160,9 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
         "is_image": is_image,
         "ssm_cfg": {
             "d_state": state_size,
-            "d_conv": shape_of(mixer, "conv1d.weight", 3)[-1],
+            "d_conv": shape_of(weights, "layers.0.mixer.conv1d.weight", 3)[-1],
             "expand": find_factor(inner, width),
-            "dt_rank": shape_of(mixer, "dt_proj.weight", 2)[1],
+            "dt_rank": shape_of(weights, "layers.0.mixer.dt_proj.weight", 2)[1],
             "bias": "in_proj.bias" in mixer,
             "conv_bias": "conv1d.bias" in mixer,
         },

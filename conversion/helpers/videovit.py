@@ -128,7 +128,7 @@ def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
         "layer_scale": f"{prefix}blocks.0.gamma_1" in weights,
     }
     if sizes["cos_attn"]:
-        sizes["num_heads"] = shape_of(weights, f"{prefix}blocks.0.attn.scale", 4)[0]
+        sizes["num_heads"] = shape_of(weights, f"{prefix}blocks.0.attn.scale", 3)[0]
     return sizes
 
 
