@@ -19,7 +19,8 @@ TELLING = {
     "videomae": "patch_embed.proj.weight blocks.0.mlp.fc1.weight blocks.0.attn.scale blocks.0.attn.q_bias head.weight",
     "videomamba": "patch_embed.proj.weight pos_embed temporal_pos_embedding head.weight layers.0.mixer.A_log "
     "layers.0.mixer.conv1d.weight layers.0.mixer.dt_proj.weight",
-    "malmm": "query_tokens image_pe.weight llm_proj.weight Qformer.bert.encoder.layer.0.crossattention.self.key.weight",
+    "malmm": "query_tokens image_pe.weight llm_proj.weight "
+    "Qformer.bert.encoder.layer.0.crossattention.self.key.weight",
 }
 
 
