@@ -13,7 +13,7 @@ import torch
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import ConversionError, preview, read_model_folder
+from .helpers.checkpoint import ConversionError, agree, count_layers, preview, read_model_folder, shape_of
 from .helpers.command import Converted, make_parser, run
 from .helpers.labels import names_of_original
 from .helpers.videovit import has_key_bias, processor_settings, transformers_block_rules
@@ -90,7 +90,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Fields of [`VideoViTConfig`] for the content of a VideoMAE `config.json`."""
-    config = {name: original.get(name, default) for name, default in FIELDS.items()}
+    depths = {"num_hidden_layers": count_layers(weights, r"videomae\.encoder\.layer\.(\d+)\.")}
+    if "mask_token" in weights:
+        depths["decoder_num_hidden_layers"] = count_layers(weights, r"decoder\.decoder_layers\.(\d+)\.")
+    config = agree({name: original.get(name, default) for name, default in FIELDS.items()}, depths)
     # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)
@@ -98,7 +101,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     if names := names_of_original(original):
         config |= names
     elif "classifier.weight" in weights:
-        config["num_labels"] = weights["classifier.weight"].shape[0]
+        config["num_labels"] = shape_of(weights, "classifier.weight", 2)[0]
     return config
 
 

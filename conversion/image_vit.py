@@ -10,12 +10,14 @@ from transformers import CLIPImageProcessor
 from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassification, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 
-from .helpers.checkpoint import ConversionError, read_model_folder
+from .helpers.checkpoint import ConversionError, agree, count_layers, read_model_folder, shape_of
 from .helpers.command import Converted, make_parser, positive_int, run
 from .helpers.labels import names_of_original, num_labels_of_new_head
 from .helpers.patch_inflation import inflate_patches
 from .helpers.videovit import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+
+LAYERS = r"(?:vit\.)?(?:encoder\.layer|layers)"
 
 
 def repeat_positions(positions: torch.Tensor, num_token_frames: int) -> torch.Tensor:
@@ -41,7 +43,7 @@ def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
             inflate,
         ),
         rename(embeddings + r"patch_embeddings\.projection\.bias", target + "patch_embeddings.projection.bias"),
-        *transformers_block_rules(r"(?:vit\.)?(?:encoder\.layer|layers)", "videovit.layers"),
+        *transformers_block_rules(LAYERS, "videovit.layers"),
         rename(r"(?:vit\.)?layernorm\.(weight|bias)", r"videovit.layernorm.\1"),
         rename(r"classifier\.(weight|bias)", r"classifier.\1"),
         drop(r"(?:vit\.)?pooler\..*", "the tanh pooler of ViTModel, which no classifier uses"),
@@ -79,9 +81,10 @@ def convert(arguments: argparse.Namespace) -> Converted:
         )
     labels: dict[str, Any] = {"num_labels": num_labels_of_new_head(arguments)}
     if "classifier.weight" in weights:
-        labels = names_of_original(original) or {"num_labels": weights["classifier.weight"].shape[0]}
+        labels = names_of_original(original) or {"num_labels": shape_of(weights, "classifier.weight", 2)[0]}
+    depth = {"num_hidden_layers": count_layers(weights, rf"{LAYERS}\.(\d+)\.")}
     config = VideoViTConfig(
-        **{name: original.get(name, default) for name, default in FIELDS.items()},
+        **agree({name: original.get(name, default) for name, default in FIELDS.items()}, depth),
         **labels,
         key_bias=has_key_bias(weights),
         num_frames=arguments.num_frames,

@@ -30,12 +30,14 @@ from .helpers.checkpoint import (
     ConversionError,
     agree,
     check_kind,
+    count_layers,
     find_weights,
     name_left_out,
     preview,
     read_checkpoint,
     read_json,
     select_part,
+    shape_of,
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.memory_bank_qformer import (
@@ -166,9 +168,12 @@ def memory_bank_qformer_config(
     if "query_tokens" not in weights or "Qformer.bert.embeddings.LayerNorm.weight" not in weights:
         raise ConversionError(f"These are not the weights of MA-LMM's Q-Former. Found: {preview(weights)}.")
     has_text = "Qformer.bert.embeddings.word_embeddings.weight" in weights
-    model: dict[str, Any] = {"num_query_token": weights["query_tokens"].shape[1], "qformer_text_input": has_text}
+    model: dict[str, Any] = {
+        "num_query_token": shape_of(weights, "query_tokens", 3)[1],
+        "qformer_text_input": has_text,
+    }
     if "image_pe.weight" in weights:
-        model["max_num_frames"] = len(weights["image_pe.weight"])
+        model["max_num_frames"] = shape_of(weights, "image_pe.weight", 2)[0]
     model = agree(original.model, model)
     bert, found = dict(original.bert), read_qformer_sizes(weights)
     if has_text and bert.get("vocab_size") == found["vocab_size"] - 1:
@@ -202,27 +207,20 @@ def memory_bank_qformer_config(
 
 def read_qformer_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The fields of the original `BertConfig` that tensors show."""
-    layers, crossed = set(), set()
-    for name in weights:
-        if match := re.match(LAYER + r"(crossattention)?", name):
-            layers.add(int(match[1]))
-            if match[2]:
-                crossed.add(int(match[1]))
+    depth = count_layers(weights, LAYER)
+    crossed = {int(match[1]) for name in weights if (match := re.match(LAYER + "crossattention", name))}
     first = "Qformer.bert.encoder.layer.0."
-    if not layers or f"{first}crossattention.self.key.weight" not in weights:
-        raise ConversionError(f"There is no {first}crossattention.self.key.weight. Found: {preview(weights)}.")
     sizes = {
-        "hidden_size": weights["query_tokens"].shape[2],
-        "query_length": weights["query_tokens"].shape[1],
-        "num_hidden_layers": max(layers) + 1,
-        "intermediate_size": weights[f"{first}intermediate_query.dense.weight"].shape[0],
-        "encoder_width": weights[f"{first}crossattention.self.key.weight"].shape[1],
-        "cross_attention_freq": min(crossed - {0}, default=max(layers) + 1),
+        "hidden_size": shape_of(weights, "query_tokens", 3)[2],
+        "query_length": shape_of(weights, "query_tokens", 3)[1],
+        "num_hidden_layers": depth,
+        "intermediate_size": shape_of(weights, f"{first}intermediate_query.dense.weight", 2)[0],
+        "encoder_width": shape_of(weights, f"{first}crossattention.self.key.weight", 2)[1],
+        "cross_attention_freq": min(crossed - {0}, default=depth),
     }
     for name, field in (("word_embeddings", "vocab_size"), ("position_embeddings", "max_position_embeddings")):
-        table = weights.get(f"Qformer.bert.embeddings.{name}.weight")
-        if table is not None:
-            sizes[field] = len(table)
+        if (table := f"Qformer.bert.embeddings.{name}.weight") in weights:
+            sizes[field] = shape_of(weights, table, 2)[0]
     return sizes
 
 
@@ -230,7 +228,7 @@ def language_model_settings(original: dict[str, Any], weights: dict[str, torch.T
     """The width of the projection's output, and the language model's configuration if the original has one."""
     if "llm_proj.weight" not in weights:
         return {}
-    width = weights["llm_proj.weight"].shape[0]
+    width = shape_of(weights, "llm_proj.weight", 2)[0]
     known = {field.name for field in fields(LlamaConfig)}
     settings = {name: value for name, value in agree(original, {"hidden_size": width}).items() if name in known}
     return {"projection_dim": width, "text_config": LlamaConfig(**settings) if original else None}
@@ -251,17 +249,16 @@ def read_tower(arguments: argparse.Namespace, original: Original) -> Tower | Non
 
 def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> InstructBlipVisionConfig:
     """EVA-ViT's configuration from its tensors and the `vision_config` section."""
-    kernel, positions = weights.get("patch_embed.proj.weight"), weights.get("pos_embed")
-    if kernel is None or positions is None or "blocks.0.mlp.fc1.weight" not in weights:
+    if any(name not in weights for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")):
         raise ConversionError(f"These are not the weights of EVA-ViT. Found: {preview(weights)}.")
-    width, _, patch_size, _ = kernel.shape
-    grid = math.isqrt(positions.shape[1] - 1)
+    width, _, patch_size, _ = shape_of(weights, "patch_embed.proj.weight", 4)
+    grid = math.isqrt(shape_of(weights, "pos_embed", 3)[1] - 1)
     found = {
         "embed_dim": width,
         "patch_size": patch_size,
         "img_size": grid * patch_size,
-        "depth": 1 + max(int(match[1]) for name in weights if (match := re.match(BLOCK, name))),
-        "mlp_hidden": weights["blocks.0.mlp.fc1.weight"].shape[0],
+        "depth": count_layers(weights, BLOCK),
+        "mlp_hidden": shape_of(weights, "blocks.0.mlp.fc1.weight", 2)[0],
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
     vision = agree(original, found)

@@ -21,6 +21,7 @@ from .helpers.checkpoint import (
     preview,
     read_checkpoint,
     read_original_config,
+    shape_of,
     strip_prefixes,
 )
 from .helpers.command import Converted, make_parser, positive_int, run
@@ -153,7 +154,7 @@ def read_classification_config(arguments: argparse.Namespace, weights: dict[str,
     config = _given_config(arguments, CLASSIFICATION_ARGUMENTS)
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     found = patches | blocks
-    found["num_classes"] = weights["head.weight"].shape[0] if "head.weight" in weights else 0
+    found["num_classes"] = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
     found["use_mean_pooling"] = "fc_norm.weight" in weights
     found["use_learnable_pos_emb"] = "pos_embed" in weights
     check_blocks(config, found["embed_dim"], blocks)
@@ -171,7 +172,7 @@ def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, t
         )
     patches = read_patch_sizes(weights, "encoder.")
     blocks, decoder = read_block_sizes(weights, "encoder."), read_block_sizes(weights, "decoder.")
-    width, decoder_width = patches.pop("embed_dim"), weights["mask_token"].shape[-1]
+    width, decoder_width = patches.pop("embed_dim"), shape_of(weights, "mask_token", 3)[-1]
     check_blocks(config, width, blocks)
     # The original takes `in_chans` as well and ignores it.
     found = (

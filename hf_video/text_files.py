@@ -14,9 +14,13 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
 import yaml
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MAX_TEXT_BYTES = 256 * 2**20
 # Levels of nested lists and objects.
@@ -100,6 +104,33 @@ def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> An
         ValueError: see `read_text`; or the file is not JSON, an object has a name twice, or the nesting is too deep.
     """
     return _parse_json(path, read_text(path, max_bytes=max_bytes))
+
+
+def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) -> dict[str, Any]:
+    """The content of a JSON file that holds one object.
+
+    Args:
+        path: the file.
+        kind: a model of pydantic with the fields that the caller reads.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_json`; or the file holds no object, or a field has a value of another type.
+    """
+    from pydantic import ValidationError
+
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
+    try:
+        if kind is not None:
+            kind.model_validate(content, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        place, expected = ".".join(map(str, wrong["loc"])), wrong["msg"].partition(" should ")[2]
+        problem = f"must {expected}, got {shorten(repr(wrong['input']), 200)}" if expected else "is missing"
+        raise ValueError(f"{path}: `{place}` {problem}.") from None
+    return content
 
 
 def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[tuple[int, Any]]:

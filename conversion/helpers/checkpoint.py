@@ -18,11 +18,13 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from hf_video import text_files
+from hf_video.model_files import Config, Index
+from hf_video.text_files import read_object
 
 
 class ConversionError(ValueError):
@@ -62,19 +64,21 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
     """
     Read a JSON file with one object of finite numbers.
+
+    Args:
+        path: the file.
+        kind: the fields that are read, see `text_files.read_object`.
 
     Raises:
         ConversionError: if it is something else.
     """
     try:
-        content = text_files.read_json(path)
+        content = read_object(path, kind)
     except (OSError, ValueError) as error:
         raise ConversionError(str(error)) from error
-    if not isinstance(content, dict):
-        raise ConversionError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
     if (field := _find_not_finite(content)) is not None:
         raise ConversionError(f"{path}: {field} must be a finite number, not NaN or infinite.")
     return content
@@ -96,13 +100,16 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
     The state dict of a checkpoint: what is under the first of `wrappers` that exists, or else the whole dictionary.
 
     Raises:
-        ConversionError: if there are no tensors, or one cannot be read as it is, see [`check_storage`].
+        ConversionError: if there are no tensors, one has no name, or one cannot be read as it is, see
+            [`check_storage`].
     """
     for wrapper in wrappers:
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
             break
     weights = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    if odd := [name for name in weights if not isinstance(name, str)]:
+        raise ConversionError(f"The names of tensors must be texts, got {preview(map(repr, odd))}.")
     if not weights:
         raise ConversionError(
             f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
@@ -130,6 +137,36 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
         problem = f"has no elements: its shape is {tuple(tensor.shape)}"
     if problem:
         raise ConversionError(f"The tensor {name} {problem}.")
+
+
+def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -> torch.Size:
+    """
+    The shape of a tensor that sizes are read from.
+
+    Raises:
+        ConversionError: if there is no such tensor, or it has another number of dimensions.
+    """
+    if name not in weights:
+        raise ConversionError(f"There is no {name}. Found: {preview(weights)}.")
+    shape = weights[name].shape
+    if len(shape) != num_dimensions:
+        raise ConversionError(
+            f"The tensor {name} must have {num_dimensions} dimensions, got the shape {tuple(shape)}."
+        )
+    return shape
+
+
+def count_layers(weights: dict[str, torch.Tensor], pattern: str) -> int:
+    """
+    The number of layers whose tensors have names that begin with `pattern`, which has a group for the layer's number.
+
+    Raises:
+        ConversionError: if the numbers are not 0, 1, 2, ...
+    """
+    found = {int(match[1]) for name in weights if (match := re.match(pattern, name))}
+    if absent := set(range(len(found))) - found:
+        raise ConversionError(f"The checkpoint has tensors of layer {max(found)}, but none of layer {min(absent)}.")
+    return len(found)
 
 
 def strip_prefixes(weights: dict[str, torch.Tensor], prefixes: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -234,14 +271,11 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
             folder = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
         except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
             raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json", Config)
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     files = {SAFE_WEIGHTS_NAME}
     if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-            raise ConversionError(f"{index} has no `weight_map` that says which file holds which tensor.")
-        files = set(weight_map.values())
+        files = set(read_json(index, Index)["weight_map"].values())
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)

@@ -13,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from hf_video.cli.boundary import run_guarded
+from hf_video.cli.error_messages import is_out_of_memory
 from hf_video.files import new_folder
 from hf_video.hub import publish
 
@@ -32,8 +33,9 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
         from_hub: whether the source is a Transformers folder or Hub id (HUB_ID_OR_DIR) that brings its configuration
             along, not an original file (CHECKPOINT and `--original-config`).
     """
-    package = __package__.rpartition(".")[0]
-    parser = argparse.ArgumentParser(prog=f"python -m {package}.{Path(file).stem}", description=description)
+    source, is_installed = Path(file).stem, __package__.startswith("hf_video.")
+    prog = f"hf-video convert {source}" if is_installed else f"python -m conversion.{source}"
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     if from_hub:
         parser.add_argument("checkpoint", metavar="HUB_ID_OR_DIR", help="a Transformers model")
     else:
@@ -74,6 +76,13 @@ def run(
             model, processor = convert(arguments)
         except StrictDataclassError as error:  # the original has settings that our configurations refuse
             raise ConversionError(" ".join(str(error).split())) from error
+        except (MemoryError, RuntimeError, OverflowError) as error:
+            if not (isinstance(error, OverflowError) or is_out_of_memory(error)):
+                raise
+            raise ConversionError(
+                f"A model of these sizes does not fit into memory ({' '.join(str(error).split())[:200]}): look at the "
+                "sizes in its configuration, or convert it on a machine with more memory."
+            ) from error
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
         save(model, processor, output_dir)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint import ConversionError, agree, check_kind, read_original_config, select_prefix
+from .checkpoint import ConversionError, agree, check_kind, count_layers, read_original_config, select_prefix, shape_of
 from .videomamba_released import read_variant
 
 # The arguments of all three original constructors, with their defaults.
@@ -73,7 +73,7 @@ def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor])
     if config.get("clip_norm_type", "l2") not in ("l2", "none"):
         raise ConversionError(f"`clip_norm_type` must be 'l2' or 'none', got {config['clip_norm_type']!r}.")
     given_ssm = {name: value for name, value in ssm.items() if name in SSM_ARGUMENTS and value != "auto"}
-    inner, width = weights["layers.0.mixer.A_log"].shape[0], found["embed_dim"]
+    inner, width = shape_of(weights, "layers.0.mixer.A_log", 2)[0], found["embed_dim"]
     if int(given_ssm.get("expand", 0) * width) == inner:
         # The original rounds the width down, so that several factors give the same width.
         found["ssm_cfg"]["expand"] = given_ssm["expand"]
@@ -142,34 +142,36 @@ def read_sizes(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     The original's arguments that tensors show, also `ssm_cfg`; and beside them `grid`, the numbers of token frames and
     of patches in a frame, and `is_image`, whether the patches are those of images.
     """
-    width, channels, *kernel = weights["patch_embed.proj.weight"].shape
-    num_token_frames = weights["temporal_pos_embedding"].shape[1] if "temporal_pos_embedding" in weights else 1
+    is_image = weights["patch_embed.proj.weight"].ndim == 4
+    width, channels, *kernel = shape_of(weights, "patch_embed.proj.weight", 4 if is_image else 5)
+    has_frames = "temporal_pos_embedding" in weights
+    num_token_frames = shape_of(weights, "temporal_pos_embedding", 3)[1] if has_frames else 1
     mixer = select_prefix(weights, "layers.0.mixer.")
-    inner, state_size = mixer["A_log"].shape
+    inner, state_size = shape_of(weights, "layers.0.mixer.A_log", 2)
     sizes: dict[str, Any] = {
         "embed_dim": width,
         "channels": channels,
         "patch_size": simplest(kernel[-2:]),
-        "kernel_size": kernel[0] if len(kernel) == 3 else 1,
-        "depth": 1 + max(int(match[1]) for name in weights if (match := re.match(r"layers\.(\d+)\.", name))),
+        "kernel_size": 1 if is_image else kernel[0],
+        "depth": count_layers(weights, r"layers\.(\d+)\."),
         "bimamba": "A_b_log" in mixer,
         "rms_norm": "layers.0.norm.bias" not in weights,
-        "grid": (num_token_frames, weights["pos_embed"].shape[1] - 1),
-        "is_image": len(kernel) == 2,
+        "grid": (num_token_frames, shape_of(weights, "pos_embed", 3)[1] - 1),
+        "is_image": is_image,
         "ssm_cfg": {
             "d_state": state_size,
-            "d_conv": mixer["conv1d.weight"].shape[-1],
+            "d_conv": shape_of(weights, "layers.0.mixer.conv1d.weight", 3)[-1],
             "expand": find_factor(inner, width),
-            "dt_rank": mixer["dt_proj.weight"].shape[1],
+            "dt_rank": shape_of(weights, "layers.0.mixer.dt_proj.weight", 2)[1],
             "bias": "in_proj.bias" in mixer,
             "conv_bias": "conv1d.bias" in mixer,
         },
     }
     heads = [name for name in weights if re.fullmatch(r"clip_decoder\.\d+\.head\.weight", name)]
     if heads:
-        sizes |= {"clip_return_layer": len(heads), "clip_output_dim": weights[heads[0]].shape[0]}
+        sizes |= {"clip_return_layer": len(heads), "clip_output_dim": shape_of(weights, heads[0], 2)[0]}
     else:
-        sizes["num_classes"] = weights["head.weight"].shape[0] if "head.weight" in weights else 0
+        sizes["num_classes"] = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
     return sizes
 
 

@@ -7,7 +7,7 @@ import torch
 
 from hf_video.models.videovit import VideoViTConfig
 
-from .checkpoint import ConversionError, preview
+from .checkpoint import ConversionError, count_layers, preview, shape_of
 from .weight_rules import Rule, rename
 
 # Attention heads of the published sizes, by width. They cannot be read from tensors.
@@ -96,15 +96,14 @@ def read_patch_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
     `patch_size`.
 
     Raises:
-        ConversionError: if there is no such patch embedding.
+        ConversionError: if there is no such patch embedding, or it is not one of videos.
     """
-    kernel = weights.get(f"{prefix}patch_embed.proj.weight")
-    if kernel is None or kernel.ndim != 5:
+    name = f"{prefix}patch_embed.proj.weight"
+    if name not in weights:
         raise ConversionError(
-            f"These are not the weights of a VideoMAE-like ViT, which has {prefix}patch_embed.proj.weight with five "
-            f"dimensions. Found: {preview(weights)}."
+            f"These are not the weights of a VideoMAE-like ViT, which has {name}. Found: {preview(weights)}."
         )
-    width, in_chans, tubelet_size, patch_height, patch_width = kernel.shape
+    width, in_chans, tubelet_size, patch_height, patch_width = shape_of(weights, name, 5)
     return {
         "embed_dim": width,
         "in_chans": in_chans,
@@ -119,20 +118,17 @@ def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
     cosine attention, `num_heads`; and beside them `mlp_hidden`, a width, and `layer_scale`, a switch.
 
     Raises:
-        ConversionError: if there are no blocks.
+        ConversionError: if there are no blocks, or the tensors have other dimensions.
     """
-    blocks = [int(match[1]) for name in weights if (match := re.match(rf"{prefix}blocks\.(\d+)\.", name))]
-    if not blocks or f"{prefix}blocks.0.mlp.fc1.weight" not in weights:
-        raise ConversionError(f"There is no {prefix}blocks.0.mlp.fc1.weight. Found: {preview(weights)}.")
     sizes = {
-        "depth": max(blocks) + 1,
+        "depth": count_layers(weights, rf"{re.escape(prefix)}blocks\.(\d+)\."),
         "qkv_bias": f"{prefix}blocks.0.attn.q_bias" in weights,
         "cos_attn": f"{prefix}blocks.0.attn.scale" in weights,
-        "mlp_hidden": weights[f"{prefix}blocks.0.mlp.fc1.weight"].shape[0],
+        "mlp_hidden": shape_of(weights, f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
         "layer_scale": f"{prefix}blocks.0.gamma_1" in weights,
     }
     if sizes["cos_attn"]:
-        sizes["num_heads"] = weights[f"{prefix}blocks.0.attn.scale"].shape[0]
+        sizes["num_heads"] = shape_of(weights, f"{prefix}blocks.0.attn.scale", 3)[0]
     return sizes
 
 
@@ -154,7 +150,7 @@ def num_heads_of(config: dict[str, Any], name: str, width: int, published: dict[
 
 def check_blocks(config: dict[str, Any], width: int, blocks: dict[str, Any]) -> None:
     """Raise `ConversionError` if the configuration's `mlp_ratio` or `init_values` contradict the blocks."""
-    if "mlp_ratio" in config and int(width * config["mlp_ratio"]) != blocks["mlp_hidden"]:
+    if config.get("mlp_ratio") is not None and int(width * config["mlp_ratio"]) != blocks["mlp_hidden"]:
         ratio = blocks["mlp_hidden"] / width
         raise ConversionError(
             f"The original configuration says mlp_ratio={config['mlp_ratio']!r}, the tensors say {ratio:g}."

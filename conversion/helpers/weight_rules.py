@@ -45,7 +45,7 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
 
     Raises:
         ConversionError: for a tensor that no rule matches, one that is kept and is not finite floating-point, two
-            tensors for one place, and a joined tensor that lacks a part.
+            tensors for one place, a joined tensor that lacks a part, and tensors whose shapes allow no transform.
     """
     parts: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
     rule_of_target: dict[str, Rule] = {}
@@ -74,7 +74,13 @@ def apply_rules(weights: dict[str, torch.Tensor], rules: Iterable[Rule]) -> dict
         if absent:
             raise ConversionError(f"{target} needs tensors named {preview(absent)}, which the checkpoint lacks.")
         tensors = [found[i] for i in sorted(found)]
-        converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+        try:
+            converted[target] = rule.transform(*tensors) if rule.transform else tensors[0]
+        except (RuntimeError, ValueError, IndexError) as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+            raise ConversionError(
+                f"{target} cannot be made of tensors of the shapes {shapes}, named {preview(rule.sources)}: {error}"
+            ) from error
     for reason, names in dropped.items():
         name_left_out(names, reason)
     return converted

@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import functools
+import os
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -190,12 +192,18 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
         command_parser.set_defaults(run=command.run, parser=command_parser)
         if name in argv[:1]:
             argv = _bind(argv, command_parser.get_default("optional_values") or {})
-    args, words = parser.parse_known_args(argv)
-    settings = getattr(args, "settings", None)
-    takes_words = settings is not None and settings.takes_words
-    unknown = [word for word in words if not takes_words or word.startswith("-") or "=" not in word]
-    if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        args, words = parser.parse_known_args(argv)
+        settings = getattr(args, "settings", None)
+        takes_words = settings is not None and settings.takes_words
+        unknown = [word for word in words if not takes_words or word.startswith("-") or "=" not in word]
+        if unknown:
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    except SystemExit as end:
+        for word in argv if end.code else ():
+            if word.startswith("-") and os.path.lexists(word):
+                print(f"{word} is a file here. Its name begins like an option: write ./{word}", file=sys.stderr)
+        raise
     args.words = words
     return args if settings is None or takes_words else values_of(args)
 

@@ -39,6 +39,11 @@ def installed_sources() -> dict[str, str]:
 def run(args: argparse.Namespace) -> int:
     """Calls `main` of the source with the remaining words."""
     sources = installed_sources()
+    if not sources:
+        raise ImportError(
+            f"The sources of `hf-video convert` ({PACKAGE}) are not installed: install hf_video from its wheel or a "
+            "clone, with pip."
+        )
     if args.source not in sources:
         raise ValueError(f"There is no source {args.source!r} to convert from; choose one of {', '.join(sources)}.")
     words = [*args.arguments, *(["--debug"] if args.debug else [])]

@@ -103,16 +103,23 @@ def _of_worker(error: Exception) -> str | None:
     return message if isinstance(error, USER_ERRORS) else None
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the machine or of its accelerator was not enough."""
+    return (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) == errno.ENOMEM
+        or (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None)
+    )
+
+
 def _of_memory(error: Exception) -> str | None:
     if _is_a(error, "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"):
         found = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
         return _memory_sentence("The memory of the accelerator", f" ({found[0]})" if found else "")
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return _memory_sentence("Memory", "")
-    if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)):
-        is_on_cpu = "CPU" in str(error)
-        return _memory_sentence("Memory" if is_on_cpu else "The memory of the accelerator", "")
-    return None
+    if not is_out_of_memory(error):
+        return None
+    is_on_accelerator = isinstance(error, RuntimeError) and "CPU" not in str(error)
+    return _memory_sentence("The memory of the accelerator" if is_on_accelerator else "Memory", "")
 
 
 def _memory_sentence(what: str, detail: str) -> str:

@@ -18,17 +18,19 @@ def locate_model(name: str) -> str:
     """The folder or Hub name of a model.
 
     Raises:
-        ValueError: there is no such folder, and the Hub allows no such name.
+        ValueError: there is no such folder, and it is a file, or the Hub allows no such name.
     """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
+    if folder.is_file():
+        raise ValueError(f"{name} is a file; the folder of a model, or its name on the Hub, is expected.")
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(f"--model {name}: there is no such folder, and the Hub allows no such name.") from error
+        raise ValueError(f"There is no folder {name} of a model, and the Hub allows no such name.") from error
     return name
 
 

@@ -8,12 +8,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from hf_video.files import FULL_DISK, read_own_json, write_error_number
+from hf_video.files import FULL_DISK, read_own_json, replace_text, write_error_number
 
 from .processes import is_first_process
 
@@ -120,6 +120,33 @@ def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: boo
     if not resume:
         require_fresh(folder, is_leftover)
         clear_leftovers(folder)
+
+
+def withdraw(folder: Path, lock: "RunLock", *, is_new: bool) -> None:
+    """Removes what a run that began has written, if it has no checkpoint and nothing else to keep.
+
+    Args:
+        folder: the output folder of the run.
+        lock: its lock, which is given back before the folder is removed.
+        is_new: whether the run made the folder.
+    """
+    if not all(is_leftover(path) for path in folder.iterdir()):
+        return
+    clear_leftovers(folder)
+    for name in _own_files():
+        (folder / name).unlink(missing_ok=True)
+    lock.release()
+    if is_new:
+        with suppress(OSError):  # another run has begun to write it
+            folder.rmdir()
+
+
+def withdraw_options(folder: Path, checkpoint: Path, options: str) -> None:
+    """Gives the file of settings its content from before a run that went on, if the run has no new checkpoint."""
+    from hf_video.training.checkpoints import newest_complete
+
+    if newest_complete(folder)[0] == checkpoint:
+        replace_text(folder / OPTIONS_FILE, options)
 
 
 def check_none_inside(paths: Iterable[str], folder: Path) -> None:
@@ -237,16 +264,24 @@ def _what_was_kept(folder: Path, way_on: str) -> str:
 
 
 class RunLock:
-    """The right of a run to write its folder. The first process holds it until the block or the process ends."""
+    """The right of a run to write its folder. The first process holds it until the block or the process ends.
+
+    Attributes:
+        folder: the folder of the lock that this object holds.
+        on_error: called before the lock is given back if an error ends the block; an interrupt is none.
+    """
 
     def __init__(self) -> None:
         self._lock: Any = None
         self.folder: Path | None = None
+        self.on_error: Callable[[], Any] | None = None
 
     def __enter__(self) -> "RunLock":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, Exception) and self.on_error is not None:
+            self.on_error()
         self.release()
 
     def take(self, folder: Path, patience: float = 0) -> None:

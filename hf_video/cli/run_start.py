@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import MISSING, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .model_loading import choose_device
-from .output_folder import OPTIONS_FILE, RunLock, begin_writing, check_none_inside, checkpoint_to_resume
+from .output_folder import (
+    OPTIONS_FILE,
+    RunLock,
+    begin_writing,
+    check_none_inside,
+    checkpoint_to_resume,
+    withdraw,
+    withdraw_options,
+)
 from .processes import decided_by_first, is_first_process, join_processes, launched_processes
 from .run_settings import Given, check_same_batch, check_same_settings, choose_values, read_given, read_saved, save
 from .training_data import check_same_data, describe_data
@@ -93,16 +102,23 @@ class RunStart:
 
     def begin_writing(self) -> None:
         """Makes the output folder, and writes the settings and the description of the data into it, on the first
-        process.
+        process. An error before the first checkpoint takes them away again.
 
         Raises:
             ValueError: another run has begun to write it.
         """
         if not is_first_process():
             return
-        overwrite = self.args.overwrite_output_dir
-        begin_writing(self.output_dir, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
-        save(self.output_dir / OPTIONS_FILE, self.values, self._described, launched_processes())
+        folder, overwrite = self.output_dir, self.args.overwrite_output_dir
+        is_new = overwrite or not folder.exists()
+        begin_writing(folder, self.lock, resume=self.checkpoint is not None, overwrite=overwrite)
+        file = folder / OPTIONS_FILE
+        if self.checkpoint is None:
+            self.lock.on_error = partial(withdraw, folder, self.lock, is_new=is_new)
+        elif file.is_file():
+            options = file.read_text(encoding="utf-8")
+            self.lock.on_error = partial(withdraw_options, folder, self.checkpoint, options)
+        save(file, self.values, self._described, launched_processes())
 
 
 def _files(split: Dataset) -> list[str]:

@@ -3,8 +3,8 @@
 import mimetypes
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets import Dataset, DatasetDict
@@ -23,7 +23,8 @@ class ListedVideo:
     """A video and its name among others.
 
     Attributes:
-        id: name without suffix; for a video of a folder or list its path from there, with slashes.
+        id: name without suffix; for a video of a folder or list its path from there, with slashes. Videos that differ
+            in the suffix alone keep it.
         source: absolute path, or URL; a name for a video that is stored inside a data set.
         rows: the data set that stores or describes the video.
         row: its number there.
@@ -57,15 +58,18 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
         ValueError: If a folder has no videos, a list is wrong, or two videos have one id; the error names both.
         FileNotFoundError: If a video of a list does not exist.
     """
+    listed = [video for word in words for video in _list(word, video_root)]
+    first: dict[str, str] = {}
+    shared = {video.id for video in listed if first.setdefault(video.id, video.source) != video.source}
     found: dict[str, ListedVideo] = {}
-    for word in words:
-        for video in _list(word, video_root):
-            known = found.setdefault(video.id, video)
-            if known.source != video.source:
-                raise ValueError(
-                    f"{known.source} and {video.source} would both be called {video.id!r}: rename one of them, or "
-                    "name a folder that holds both, so that names begin with folders."
-                )
+    for video in listed:
+        suffix = PurePosixPath(video.source).suffix if video.id in shared else ""
+        known = found.setdefault(video.id + suffix, replace(video, id=video.id + suffix))
+        if known.source != video.source:
+            raise ValueError(
+                f"{known.source} and {video.source} would both be called {video.id!r}: rename one of them, or "
+                "name a folder that holds both, so that names begin with folders."
+            )
     return list(found.values())
 
 

@@ -1,5 +1,6 @@
 """Limits the time of requests to the Hub while publishing, and turns their errors into sentences."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -46,6 +47,12 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
             reason = f"the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
         raise PublishError(
             f"The upload to {repo_id} was interrupted ({reason}). {describe_outcome()}; {AGAIN}"
+        ) from error
+    # huggingface_hub takes what it needs from an answer unseen; a proxy may have given another one.
+    except (KeyError, json.JSONDecodeError) as error:
+        raise PublishError(
+            f"The Hub gave an answer about {repo_id} that cannot be understood ({type(error).__name__}: {error}): its "
+            f"name may be in use for something else, or HF_ENDPOINT is not a Hub. {describe_outcome()}."
         ) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"To go on with the upload to {repo_id}, {AGAIN}") from None

@@ -64,9 +64,12 @@ def needs_hf_video(config: dict[str, Any]) -> bool:
     Args:
         config: the content of `config.json`.
     """
-    own, others = config.get("model_type"), set(model_types()) - {config.get("model_type")}
-    parts = [value for value in config.values() if isinstance(value, dict)]
-    return own in model_types() and any(part.get("model_type") in others or needs_hf_video(part) for part in parts)
+    # A list, because the type of a damaged part may be anything.
+    known, own = list(model_types()), config.get("model_type")
+    parts = [part for part in config.values() if isinstance(part, dict)]
+    return own in known and any(
+        (part.get("model_type") in known and part["model_type"] != own) or needs_hf_video(part) for part in parts
+    )
 
 
 def register_custom_code() -> None:

@@ -1,17 +1,21 @@
 """Selects the files of a model folder that are published, and checks them."""
 
 import fnmatch
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_video.model_files import Config, Index
+from hf_video.text_files import read_object
+
+from .connection import PublishError
 from .secret_scanning import TEXT, scan
 from .training_facts import FACTS_FILE
 
@@ -120,11 +124,9 @@ def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
     if not path.is_file():
         return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        return {}, [f"config.json is not readable as JSON: {error}"]
-    if not isinstance(config, dict):
-        return {}, [f"config.json must hold one JSON object, it holds a {type(config).__name__}."]
+        config = read_part(folder, path.name, Config)
+    except PublishError as error:
+        return {}, [str(error)]
     problems = [
         f"config.json has no {name}; save the model again with save_pretrained."
         for name in ("model_type", "architectures")
@@ -139,6 +141,18 @@ def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
                     "the folder. Do not use this model unless you trust its author; remove auto_map."
                 )
     return config, problems
+
+
+def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> dict[str, Any]:
+    """The content of a JSON file in a folder; see `text_files.read_object`.
+
+    Raises:
+        PublishError: it is no object, or a field has a value of another type. The error names the file in the folder.
+    """
+    try:
+        return read_object(folder / name, kind)
+    except ValueError as error:
+        raise PublishError(str(error).replace(str(folder / name), name)) from error
 
 
 def check_card(text: str) -> list[str]:
@@ -156,9 +170,9 @@ def _check_weights(folder: Path, names: Iterable[str]) -> list[str]:
     index, files = folder / SAFE_WEIGHTS_INDEX_NAME, {SAFE_WEIGHTS_NAME}
     if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
         try:
-            files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            return [f"{SAFE_WEIGHTS_INDEX_NAME} is damaged: {error!r}"]
+            files = set(read_part(folder, index.name, Index)["weight_map"].values())
+        except PublishError as error:
+            return [str(error)]
     problems = []
     for file in sorted(files):
         if file not in names:

@@ -74,7 +74,7 @@ def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
     if not found:
         return
     value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
-    entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data["revision"], notes=notes)
+    entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data.get("revision"), notes=notes)
     path = folder / EVALUATION_RESULTS
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False), encoding="utf-8")
@@ -280,7 +280,7 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
 def _is_regression(config: dict[str, Any]) -> bool:
     """Whether the model estimates values: by its `problem_type`, or if that is missing by its single output."""
     problem_type = config.get("problem_type")
-    return problem_type == "regression" or (problem_type is None and len(config.get("id2label", ())) == 1)
+    return problem_type == "regression" or (problem_type is None and len(config.get("id2label") or ()) == 1)
 
 
 def _cell(value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -18,6 +18,7 @@ from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.auto import PUBLIC_NAMES
+from hf_video.model_files import Processor
 
 from .connection import PublishError, explained, time_limit
 from .custom_code import classes_of, collect, needs_hf_video
@@ -28,6 +29,7 @@ from .folder_checks import (
     find_odd_files,
     find_problems,
     read_config,
+    read_part,
     select_files,
 )
 from .loading_check import verify
@@ -149,7 +151,7 @@ def stage(
         else:
             hashes[name] = _hash(staging / name)
     if (state := staging / TRAINER_STATE_NAME).is_file():
-        content = json.loads(state.read_text(encoding="utf-8"))
+        content = read_part(staging, TRAINER_STATE_NAME)
         # The path is one of this machine, which a resumed run elsewhere could not use.
         _write_json(state, content | {"best_model_checkpoint": None})
     config, problems = read_config(staging)
@@ -159,7 +161,10 @@ def stage(
         _set_labels(config, labels)
     _add_code(staging, config)
     publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes, repo_id)
-    facts = read_facts(folder) if facts is None else facts
+    try:
+        facts = read_facts(folder) if facts is None else facts
+    except ValueError as error:
+        _refuse(folder, [str(error)])
     _complete_license(facts.get("source") or {}, api)
     if publication.card_is_generated:
         write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
@@ -313,8 +318,8 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
 def _add_code(staging: Path, config: dict[str, Any]) -> None:
     """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`."""
     classes = classes_of(config["model_type"])
-    processors = {name: path for name in PROCESSOR_AUTO_CLASSES if (path := staging / name).is_file()}
-    contents = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in processors.items()}
+    processors = [name for name in PROCESSOR_AUTO_CLASSES if (staging / name).is_file()]
+    contents = {name: read_part(staging, name, Processor) for name in processors}
     if not classes and config.get("auto_map"):
         raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
     # A model of Transformers may have been trained with our processor.
@@ -359,7 +364,7 @@ def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
     config["label2id"] = {label: index for index, label in enumerate(labels)}
 
 
-def _refuse(folder: Path, problems: Sequence[str]) -> None:
+def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
     listed = "\n".join(f"  - {problem}" for problem in problems)
     raise PublishError(f"{folder} cannot be published as it is:\n{listed}")
 

@@ -13,6 +13,7 @@ from typing import Any
 import datasets
 import torch
 from huggingface_hub import ModelCard
+from pydantic import BaseModel, create_model
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
@@ -22,6 +23,8 @@ from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.packed_videos import is_packed, source_names
 from hf_video.files import replace_text
+from hf_video.metrics import METRICS
+from hf_video.text_files import read_object
 
 FACTS_FILE = "training_facts.json"
 REPORT = "report/metrics.json"
@@ -37,10 +40,54 @@ SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
 
 
+class Source(BaseModel):
+    """What a model was made from."""
+
+    name: str
+    how: str = ""
+
+
+class Data(BaseModel):
+    """A set of videos."""
+
+    name: str = ""
+    num_videos: int = 0
+    hub_id: str = ""
+    revision: str = ""
+
+
+def _model_of_figures(name: str, prefix: str = "", **fields: Any) -> Any:
+    """A model of pydantic with fields for all metrics, whose names begin with `prefix`."""
+    metrics: dict[str, Any] = {prefix + metric: (float, 0.0) for metric in METRICS}
+    return create_model(name, **fields, **metrics)
+
+
+Report = _model_of_figures("Report", split=(str, ...), num_videos=(int, ...))
+Validation = _model_of_figures("Validation", "eval_")
+
+
+class Facts(BaseModel):
+    """Fields of `training_facts.json`."""
+
+    source: Source | None = None
+    data: dict[str, Data] = {}
+    recipe: dict[str, Any] = {}
+    clips: dict[str, Any] = {}
+    views: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    validation: Validation = None  # type: ignore[valid-type]
+
+
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The facts in a model folder, with its report under `report`; empty if the folder has neither."""
-    facts = _read(folder / FACTS_FILE)
-    report = _read(folder / REPORT)
+    """The facts in a model folder, with its report under `report`; empty if the folder has neither.
+
+    Raises:
+        OSError, ValueError: one of the files is damaged, see `text_files.read_object`.
+    """
+    facts, report = (
+        read_object(path, kind) if (path := folder / name).is_file() else {}
+        for name, kind in ((FACTS_FILE, Facts), (REPORT, Report))
+    )
     return facts | ({"report": report} if report else {})
 
 
@@ -137,10 +184,6 @@ def describe_versions() -> dict[str, str]:
     """The versions of Python, of this package and of the packages that it builds on."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"python": platform.python_version(), "hf_video": hf_video.__version__} | versions
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _size(video: str) -> int | None:

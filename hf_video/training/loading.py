@@ -25,8 +25,9 @@ from transformers.utils import (
     is_torchao_available,
 )
 
+from hf_video.model_files import Config, Index
 from hf_video.processing import VideoClipProcessor
-from hf_video.text_files import read_json
+from hf_video.text_files import read_object
 
 from .clip_size import clip_size, input_size
 from .processor_files import read_options
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 TrainedPart = Literal["classifier", "features", "base"]
 
-# Fields of `config.json` that Transformers reads before a configuration class checks them.
-_KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label": dict, "quantization_config": dict}
 _HEAD = "classifier."
 
 
@@ -173,15 +172,7 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
                     "and name that folder."
                 ) from error
             raise
-        content = read_json(file)
-        if not isinstance(content, dict):
-            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.") from error
-        for name, kind in _KINDS.items():
-            value = content.get(name)
-            is_wrong = value is not None and not isinstance(value, kind)
-            if is_wrong or (name == "id2label" and value and not all(key.isdecimal() for key in value)):
-                wanted = "an object of class names by number" if name == "id2label" else f"of type {kind.__name__}"
-                raise ValueError(f"{file}: `{name}` must be {wanted}, got {value!r}.") from error
+        read_object(file, Config)
         raise
 
 
@@ -257,11 +248,8 @@ def _quantization_method(config: PreTrainedConfig) -> str | None:
 def _check_index(file: Path) -> None:
     if not file.is_file():
         return
-    index = read_json(file)
-    files = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise ValueError(f"{file} has no `weight_map` that says which file holds which tensor.")
-    if absent := sorted({name for name in files.values() if not file.with_name(name).is_file()}):
+    files = set(read_object(file, Index)["weight_map"].values())
+    if absent := sorted(name for name in files if not file.with_name(name).is_file()):
         raise ValueError(f"{file} names {_few(absent)}, which is not there.")
 
 

@@ -9,7 +9,7 @@ from transformers import BaseImageProcessor, BaseVideoProcessor
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, cached_file
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.text_files import read_json
+from hf_video.text_files import read_object
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,7 @@ def _processor_files(model: str | os.PathLike) -> list[str]:
         file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
         if file is None:
             continue
-        content = read_json(file)
-        if not isinstance(content, dict):
-            raise ValueError(f"{file} must hold one JSON object, got a {type(content).__name__}.")
+        content = read_object(file)
         # The file of a processor may describe a tokenizer alone.
         if name != PROCESSOR_NAME or "video_processor" in content:
             found.append(file)

@@ -64,3 +64,10 @@ def pretend_gradio(monkeypatch):
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+def test_a_video_in_place_of_a_model_is_named_without_an_option(tmp_path, fails):
+    (tmp_path / "video.mp4").touch()
+    message = fails("app", tmp_path / "video.mp4")
+    assert f"{tmp_path / 'video.mp4'} is a file; the folder of a model, or its name on the Hub, is expected" in message
+    assert "--model" not in message

@@ -26,3 +26,14 @@ def test_every_source_explains_itself(capsys):
     for name in sources:
         assert main(["convert", name, "--help"]) == 0
         assert "OUTPUT_DIR" in capsys.readouterr().out
+
+
+def test_without_sources_the_way_to_them_is_said(monkeypatch, fails):
+    monkeypatch.setattr(convert, "installed_sources", dict)
+    message = fails("convert", "videomae", "a.pth", "out")
+    assert "are not installed: install hf_video" in message and "choose one of" not in message
+
+
+def test_an_error_begins_with_the_command_that_was_written(fails, tmp_path):
+    message = fails("convert", "videomae", tmp_path / "missing.pth", tmp_path / "out")
+    assert message.startswith("hf-video convert videomae: error: There is no file ")

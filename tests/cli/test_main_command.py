@@ -162,3 +162,11 @@ def test_env_says_what_is_missing_or_broken(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "- no-such-package: not installed\n" in out
     assert "- torchcodec usable: no (RuntimeError: libavutil.so.56 cannot be opened)\n" in out
+
+
+def test_a_file_with_the_name_of_an_option_is_explained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-lead.mp4").touch()
+    for words in (["-lead.mp4"], ["other.mp4", "-lead.mp4"]):
+        assert main(["predict", *words, "--model", "model"]) == 2
+        assert "write ./-lead.mp4" in capsys.readouterr().err.splitlines()[-1]

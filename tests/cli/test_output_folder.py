@@ -187,3 +187,27 @@ def test_no_token_is_in_the_files_of_a_run(digits, tmp_path):
     files = files_of(tmp_path)
     assert tmp_path / "out" / "train_options.json" in files
     assert not [path for path, content in files.items() if token.encode() in content]
+
+
+def refuse(*arguments, **options):
+    raise ValueError("no trainer today")
+
+
+@pytest.mark.parametrize("begins", ["in a new folder", "in an empty folder", "where a run was left"])
+def test_a_start_that_is_refused_leaves_nothing(begins, digits, tmp_path, monkeypatch, fails):
+    folder = tmp_path / "run"
+    if begins != "in a new folder":
+        folder.mkdir()
+    if begins == "where a run was left":
+        (folder / LOCK_FILE).touch()
+    monkeypatch.setattr("hf_video.training.VideoTrainer", refuse)
+    assert "no trainer today" in fails("train", digits, "--output-dir", folder, *TINY_MODEL, *TINY_RUN)
+    assert not folder.exists() if begins == "in a new folder" else files_of(folder) == {}
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(digits, run, monkeypatch, fails):
+    before = files_of(run)
+    monkeypatch.setattr("hf_video.training.VideoTrainer", refuse)
+    words = ("train", digits, "--output-dir", run, *TINY_RUN[:-4], "--resume", "--num-workers", 1)
+    assert "no trainer today" in fails(*words)
+    assert files_of(run) == before

@@ -39,6 +39,14 @@ def test_a_video_is_listed_once_and_two_of_a_name_are_refused(folder):
         list_videos([str(folder / "empty")])
 
 
+def test_videos_that_differ_in_the_suffix_alone_keep_it(folder):
+    (folder / "a.mkv").touch()
+    assert ids(folder) == ["a.mkv", "a.mp4", "frames", "day 1/b.c", "day 1/ünï"]
+    assert ids(folder / "a.mp4", folder / "a.mkv") == ["a.mp4", "a.mkv"]
+    (folder / "list.csv").write_text("path,label\na.mp4,x\na.mkv,y")
+    assert ids(folder / "list.csv") == ["a.mp4", "a.mkv"]
+
+
 def test_lists_name_whole_videos_by_their_paths(folder):
     rows = ["path,label,start,end", "a.mp4,x,0,1", "a.mp4,y,1,2", "day 1/b.c.webm,x,,"]
     (folder / "list.csv").write_text("\n".join(rows))

@@ -186,3 +186,13 @@ sys.exit(main(["publish", {str(folder)!r}, {REPO!r}]))
     assert process.returncode == 130
     expected = f"hf-video: interrupted. To go on with the upload to {REPO}, run the same command again: "
     assert message.strip().splitlines()[-1].startswith(expected) and "Traceback" not in message
+
+
+def test_a_conflict_that_is_no_repository_of_that_name_is_said(publication, hub):
+    def fail(method, path):
+        if path == "/api/repos/create":
+            raise Refusal(409, "This name is reserved")
+
+    hub.fail = fail
+    with pytest.raises(PublishError, match="an answer about alice/model that cannot be understood .*'url'"):
+        push(publication, REPO)

@@ -56,8 +56,8 @@ def test_a_missing_folder_is_named(tmp_path):
     ("content", "message"),
     [
         (None, "There is no config.json"),
-        ("{", "config.json is not readable as JSON"),
-        ("[]", "config.json must hold one JSON object, it holds a list"),
+        ("{", "- config.json cannot be read as JSON"),
+        ("[]", "config.json must hold one JSON object, got a list"),
         ("{}", "config.json has no model_type"),
         ('{"model_type": "videovit"}', "config.json has no architectures"),
     ],

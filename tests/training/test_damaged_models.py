@@ -49,9 +49,9 @@ DAMAGES = [
     (CONFIG, text("{"), CONFIG),
     (CONFIG, text("[]"), "config.json must hold one JSON object, got a list"),
     (CONFIG, text("3"), "config.json must hold one JSON object, got a int"),
-    (CONFIG, fields(model_type=3), "config.json: `model_type` must be of type str, got 3"),
-    (CONFIG, fields(auto_map=3), "config.json: `auto_map` must be of type dict, got 3"),
-    (CONFIG, fields(quantization_config=3), "config.json: `quantization_config` must be of type dict, got 3"),
+    (CONFIG, fields(model_type=3), "config.json: `model_type` must be a valid string, got 3"),
+    (CONFIG, fields(auto_map=3), "config.json: `auto_map` must be a valid dictionary, got 3"),
+    (CONFIG, fields(quantization_config=3), "config.json: `quantization_config` must be a valid dictionary, got 3"),
     (
         CONFIG,
         fields(id2label=["a", "b"]),
@@ -75,12 +75,12 @@ DAMAGES = [
         tensors(lambda weights: weights.update({"videovit.layers.0.mlp.fc1.bias": torch.zeros(5)})),
         "have other shapes than its config.json says: videovit.layers.0.mlp.fc1.bias (5,) instead of (32,)",
     ),
-    (INDEX, index({}), f"{INDEX} has no `weight_map` that says which file holds"),
-    (INDEX, index([]), f"{INDEX} has no `weight_map` that says which file holds"),
+    (INDEX, index({}), f"{INDEX}: `weight_map` is missing"),
+    (INDEX, index([]), f"{INDEX} must hold one JSON object, got a list"),
     (
         INDEX,
         index({"metadata": {}, "weight_map": {"a": 3}}),
-        f"{INDEX} has no `weight_map` that says which file holds",
+        f"{INDEX}: `weight_map.a` must be a valid string, got 3",
     ),
     (
         INDEX,
