@@ -25,6 +25,7 @@ from transformers.utils import (
     is_torchao_available,
 )
 
+from hf_video.model_size import bounded_models
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_json
 
@@ -40,6 +41,7 @@ _KINDS = {"model_type": str, "architectures": list, "auto_map": dict, "id2label"
 _HEAD = "classifier."
 
 
+@bounded_models()
 def load_classifier(
     model: str | os.PathLike,
     class_names: Sequence[str],
@@ -94,6 +96,7 @@ def load_classifier(
     return network
 
 
+@bounded_models()
 def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
     weights are loaded into it after it is sharded as they are.
@@ -109,6 +112,7 @@ def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     return network
 
 
+@bounded_models()
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:
