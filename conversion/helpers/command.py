@@ -16,6 +16,7 @@ from hf_video.cli.boundary import run_guarded
 from hf_video.cli.error_messages import is_out_of_memory
 from hf_video.files import new_folder
 from hf_video.hub import publish
+from hf_video.model_size import bounded_models
 
 from .checkpoint import ConversionError
 from .labels import add_labels_option, name_classes
@@ -73,7 +74,8 @@ def run(
         output_dir: Path = arguments.output_dir.resolve()
         check_output_dir(output_dir)
         try:
-            model, processor = convert(arguments)
+            with bounded_models():
+                model, processor = convert(arguments)
         except StrictDataclassError as error:  # the original has settings that our configurations refuse
             raise ConversionError(" ".join(str(error).split())) from error
         except (MemoryError, RuntimeError, OverflowError) as error:

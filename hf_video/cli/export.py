@@ -109,11 +109,14 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
     from transformers import AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
+    from hf_video.model_size import bounded_models
+
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
     # `AutoBackbone` looks for every name on the Hub, folders among them.
     network = MODEL_FOR_BACKBONE_MAPPING[type(config)]
-    model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
+    with bounded_models():
+        model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
     _require_whole(name, report)
     try:
         return model.eval(), AutoVideoProcessor.from_pretrained(name)
@@ -124,9 +127,14 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
 def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+    from hf_video.model_size import bounded_models
+
     if args.num_frames is not None:
         raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
-    model, report = AutoModelForImageClassification.from_pretrained(name, dtype="float32", output_loading_info=True)
+    with bounded_models():
+        model, report = AutoModelForImageClassification.from_pretrained(
+            name, dtype="float32", output_loading_info=True
+        )
     _require_whole(name, report)
     try:
         processor = AutoImageProcessor.from_pretrained(name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import TrainedPart
@@ -102,10 +103,12 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    from hf_video.model_size import bounded_models
     from hf_video.training.loading import check_quantization, load_config
 
     check_quantization(model, load_config(model), dtype)
-    network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target).eval()
+    with bounded_models():
+        network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target).eval()
     if network.config.model_type != "memory_bank_qformer":
         raise ValueError(
             f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
@@ -114,9 +117,15 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 
 
 def load_model(
-    values: dict[str, Any], class_names: list[str], problem_type: str, checkpoint: Path | None
+    values: dict[str, Any],
+    class_names: list[str],
+    problem_type: str,
+    checkpoint: Path | None,
+    check: Callable[[PreTrainedConfig, VideoClipProcessor], None],
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
     """The classifier to train and its processor: from a checkpoint, from `values["model"]`, or from scratch.
+
+    `check` sees the configuration and the processor before the weights take memory.
 
     Raises:
         ValueError, OSError: there is no such model, or it does not take an option.
@@ -131,11 +140,14 @@ def load_model(
     from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     if checkpoint is not None:
+        config = load_config(checkpoint)
+        processor = load_processor(checkpoint, config)
+        check(config, processor)
         if form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED:
             model = build_classifier(checkpoint)
         else:
             model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
-        return model, load_processor(checkpoint, model.config)
+        return model, processor
 
     sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # The final evaluation takes these views; during training one view is enough.
@@ -145,6 +157,10 @@ def load_model(
     if values["model"] is not None:
         if unknown := [name for name in changes if not hasattr(load_config(values["model"]), name)]:
             raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
+        config = load_config(values["model"])
+        size = {} if values["image_size"] is None else input_size(values["image_size"])
+        processor = load_processor(values["model"], config, **sampling, **size)
+        check(config, processor)
         try:
             model = load_classifier(
                 values["model"],
@@ -160,8 +176,6 @@ def load_model(
             listed = ", ".join(f"{name}={value}" for name, value in changes.items())
             raise ValueError(f"{values['model']} does not take {listed}: {error.__cause__ or error}") from error
         set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
-        size = {} if values["image_size"] is None else input_size(values["image_size"])
-        processor = load_processor(values["model"], model.config, **sampling, **size)
         check_clips(model, processor)
         check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
@@ -182,4 +196,5 @@ def load_model(
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
     processor = VideoClipProcessor(**sampling, **input_size(values["image_size"]))
+    check(config, processor)
     return VideoViTForVideoClassification(config), processor

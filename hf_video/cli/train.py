@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from hf_video.files import replacing_files
 from .command_line import add_flags
 from .model_loading import choose_device, load_model
 from .output_folder import RunLock, saying_what_was_kept
-from .processes import failing_together
+from .processes import failing_together, is_first_process
 from .run_settings import Given, make
 from .run_start import add_start_options, start_run
 from .training_data import load_data, readable_videos, training_splits
@@ -142,7 +143,9 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
         arguments.check_problem_type(problem_type)
         arguments.check_metric(problem_type, len(class_names))
-        model, processor = load_model(values, class_names, problem_type, saved_model)
+        model, processor = load_model(
+            values, class_names, problem_type, saved_model, partial(_check_memory, arguments)
+        )
         model = _choose_weights(model, arguments)
         # This call is for its errors alone: the optimizer is made after the folder is begun.
         parameter_settings(
@@ -199,6 +202,20 @@ def _check_not_from_scratch(given: Given) -> None:
         if given.value(field.name) is not None:
             flag = field.name.replace("_", "-")
             raise ValueError(f"--{flag} is for a model from scratch, not for --model.")
+
+
+def _check_memory(arguments: VideoTrainingArguments, config: Any, processor: Any) -> None:
+    """Says what a clip and the training take, and refuses what is far beyond the memory. The share of a process in
+    sharded weights is unknown."""
+    from hf_video.training.training_memory import check_memory, estimate_memory
+
+    if arguments.fsdp or arguments.deepspeed:
+        return
+    needed = estimate_memory(config, processor, arguments, partial(_choose_weights, arguments=arguments))
+    if needed is not None:
+        sentence = check_memory(needed, arguments.device)
+        if is_first_process():
+            print(sentence, flush=True)
 
 
 def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:

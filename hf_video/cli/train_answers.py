@@ -165,12 +165,14 @@ def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, A
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    from hf_video.model_size import bounded_models
     from hf_video.training.loading import check_trainable, load_config
 
     name, length = values["model"], values["memory_bank_length"]
     check_trainable(name, load_config(name))
     options = {} if length is None else {"memory_bank_length": length}
-    model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
+    with bounded_models():
+        model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
     if model.config.model_type != "memory_bank_qformer":
         raise ValueError(f"{name} is a {type(model).__name__}; a MemoryBankQFormer with a language model is expected.")
     model.generation_config.update(**arguments.generation_settings())

@@ -26,6 +26,7 @@ from transformers.utils import (
 )
 
 from hf_video.model_files import Config, Index
+from hf_video.model_size import bounded_models
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_object
 
@@ -39,6 +40,7 @@ TrainedPart = Literal["classifier", "features", "base"]
 _HEAD = "classifier."
 
 
+@bounded_models()
 def load_classifier(
     model: str | os.PathLike,
     class_names: Sequence[str],
@@ -93,6 +95,7 @@ def load_classifier(
     return network
 
 
+@bounded_models()
 def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
     weights are loaded into it after it is sharded as they are.
@@ -108,6 +111,7 @@ def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     return network
 
 
+@bounded_models()
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:

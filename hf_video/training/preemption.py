@@ -19,18 +19,20 @@ class PreemptionCallback(TrainerCallback):
     on from such a checkpoint would not be the same. Here the processes agree after each step: if one has received the
     signal, all save and end.
 
+    Before the first step there is nothing to save, and the signal has its usual effect.
+
     At the end of an epoch the checkpoint is saved after the evaluation of that epoch.
     """
 
     def __init__(self) -> None:
-        self._is_received = self._is_agreed = False
+        self._is_received = self._is_agreed = self._has_begun = False
         self._usual: Any = None
         self._group: Any = None
 
     @contextmanager
     def holding_back(self) -> Iterator[None]:
         """Notes SIGTERM in the block, which trains. What came too late for a checkpoint has its effect after it."""
-        self._is_received = self._is_agreed = False
+        self._is_received = self._is_agreed = self._has_begun = False
         self._usual = signal.signal(signal.SIGTERM, self._receive)
         try:
             yield
@@ -64,8 +66,16 @@ class PreemptionCallback(TrainerCallback):
                 dist.barrier(self._group)
             self._let_through()
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._has_begun = True
+
     def _receive(self, number: int, frame: Any) -> None:
         self._is_received = True
+        if not self._has_begun:
+            # There is nothing to save before the first step.
+            self._let_through()
 
     def _agree(self, control: TrainerControl) -> None:
         received = torch.tensor(int(self._is_received))

@@ -1,0 +1,130 @@
+"""How much memory a training needs, found from fake tensors before its model takes any."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel, TrainingArguments
+from transformers.initialization import no_init_weights
+
+from hf_video.model_size import GIB, bounded_models
+from hf_video.processing import VideoClipProcessor
+
+from .clip_size import check_clips, set_input_size
+
+# Measured peaks lie within a factor of two of the estimate.
+_TOLERANCE = 2
+
+
+class TrainingMemory(NamedTuple):
+    """What a training needs.
+
+    Attributes:
+        num_tokens: tokens of a clip that the encoder gives; 0 if its output has none.
+        num_bytes: weights, gradients, two states of the optimizer for each trained weight, and what the forward pass
+            of a batch keeps for the backward pass. Clips that are read ahead, a teacher and what single operations
+            take for a moment are not in it.
+    """
+
+    num_tokens: int
+    num_bytes: int
+
+
+def estimate_memory(
+    config: PreTrainedConfig,
+    processor: VideoClipProcessor,
+    arguments: TrainingArguments,
+    choose_weights: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model,
+) -> TrainingMemory | None:
+    """Estimates the memory of a training in one process, without computing anything.
+
+    Args:
+        config: configuration of the classifier.
+        processor: gives the clips, whose size the model is set to.
+        arguments: the batch size, precision and gradient checkpointing.
+        choose_weights: freezes weights of the model, or adds some.
+
+    Returns:
+        None if the model decides by the values of its input what it computes.
+
+    Raises:
+        ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
+    """
+    size = processor.crop_size if processor.do_center_crop else processor.size
+    if not size.height or not size.width:
+        return None
+    clips = (2, processor.num_frames, getattr(config, "num_channels", 3), size.height, size.width)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with no_init_weights(), bounded_models():
+            model = AutoModelForVideoClassification.from_config(config, dtype=torch.float32)
+        if size.height == size.width:
+            set_input_size(model, image_size=size.height, num_frames=processor.num_frames)
+        check_clips(model, processor)
+        model = choose_weights(model).train()
+        if arguments.gradient_checkpointing:
+            model.gradient_checkpointing_enable(arguments.gradient_checkpointing_kwargs)
+        try:
+            num_tokens, kept = _forward(model, torch.empty(clips), arguments)
+        except RuntimeError:  # a value that only real tensors have
+            return None
+    weights = sum(_num_bytes(parameter) for parameter in model.parameters())
+    trained = sum(_num_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    per_clip = kept / clips[0]
+    return TrainingMemory(num_tokens, round(weights + 3 * trained + per_clip * arguments.per_device_train_batch_size))
+
+
+def check_memory(needed: TrainingMemory, device: torch.device) -> str:
+    """A sentence on the memory that is needed and available.
+
+    Raises:
+        ValueError: the training needs more than twice the memory that is available.
+    """
+    if device.type in ("cpu", "mps"):
+        available = psutil.virtual_memory().available
+    else:
+        available = torch.accelerator.get_memory_info(device)[0]
+    sentence = (
+        f"A clip has {needed.num_tokens:,} tokens; training needs about {needed.num_bytes / GIB:.1f} GiB "
+        f"({available / GIB:.1f} GiB available on {device.type})."
+    )
+    if needed.num_bytes > _TOLERANCE * available:
+        raise ValueError(
+            f"{sentence} Take a smaller --image-size, --num-frames, --batch-size or model, or "
+            "gradient_checkpointing=true."
+        )
+    return sentence
+
+
+def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArguments) -> tuple[int, int]:
+    """The tokens of a clip, and the bytes that the backward pass of the clips needs besides the weights."""
+    num_tokens, storages, weights = 0, dict[int, Any](), {id(parameter) for parameter in model.parameters()}
+
+    def count_tokens(module: Any, inputs: Any, output: Any) -> None:
+        nonlocal num_tokens
+        states = output[0]
+        num_tokens = states.shape[1] if states.ndim == 3 else 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in weights:
+            storage = tensor.untyped_storage()
+            # A storage that was freed could give its address to the next.
+            storages[storage._cdata] = storage
+        return tensor
+
+    hook = model.base_model.register_forward_hook(count_tokens)
+    dtype = torch.bfloat16 if arguments.bf16 else torch.float16 if arguments.fp16 else None
+    with (
+        saved_tensors_hooks(keep, lambda tensor: tensor),
+        nullcontext() if dtype is None else torch.autocast(clips.device.type, dtype),
+    ):
+        model(**{model.main_input_name: clips})
+    hook.remove()
+    return num_tokens, sum(storage.nbytes() for storage in storages.values())
+
+
+def _num_bytes(parameter: torch.Tensor) -> int:
+    return parameter.numel() * parameter.element_size()
