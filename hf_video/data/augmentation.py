@@ -22,8 +22,8 @@ class ClipAugmentation(ClipAugmentationSettings):
     """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
     The methods are called in the order of the originals: `rand_augment` on whole frames, `crop`, `change_pixels`, and
-    `erase` after the frames are normalised. The originals normalise before the crop. That is the same but for the
-    rounding of resized pixels to bytes.
+    `erase` after the frames are normalised. The originals normalise before they crop and resize. Here bytes are
+    resized, which is faster and at most one level of 255 away.
 
     Source: `_aug_frame` of VideoMAE's `kinetics.py` and `ssv2.py`, `rand_augment.py`, `random_erasing.py` and
     `video_transforms.py`.
