@@ -85,7 +85,9 @@ class ClassifierSettings:
         None, "Distance between two frames of a dense or strided clip."
     )
     sampling_strategy: Annotated[SamplingStrategy | None, FromScratch("uniform")] = setting(
-        None, "How frames are chosen: dense and strided keep a distance, the others cover the whole video."
+        None,
+        "How frames are chosen: dense and strided keep a distance, the others cover the whole video. The published "
+        "trainings drew strided, tsn or sparse clips.",
     )
     image_size: Annotated[AtLeast1[int] | None, FromScratch(112)] = setting(
         None, "Height and width of a clip in pixels."

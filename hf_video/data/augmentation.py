@@ -11,27 +11,36 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 
+from .rand_augment import rand_augment
 from .settings import ClipAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
-
-# Steps in each of timm's ten levels, so that noise on a magnitude is not rounded away.
-_MAGNITUDE_STEPS = 10
 
 
 @dataclass(frozen=True)
 class ClipAugmentation(ClipAugmentationSettings):
     """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 
-    RandAugment follows timm's `rand-m7-n4-mstd0.5`: each operation is applied to half of the clips, with a magnitude
-    from 0 to 10 that is drawn from a normal distribution. The operations are those of torchvision. The originals
-    augment whole frames; here the cropped ones are augmented, which changes them in the same way and costs less.
+    The methods are called in the order of the originals: `rand_augment` on whole frames, `crop`, `change_pixels`, and
+    `erase` after the frames are normalised. The originals normalise before they crop and resize. Here bytes are
+    resized, which is faster and at most one level of 255 away.
 
-    Source: `rand_augment.py`, `random_erasing.py` and `video_transforms.py` of VideoMAE.
+    Source: `_aug_frame` of VideoMAE's `kinetics.py` and `ssv2.py`, `rand_augment.py`, `random_erasing.py` and
+    `video_transforms.py`.
 
     Raises:
         ValueError: a value is out of its range.
     """
+
+    def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        """RandAugment of frames, uint8 (T, 3, H, W), see `rand_augment`."""
+        return rand_augment(
+            frames,
+            self.rand_augment_num_ops,
+            self.rand_augment_magnitude,
+            self.rand_augment_magnitude_std,
+            generator,
+        )
 
     def crop(
         self, frames: torch.Tensor, size: tuple[int, int], antialias: bool, generator: np.random.Generator
@@ -45,32 +54,21 @@ class ClipAugmentation(ClipAugmentationSettings):
     def change_pixels(
         self, frames: torch.Tensor, generator: np.random.Generator, label: str | None = None
     ) -> torch.Tensor:
-        """Flip, RandAugment and colour jitter of frames, uint8 (T, C, H, W); `label` is the name of their class."""
+        """Flip and colour jitter of frames, uint8 (T, C, H, W); `label` is the name of their class."""
         if self.horizontal_flip and generator.random() < 0.5 and not (label and has_direction(label)):
             frames = frames.flip(-1)
-        for _ in range(self.rand_augment_num_ops):
-            if generator.random() < 0.5:
-                noise = self.rand_augment_magnitude_std * generator.standard_normal()
-                magnitude = float(np.clip(self.rand_augment_magnitude + noise, 0, 10))
-                operation = v2.RandAugment(
-                    num_ops=1,
-                    magnitude=round(magnitude * _MAGNITUDE_STEPS),
-                    num_magnitude_bins=10 * _MAGNITUDE_STEPS + 1,
-                    interpolation=v2.InterpolationMode.BILINEAR,
-                    fill=128,
-                )
-                frames = _apply(operation, frames, generator)
         if self.color_jitter:
             jitter = v2.ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter)
             frames = _apply(jitter, frames, generator)
         return frames
 
     def erase(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """Fill a rectangle of normalised frames, float (T, C, H, W), with normal noise, the same in all frames."""
+        """Fill a rectangle of normalised frames, float (T, C, H, W), with normal noise, anew for each frame."""
         if generator.random() >= self.erasing_prob:
             return frames
         erasing = v2.RandomErasing(p=1.0, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
-        return _apply(erasing, frames, generator)
+        # torchvision draws noise for each channel, so the channels of all frames are those of one image.
+        return _apply(erasing, frames.flatten(0, 1), generator).view_as(frames)
 
 
 def has_direction(label: str) -> bool:

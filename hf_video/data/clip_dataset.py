@@ -227,6 +227,7 @@ class ClipDataset(Dataset):
             do_rescale=False,
             do_normalize=False,
         )[0]
+        frames = augmentation.rand_augment(frames, generator)
         if processor.do_center_crop:
             size = processor.crop_size["height"], processor.crop_size["width"]
             frames = augmentation.crop(frames, size, processor.antialias, generator)

@@ -26,11 +26,15 @@ class ClipAugmentationSettings:
         "own size and a random place.",
     )
     horizontal_flip: bool = setting(False, "Mirror half of the clips, except in classes that name a direction.")
-    rand_augment_num_ops: NotNegative[int] = setting(0, "Operations of RandAugment; 0 leaves it out.")
+    rand_augment_num_ops: NotNegative[int] = setting(
+        0, "Operations of RandAugment on whole frames, before the crop; 0 leaves it out."
+    )
     rand_augment_magnitude: Annotated[NotNegative[float], Le(10)] = setting(7.0, "Mean magnitude of RandAugment.")
     rand_augment_magnitude_std: NotNegative[float] = setting(0.5, "Standard deviation of RandAugment's magnitude.")
     color_jitter: Share[float] = setting(0.0, "Largest relative change of brightness, contrast and saturation.")
-    erasing_prob: Share[float] = setting(0.0, "Share of clips with a rectangle of noise in them.")
+    erasing_prob: Share[float] = setting(
+        0.0, "Share of clips with a rectangle of noise in them, drawn anew for each frame."
+    )
     num_augmentations: AtLeast1[int] = setting(
         1, "Views of each clip in a batch, augmented independently (repeated augmentation)."
     )

@@ -18,9 +18,10 @@ def dense_indices(
     num_clips: int,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
-    """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D).
+    """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D). Training
+    draws the start and keeps the distance.
 
-    Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode; training draws the start.
+    Source: `VideoClsDataset` of VideoMamba (`datasets/kinetics.py`), test mode. Its training is that of "strided".
     """
     starts = _clip_starts(total_num_frames - num_frames * frame_sampling_rate, num_clips, generator)
     return _strided(starts, total_num_frames, num_frames, frame_sampling_rate)
@@ -35,9 +36,13 @@ def strided_indices(
 ) -> np.ndarray:
     """Dense clips out of every `frame_sampling_rate`-th frame of the video, so that all clips share one grid.
 
-    Starts differ from `dense_indices` by less than one step. Source: `VideoClsDataset` of VideoMAE (`kinetics.py`),
-    test mode; training draws the start.
+    Starts differ from `dense_indices` by less than one step. Training begins anywhere and spreads the frames from the
+    first to the last of `num_frames * frame_sampling_rate`; so their distance is slightly larger.
+
+    Source: `VideoClsDataset` of VideoMAE (`kinetics.py`).
     """
+    if generator is not None:
+        return _random_spans(total_num_frames, num_frames, frame_sampling_rate, num_clips, generator)
     starts = _clip_starts(np.ceil(total_num_frames / frame_sampling_rate) - num_frames, num_clips, generator)
     return _strided(starts * frame_sampling_rate, total_num_frames, num_frames, frame_sampling_rate)
 
@@ -49,16 +54,36 @@ def uniform_indices(
     num_clips: int,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
-    """One frame from each of `num_frames` equal segments (TSN): the middle for a single clip, else the position
+    """One frame from each of `num_frames` equal segments: the middle for a single clip, else the position
     `clip / num_clips` inside the segment. Training draws the position.
 
-    Source: `SSVideoClsDataset` of VideoMAE and VideoMamba (`ssv2.py`), and VideoMAE V2 for more than two clips.
+    Source: `SSVideoClsDataset` of VideoMAE and VideoMamba (`ssv2.py`), test mode, and VideoMAE V2 for more than two
+    clips. Their training is that of "tsn".
     """
     segment = total_num_frames / num_frames
     if generator is not None:
         return _random_in_segments(segment * np.arange(num_frames + 1), num_clips, generator)
     offsets = np.array([segment / 2]) if num_clips == 1 else segment / num_clips * np.arange(num_clips)
     return np.floor(segment * np.arange(num_frames) + offsets[:, None])
+
+
+def tsn_indices(
+    total_num_frames: int,
+    num_frames: int,
+    frame_sampling_rate: float,
+    num_clips: int,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray:
+    """As `uniform_indices`, but training draws from segments of whole numbers of frames and leaves the rest of the
+    video out. Of a video with too few frames for that it repeats the first, a clip without motion.
+
+    Source: Temporal Segment Networks (https://arxiv.org/abs/1608.00859), as in `SSVideoClsDataset` of VideoMAE and
+    VideoMamba (`ssv2.py`), training mode.
+    """
+    if generator is None:
+        return uniform_indices(total_num_frames, num_frames, frame_sampling_rate, num_clips)
+    segment = total_num_frames // num_frames
+    return segment * np.arange(num_frames) + generator.integers(max(segment, 1), size=(num_clips, num_frames))
 
 
 def sparse_indices(
@@ -103,6 +128,7 @@ SAMPLING_STRATEGIES: dict[str, Callable[..., np.ndarray]] = {
     "dense": dense_indices,
     "strided": strided_indices,
     "uniform": uniform_indices,
+    "tsn": tsn_indices,
     "sparse": sparse_indices,
     "linspace": linspace_indices,
 }
@@ -126,7 +152,7 @@ def sample_clip_indices(
 
     Args:
         sampling_strategy (`str`):
-            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "sparse" or "linspace".
+            A name of `SAMPLING_STRATEGIES`: "dense", "strided", "uniform", "tsn", "sparse" or "linspace".
         total_num_frames (`int`):
             Number of frames of the video.
         num_frames (`int`):
@@ -188,6 +214,23 @@ def _strided(starts: np.ndarray, total_num_frames: int, num_frames: int, frame_s
     last_step = (total_num_frames - 1 - starts) // frame_sampling_rate
     steps = np.minimum(np.arange(num_frames), last_step[:, None])
     return np.floor(starts[:, None] + steps * frame_sampling_rate)
+
+
+def _random_spans(
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Frames from the first to the last of a random span; of a shorter video as many as the rate allows, then its
+    last frame."""
+    length, steps = int(num_frames * frame_sampling_rate), num_frames
+    starts = np.zeros(num_clips, dtype=np.int64)
+    if total_num_frames > length:
+        # The original never draws the last start.
+        starts = generator.integers(total_num_frames - length, size=num_clips)
+    else:
+        length, steps = total_num_frames, int(total_num_frames // frame_sampling_rate)
+    ends = starts + length
+    spans = np.minimum(np.linspace(starts, ends, steps, axis=1), ends[:, None] - 1)
+    return np.pad(spans, ((0, 0), (0, num_frames - steps)), constant_values=total_num_frames - 1)
 
 
 def _random_in_segments(borders: np.ndarray, num_clips: int, generator: np.random.Generator) -> np.ndarray:

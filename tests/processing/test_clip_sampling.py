@@ -68,6 +68,46 @@ def test_random_clips_follow_the_generator(strategy):
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.parametrize("rate", [2, 3, 4])
+@pytest.mark.parametrize("num_frames", [5, 7, 16])
+def test_random_strided_clips_are_those_of_the_original(num_frames, rate):
+    """`loadvideo_decord` of VideoMAE's `kinetics.py` in training, which VideoMamba shares."""
+    length = num_frames * rate
+    for total in (1, rate, rate + 1, length - 1, length, length + 1, length + 20):
+        if total <= length:
+            kept = total // rate
+            clip = [*np.linspace(0, total, kept), *[total] * (num_frames - kept)]
+            expected = {tuple(int(min(frame, total - 1)) for frame in clip)}
+        else:
+            clips = [np.linspace(end - length, end, num_frames) for end in range(length, total)]
+            expected = {tuple(int(min(frame, clip[-1] - 1)) for frame in clip) for clip in clips}
+        generator = np.random.default_rng(0)
+        drawn = sample_clip_indices("strided", total, num_frames, rate, 500, generator=generator)
+        assert {tuple(clip) for clip in drawn.tolist()} == expected
+
+
+def test_random_strided_clips_begin_anywhere():
+    # 300 frames have room for 236 clips of 64 frames.
+    drawn = sample_clip_indices("strided", 300, 16, 4, 5000, generator=np.random.default_rng(0))
+    assert set(drawn[:, 0].tolist()) == set(range(236))
+    assert (drawn[:, -1] - drawn[:, 0] == 63).all()
+
+
+@pytest.mark.parametrize("total", [1, 7, 8, 15, 16, 17, 37])
+def test_random_tsn_clips_are_those_of_the_original(total):
+    """`loadvideo_decord` of `ssv2.py` of VideoMAE and VideoMamba in training."""
+    segment = total // 8
+    drawn = sample_clip_indices("tsn", total, 8, num_clips=500, generator=np.random.default_rng(0))
+    for k, frames in enumerate(drawn.T):
+        assert set(frames.tolist()) == (set(range(k * segment, (k + 1) * segment)) if segment else {0})
+
+
+@pytest.mark.parametrize("num_clips", [1, 2])
+def test_tsn_clips_of_evaluation_are_uniform(num_clips):
+    tsn, uniform = (sample_clip_indices(name, 50, 8, num_clips=num_clips) for name in ("tsn", "uniform"))
+    assert np.array_equal(tsn, uniform)
+
+
 def test_random_dense_clips_reach_both_ends():
     generator = np.random.default_rng(0)
     starts = {int(sample_clip_indices("dense", 36, 8, 4, generator=generator)[0, 0]) for _ in range(200)}

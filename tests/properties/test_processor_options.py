@@ -82,7 +82,7 @@ def right_options(draw):
         "num_frames": draw(st.none() | st.integers(1, 6)),
         "num_clips": draw(st.integers(1, 3)),
         "num_crops": draw(st.integers(1, 3)),
-        "sampling_strategy": draw(st.sampled_from(["dense", "strided", "uniform", "sparse", "linspace"])),
+        "sampling_strategy": draw(st.sampled_from(["dense", "strided", "uniform", "tsn", "sparse", "linspace"])),
         "size": draw(
             st.integers(24, 40) | st.fixed_dictionaries({"height": st.integers(24, 40), "width": st.just(30)})
         ),
