@@ -49,9 +49,9 @@ test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, mome
 	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
 
 # Other machines on this one: a processor without AVX (one thread, and no folder for caches, since nobody can write to
-# /sys), and one with AVX2 (two threads, and tests in an order that the first lines of the run say how to repeat). Each
+# /sys; Triton needs one), and one with AVX2 (two threads, and tests in an order that the first lines of the run say how to repeat). Each
 # run takes less than eight minutes on two idle cores; all run, whatever fails.
-OLD_MACHINE := env -u XDG_CACHE_HOME -u NUMBA_CACHE_DIR HOME=/sys OMP_NUM_THREADS=1 \
+OLD_MACHINE := env -u XDG_CACHE_HOME -u NUMBA_CACHE_DIR HOME=/sys TRITON_CACHE_DIR=$(CURDIR)/$(VENV)/triton OMP_NUM_THREADS=1 \
   ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=generic $(PYTEST)
 OTHER_MACHINE := env OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) --random-order
 NUMERIC := tests/ops tests/models tests/conversion tests/properties tests/inference tests/training
