@@ -97,7 +97,7 @@ def attention_of(model, tokens):
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_equals_its_formula(kind, biases, attention):
     model = make(**KINDS[kind], **biases, attn_implementation=attention).double()
-    # Small enough for scores of a few units: RoPE rotates in float32, and a softmax multiplies its error by their size.
+    # Small, so that scores are a few units: RoPE rotates in float32, and its error grows with them.
     tokens = torch.randn(2, math.prod(model.config.token_grid), 36, dtype=torch.float64) / 4
     with torch.no_grad():
         expected = attend(model.layers[0].attention, tokens)
