@@ -8,7 +8,7 @@ INSTALLED_EXTRAS := $(VENV)/.installed-extras
 AXE := $(VENV)/axe-core
 
 help:  ## list these targets
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A run that was interrupted begins again, with the packages that pip has kept. setuptools warns that folders named as the
 # package may take its place: in an editable installation they are the package.
@@ -48,6 +48,25 @@ test: lint  ## lint, then run every test that needs no GPU and no browser and is
 test-slow: $(INSTALLED)  ## run the tests that repeat others at more sizes, moments and combinations
 	$(PYTEST) -m "slow and not gpu and not extras" $(ARGS)
 
+# Other machines on this one: a processor without AVX (one thread, and no folder for caches, since nobody can write to
+# /sys; Triton needs one), and one with AVX2 (two threads, and tests in an order that the first lines of the run say how to repeat). Each
+# run takes less than eight minutes on two idle cores; all run, whatever fails.
+OLD_MACHINE := env -u XDG_CACHE_HOME -u NUMBA_CACHE_DIR HOME=/sys TRITON_CACHE_DIR=$(CURDIR)/$(VENV)/triton OMP_NUM_THREADS=1 \
+  ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=generic $(PYTEST)
+OTHER_MACHINE := env OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) --random-order
+NUMERIC := tests/ops tests/models tests/conversion tests/properties tests/inference tests/training
+MACHINES := old-machine-numbers old-machine-commands other-machine-numbers other-machine-commands
+old-machine-%: WITH := $(OLD_MACHINE)
+other-machine-%: WITH := $(OTHER_MACHINE)
+%-numbers: TESTS := $(NUMERIC)
+%-commands: TESTS := tests/cli
+
+test-machines: $(INSTALLED)  ## run the tests of numbers and commands with other instructions, threads, orders, and no home
+	@$(MAKE) --no-print-directory --keep-going --jobs=1 $(MACHINES)
+
+$(MACHINES): $(INSTALLED)
+	$(WITH) -m "not slow and not gpu and not extras" $(TESTS) $(ARGS)
+
 test-extras: $(INSTALLED_EXTRAS) $(AXE)  ## drive the app and the documentation in the machine's Chromium (apt-get install chromium), and Ray (10 minutes)
 	$(BIN)/python -m pytest -m "extras and not slow" tests/app tests/cli tests/documents $(ARGS)
 
@@ -79,4 +98,4 @@ screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_vide
 bench: $(INSTALLED)  ## run every benchmark and write docs/benchmarks.md (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
-.PHONY: help demo test test-slow test-extras lint format cards docs conformance screenshots bench
+.PHONY: help demo test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots bench

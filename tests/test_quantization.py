@@ -109,7 +109,11 @@ def test_quantised_weights_are_saved_and_loaded(family, scheme, tmp_path):
     quantized.save_pretrained(tmp_path / "int8")
     loaded, report = type(model).from_pretrained(tmp_path / "int8", output_loading_info=True)
     assert not any(report.values())
-    assert torch.equal(run(loaded, inputs), expected)
+    for (name, saved), read in zip(quantized.state_dict().items(), loaded.state_dict().values(), strict=True):
+        assert torch.equal(*(each.dequantize() if isinstance(each, Int8Tensor) else each for each in (saved, read))), (
+            name
+        )
+    assert_close(run(loaded, inputs), expected)
     size = {name: (tmp_path / name / "model.safetensors").stat().st_size for name in ("float", "int8")}
     assert size["int8"] < size["float"]
 

@@ -21,6 +21,7 @@ PACKAGES = (
     "mamba-ssm",
     "triton",
     "numpy",
+    "numba",
 )
 
 
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         **{package: _version(package) for package in PACKAGES},
         "torchcodec usable": _ask(_torchcodec_usable),
         "accelerator": _ask(_accelerator),
+        "instructions and threads": _ask(_instructions),
+        "compiled kernels": _ask(_compiled_kernels),
     }
     for name, fact in facts.items():
         print(f"- {name}: {fact}")
@@ -82,3 +85,17 @@ def _accelerator() -> str:
         return device.type
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return f"CUDA {torch.version.cuda}, {', '.join(names)}"
+
+
+def _instructions() -> str:
+    """What decides about the last bits of a result, besides the versions."""
+    import torch
+
+    return f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads of PyTorch"
+
+
+def _compiled_kernels() -> str:
+    from hf_video.ops.numba_vectors import exp2
+
+    place = exp2.stats.cache_path
+    return f"kept in {os.path.dirname(place)}" if place else "not kept: the cache folder cannot be written"

@@ -80,10 +80,9 @@ def run_units(kernel: Any, arguments: tuple[Any, ...], units: Iterable[tuple[int
             start = time.perf_counter()
             kernel(*arrays, *waiting.pop())
             if kernel.stats.cache_misses:
-                logger.warning(
-                    f"{kernel.__name__} was compiled for this machine in {time.perf_counter() - start:.1f} s; where "
-                    f"numba can keep it ({kernel.stats.cache_path}), only this once."
-                )
+                place = kernel.stats.cache_path or "memory alone, because the cache folder cannot be written"
+                seconds = time.perf_counter() - start
+                logger.warning(f"{kernel.__name__} was compiled for this machine in {seconds:.1f} s, kept in {place}.")
 
     def work() -> None:
         while True:

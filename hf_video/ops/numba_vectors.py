@@ -18,6 +18,8 @@ try:
     from numba import types
     from numba.core import cgutils
     from numba.extending import intrinsic, models, overload, register_model
+
+    from .numba_cache import keep_compiled
 except ImportError as error:
     raise ImportError("The kernels for the CPU need numba: `pip install numba`.") from error
 
@@ -61,11 +63,10 @@ class VectorModel(models.PrimitiveModel):
 
 
 def compiled(function):
-    """Compile a kernel at its first call, to run without the GIL; the result is cached where numba may write."""
-    try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # numba found no folder that it may write to
-        return numba.njit(nogil=True, error_model="numpy")(function)
+    """Compile a kernel at its first call, to run without the GIL; the result is kept in the user's cache folder."""
+    kernel = numba.njit(nogil=True, error_model="numpy")(function)
+    keep_compiled(kernel)
+    return kernel
 
 
 def _spread(builder, value, value_type):

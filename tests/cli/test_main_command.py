@@ -48,6 +48,13 @@ def test_every_command_explains_itself(command, capsys):
     assert capsys.readouterr().out.startswith(f"usage: hf-video {command}")
 
 
+def test_env_says_what_decides_about_the_last_bits(capsys):
+    assert main(["env"]) == 0
+    facts = dict(line.removeprefix("- ").split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert facts["instructions and threads"].endswith(" threads of PyTorch")
+    assert facts["compiled kernels"].startswith(("kept in ", "not kept")) and facts["numba"][0].isdigit()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

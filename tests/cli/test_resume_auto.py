@@ -320,7 +320,13 @@ def test_a_run_that_still_ends_is_waited_for(digits, run, hold, monkeypatch, cap
     assert f"{who} {socket.gethostname()}: waiting up to 0.2 s for its end" in message
     assert message.count(who) == 2 and "wait for it, end it, or choose another" in message
     monkeypatch.setattr(output_folder, "_PATIENCE_OF_RESTART", 60)
-    threading.Timer(0.5, process.kill).start()
+    read_holder = output_folder._holder
+
+    def read_and_end(lock_file):
+        threading.Timer(0.5, process.kill).start()
+        return read_holder(lock_file)
+
+    monkeypatch.setattr(output_folder, "_holder", read_and_end)
     assert main(words_of(digits, run)) == 0
     assert who in capsys.readouterr().err and not (run / LOCK_FILE).exists()
 

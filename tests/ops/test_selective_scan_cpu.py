@@ -256,7 +256,7 @@ def test_compilation_is_shown_once(monkeypatch, caplog):
         numba_threads.run_units(kernel, (7,), [(1,), (2,), (3,)])
     assert sorted(kernel.calls) == [(7, unit) for unit in (1, 1, 2, 2, 3, 3)]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "kernel was compiled for this machine in 0.0 s" in caplog.text
+    assert "kernel was compiled for this machine in 0.0 s, kept in folder." in caplog.text
 
 
 def test_without_numba_the_reference_takes_over_and_says_so(monkeypatch, caplog):

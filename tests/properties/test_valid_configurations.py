@@ -108,8 +108,8 @@ def check(case: Case) -> None:
     assert type(loaded) is case.model_class
     weights, read = model.state_dict(), loaded.state_dict()
     assert weights.keys() == read.keys() and all(torch.equal(weights[key], read[key]) for key in weights)
-    again = outputs_of(loaded, case.inputs)
-    assert again.keys() == found.keys() and all(torch.equal(found[key], again[key]) for key in found)
+    # Read weights lie elsewhere in memory, and the alignment decides in which order a product is summed.
+    torch.testing.assert_close(outputs_of(loaded, case.inputs), found)
     assert fields_of(loaded.config) == fields_of(model.config)
 
 

@@ -5,12 +5,13 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModel, AutoModelForVideoClassification
+from transformers import AutoModel, AutoModelForVideoClassification, dynamic_module_utils
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_video import (
@@ -303,6 +304,7 @@ def test_a_published_model_names_the_package_that_is_missing(tmp_path, monkeypat
     """Its code needs einops, which Transformers checks before it runs the code."""
     for file in Path(modeling_videovit.__file__).parent.glob("*_videovit.py"):
         shutil.copy(file, tmp_path)
+    modules = mock.patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
 
     class NoEinops:
         @staticmethod
@@ -312,10 +314,11 @@ def test_a_published_model_names_the_package_that_is_missing(tmp_path, monkeypat
 
     monkeypatch.delitem(sys.modules, "einops")
     monkeypatch.setattr(sys, "meta_path", [NoEinops, *sys.meta_path])
-    with pytest.raises(ImportError, match="not found in your environment: einops. Run `pip install einops`"):
+    with modules, pytest.raises(ImportError, match="not found in your environment: einops. Run `pip install einops`"):
         get_class_from_dynamic_module("modeling_videovit.VideoViTModel", tmp_path)
     monkeypatch.undo()
-    assert get_class_from_dynamic_module("modeling_videovit.VideoViTModel", tmp_path) is not VideoViTModel
+    with modules:
+        assert get_class_from_dynamic_module("modeling_videovit.VideoViTModel", tmp_path) is not VideoViTModel
 
 
 def test_a_saved_option_that_no_model_reads_is_dropped(tmp_path):
