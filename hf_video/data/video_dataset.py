@@ -65,8 +65,8 @@ def load_video_dataset(
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
-            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. A folder
-            of class folders has none.
+            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
+            folders have none.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -76,11 +76,12 @@ def load_video_dataset(
         Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
 
     Raises:
-        FileNotFoundError: If `data`, `video_root` or a file that `data` names does not exist, or a link in the place of a class folder
-            leads nowhere.
-        ValueError: If the layout is none of these, class folders have a `video_root`, a class has no video, the name of a file is not UTF-8, or an
-            annotation file lacks columns or rows or has a wrong value. If a class is not among `labels`; without
-            `labels`, if there are fewer than two classes or "train" lacks a class of another split.
+        FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist, or a link in the place of a
+            class folder leads nowhere.
+        ValueError: If the layout is none of these, a class has no video, class folders have a `video_root`, the name
+            of a file is not UTF-8, or an annotation file lacks columns or rows or has a wrong value. If a class is not
+            among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
+            split.
     """
     require_root(video_root)
     if not isinstance(data, DatasetDict | Dataset):

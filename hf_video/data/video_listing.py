@@ -54,7 +54,8 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
         video_root: The folder that relative paths in lists count from; by default that of the list.
 
     Raises:
-        ValueError: If a folder has no videos, or there is a `video_root` for it, a list is wrong, or two videos have one id; the error names both.
+        ValueError: If a folder has no videos, or videos and a `video_root`, a list is wrong, or two videos have one
+            id; the error names both.
         FileNotFoundError: If `video_root`, or a video of a list, does not exist.
     """
     require_root(video_root)

@@ -593,8 +593,9 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             are the residual stream before the final norm.
 
         Raises:
-            ValueError: for another rank or number of channels, a dtype that is no floating point, an input smaller than
-                a patch, masks of another shape or with unequal counts, or another size if `interpolate_pos_encoding` is false.
+            ValueError: for another rank or number of channels, a dtype that is no floating point, an input smaller
+                than a patch, masks of another shape or with unequal counts, or another size if
+                `interpolate_pos_encoding` is false.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:

@@ -598,8 +598,9 @@ class VideoViTModel(VideoViTPreTrainedModel):
 
         Raises:
             ValueError: for an input of another rank or number of channels, of a dtype that is no floating point, or
-                smaller than a patch; for masks of another shape or with unequal counts; for an input size that the positions cannot be resized to; for
-                masks, attention weights or an export with `config.run_length_threshold`.
+                smaller than a patch; for masks of another shape or with unequal counts; for an input size that the
+                positions cannot be resized to; for masks, attention weights or an export with
+                `config.run_length_threshold`.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:
