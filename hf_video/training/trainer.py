@@ -94,7 +94,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(TrainingFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
