@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from hf_video.files import read_own_json, replace_text
 
-from .content_digest import bytes_digest, content_digest
+from .content_digest import bytes_digest, path_digest
 from .manifest import CONTENT
 from .packed_videos import is_packed
 from .video_column import BYTES
@@ -81,11 +81,3 @@ def _digests(rows: Dataset) -> Iterator[str | None]:
         yield from (path_digest(row["video"]) if row[BYTES] is None else bytes_digest(row[BYTES]) for row in rows)
     elif not is_packed(rows):
         yield from map(functools.cache(path_digest), rows["video"][:])
-
-
-def path_digest(path: str) -> str | None:
-    """The `content_digest` of a file, folder of frames or URL; None if it cannot be read."""
-    try:
-        return content_digest(path)
-    except OSError:
-        return None
