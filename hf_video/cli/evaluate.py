@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .command_line import add_flags
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.data.packed_videos import check_shards
+    from hf_video.data.trained_videos import count_trained
     from hf_video.files import replace_text
     from hf_video.metrics import measure
     from hf_video.training import evaluate_dataset, write_predictions
@@ -69,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         num_workers=args.num_workers,
         reading_threads=args.reading_threads,
     )
+    known = count_trained(Path(args.model).expanduser(), dataset.dataset)
     result = {
         "model": args.model,
         "data": args.data,
@@ -77,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),
         **_by_class(scores, labels, names),
+        **({} if known is None else {"known_videos": known.by_split, "known_videos_are_at_least": known.is_least}),
         **({"broken_videos": broken} if broken else {}),
     }
     try:
@@ -130,10 +134,23 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
+def _say_what_is_known(result: dict[str, Any]) -> None:
+    """A line for each split of the training that has some of the videos."""
+    least = "at least " if result.get("known_videos_are_at_least") else ""
+    for split, count in result.get("known_videos", {}).items():
+        if count:
+            use = "trained on" if split == "train" else "used to choose the checkpoint"
+            print(
+                f"warning: {least}{count} of these {result['num_videos']} videos were {use}: the figures are better "
+                "than those of other videos would be"
+            )
+
+
 def _print_table(result: dict[str, Any]) -> None:
     from hf_video.metrics import measured_in
 
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
+    _say_what_is_known(result)
     for metric, value in measured_in(result):
         print(f"{metric.title}  {metric.text(value)}")
     measure = "class_accuracy" if "class_accuracy" in result else "class_average_precision"

@@ -339,10 +339,13 @@ class WindowSettings(FrameSourceSettings):
         None, "Samples from the start of a window to the start of the next; by default half a window."
     )
     fps: Positive[float] | None = setting(
-        None, "Samples per second, by the times of the video; by default as the model was saved."
+        None,
+        "Samples per second, by the times of the video; by default those of the clips that the model learned from.",
     )
     frame_sampling_rate: Positive[float] | None = setting(
-        None, "Distance between samples in frames, instead of --fps; by default as the model was saved."
+        None,
+        "Distance between samples in frames, instead of --fps; the default of a model that does not say the distance "
+        "of its training, such as a converted one: that of its clips if they keep one, else 1.",
     )
     last_window: Literal["pad", "drop", "shift"] = setting(
         "pad",

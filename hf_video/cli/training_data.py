@@ -156,15 +156,10 @@ def _digest_content(splits: DatasetDict) -> dict[str, str]:
     """A digest of each video's size and of a sample of its bytes, or of what a manifest says of them. A missing video
     counts as "none". Videos inside a table of the `datasets` library are left out. Of more than `MAX_OPENED` files
     without a manifest some are read, evenly spaced; the digest then has another name."""
-    from hf_video.data.content_digest import content_digest
+    from hf_video.data.content_digest import path_digest
     from hf_video.data.manifest import CONTENT
 
-    @functools.cache
-    def digest_of(path: str) -> str:
-        try:
-            return content_digest(path)
-        except OSError:
-            return "none"
+    digest_of = functools.cache(path_digest)
 
     files = {
         name: split["video"][:] for name, split in splits.items() if not {CONTENT, "bytes"} & set(split.column_names)
@@ -174,7 +169,7 @@ def _digest_content(splits: DatasetDict) -> dict[str, str]:
     for name, split in sorted(splits.items()):
         if name in files:
             for path in files[name][::step]:
-                digest.update(digest_of(path).encode())
+                digest.update((digest_of(path) or "none").encode())
         elif CONTENT in split.column_names:
             for content in split[CONTENT][:]:
                 digest.update((content or "none").encode())

@@ -39,6 +39,14 @@ def content_digest(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
+def path_digest(path: str | os.PathLike) -> str | None:
+    """The `content_digest` of a path or URL; None for what cannot be read."""
+    try:
+        return content_digest(path)
+    except OSError:
+        return None
+
+
 def bytes_digest(content: bytes) -> str:
     """The `content_digest` of a file that holds these bytes."""
     return hashlib.sha256(_sample(io.BytesIO(content), len(content))).hexdigest()

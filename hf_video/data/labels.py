@@ -1,11 +1,16 @@
 """The classes of labelled videos: one for each clip in the column `label`, or any number in the column `labels`."""
 
+import logging
+import unicodedata
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from datasets import ClassLabel, Dataset, List
 
 from .annotation_files import Clip, listed
+
+logger = logging.getLogger(__name__)
 
 
 def is_multi_label(dataset: Dataset) -> bool:
@@ -53,10 +58,23 @@ def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Se
     return choose_names(source, found, labels)
 
 
+def _warn_of_similar(source: object, names: Set[str]) -> None:
+    """Logs which names differ only in upper and lower case, in spaces, or in how Unicode writes a letter."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+    if similar := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
+        logger.warning(
+            f"Classes of {source} have almost the same name, and count as different ones: {listed(similar, limit=3)}. "
+            "If they are meant to be one class, give all of their videos one name."
+        )
+
+
 def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None) -> list[str]:
     """The class names of all splits in the order of their ids: `labels`, or else the names that are found, sorted.
 
-    Only the training split must have a clip of each class: other splits may lack rare classes.
+    Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
+    which of the names that are found are almost the same, such as `Run` and `run`.
 
     Args:
         source: The data, for messages.
@@ -83,5 +101,6 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
     if len(every) < 2:
         only = f"only one class, {every.pop()!r}" if every else "no class"
         raise ValueError(f"{source} has {only}; at least two are expected.")
+    _warn_of_similar(source, every)
     # Labels that are numbers keep their order, so that class 10 does not come before class 2.
     return sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every)

@@ -18,6 +18,24 @@ def absolute(place: str | os.PathLike) -> str:
     return os.path.abspath(os.path.expanduser(place))
 
 
+def require_root(root: str | os.PathLike | None) -> None:
+    """Refuses a folder of videos that is not there, before it is joined to any path.
+
+    Raises:
+        FileNotFoundError: it is a local path, and no folder is there.
+    """
+    if root is not None and not is_url(root) and not os.path.isdir(absolute(root)):
+        raise FileNotFoundError(f"There is no folder {absolute(root)}, which `video_root` (--video-root) names.")
+
+
+def no_root_for(folder: object) -> ValueError:
+    """The error for a `video_root` beside a folder that is itself the place of its videos."""
+    return ValueError(
+        f"{folder} holds the videos themselves, so `video_root` (--video-root) has no meaning: leave it out. It says "
+        "where the relative paths of a list of videos begin."
+    )
+
+
 def folder_of(place: str) -> str:
     """The folder that a file lies in."""
     return place.rpartition("/")[0] if is_url(place) else os.path.dirname(place)

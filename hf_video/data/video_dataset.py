@@ -20,7 +20,7 @@ from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed
 from .labels import class_names, has_several, label_feature, label_ids
 from .manifest import INDEX_FILE, find_manifest, load_manifest
 from .packed_videos import source_names
-from .places import absolute, is_url
+from .places import absolute, is_url, no_root_for, require_root
 from .splits import sources_by_split, split_of
 from .video_column import VideoColumn, find_dataset, read_video_column
 
@@ -65,7 +65,8 @@ def load_video_dataset(
         labels: The class names in the order of their ids, such as those of a trained model. By default they are those
             that the data set declares, or the classes that are found, sorted; as numbers if all are whole numbers.
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
-            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL.
+            the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
+            folders have none.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -75,12 +76,14 @@ def load_video_dataset(
         Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
 
     Raises:
-        FileNotFoundError: If `data`, or a file that it names, does not exist, or a link in the place of a class folder
-            leads nowhere.
-        ValueError: If the layout is none of these, a class has no video, the name of a file is not UTF-8, or an
-            annotation file lacks columns or rows or has a wrong value. If a class is not among `labels`; without
-            `labels`, if there are fewer than two classes or "train" lacks a class of another split.
+        FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist, or a link in the place of a
+            class folder leads nowhere.
+        ValueError: If the layout is none of these, a class has no video, class folders have a `video_root`, the name
+            of a file is not UTF-8, or an annotation file lacks columns or rows or has a wrong value. If a class is not
+            among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
+            split.
     """
+    require_root(video_root)
     if not isinstance(data, DatasetDict | Dataset):
         manifest = find_manifest(data)
         if manifest is not None:
@@ -103,9 +106,12 @@ def load_video_dataset(
     path = Path(cast(str, data)).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
+    sources = _find_splits(path)
+    if root is not None and any(source.is_dir() for source in sources.values()):
+        raise no_root_for(path)
     clips = {
         split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
-        for split, source in _find_splits(path).items()
+        for split, source in sources.items()
     }
     return _assemble(path, VideoColumn(clips, None, {}), labels)
 

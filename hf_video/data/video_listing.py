@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict
 
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
 from .manifest import KEY, SUFFIX, find_manifest
-from .places import absolute, is_url
+from .places import absolute, is_url, no_root_for, require_root
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video, stored_sha256
 from .video_dataset import load_video_dataset, videos_in, visible_entries
@@ -55,9 +55,11 @@ def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = Non
         video_root: The folder that relative paths in lists count from; by default that of the list.
 
     Raises:
-        ValueError: If a folder has no videos, a list is wrong, or two videos have one id; the error names both.
-        FileNotFoundError: If a video of a list does not exist.
+        ValueError: If a folder has no videos, or videos and a `video_root`, a list is wrong, or two videos have one
+            id; the error names both.
+        FileNotFoundError: If `video_root`, or a video of a list, does not exist.
     """
+    require_root(video_root)
     listed = [video for word in words for video in _list(word, video_root)]
     first: dict[str, str] = {}
     shared = {video.id for video in listed if first.setdefault(video.id, video.source) != video.source}
@@ -98,6 +100,8 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
         return
     path = Path(absolute(word))
     if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
+        if root is not None:
+            raise no_root_for(path)
         videos = list(_videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")

@@ -15,6 +15,7 @@ from hf_video.text_files import check_regular_file, named_rows, read_csv, read_j
 
 from .clip_dataset import ClipDataset
 from .collation import collate_clips
+from .places import require_root
 from .row_values import cell_text, segment
 from .splits import sources_by_split
 
@@ -42,13 +43,14 @@ def load_video_texts(data: str | os.PathLike, *, video_root: str | os.PathLike |
         `question` ("" if there is none), `answer`, `start` and `end` (float64, seconds, or None).
 
     Raises:
-        FileNotFoundError: If `data`, or a video that it names, does not exist.
+        FileNotFoundError: If `data`, `video_root` or a video that `data` names does not exist.
         ValueError: If there are no such files or rows, or a row lacks a video or an answer, holds a list in place of a
             text, or names a video that is neither file nor folder, such as a FIFO.
     """
     path = Path(data).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
+    require_root(video_root)
     files = _split_files(path) if path.is_dir() else {"train": path}
     splits = {split: _read_rows(file, video_root) for split, file in files.items()}
     features = {name: datasets.Value("float64" if name in ("start", "end") else "string") for name in COLUMNS}

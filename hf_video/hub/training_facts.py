@@ -35,7 +35,7 @@ RECIPE = (
     *("label_smoothing_factor", "bf16", "fp16"),
 )
 DISTILLATION = ("target", "weight", "temperature")
-CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "size", "crop_size")
+CLIPS = ("num_frames", "sampling_strategy", "frame_sampling_rate", "fps", "frame_interval", "size", "crop_size")
 SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers.utils import logging
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
@@ -12,7 +13,12 @@ from hf_video.processing.frame_streaming import StreamedFrame
 from hf_video.processing.video_opening import VideoReadError
 
 from .frame_sources import describe
-from .windows import LastWindow, SampleGroup, group_samples, timed_samples
+from .windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples
+
+logger = logging.get_logger(__name__)
+
+# A distance of samples this many times larger or smaller than that of training shows motion at another speed.
+FAR = 1.5
 
 
 class WindowBatch(NamedTuple):
@@ -48,7 +54,8 @@ def window_batches(
     """Sliding windows of a video, resized, cropped and normalised for a model.
 
     Each frame is decoded, processed and moved to the device once, however many windows hold it. A batch is given as
-    soon as it is full; the last one may be smaller. Memory does not grow with the length of the video.
+    soon as it is full; the last one may be smaller. Memory does not grow with the length of the video. A line of the
+    log says if samples are more than `FAR` times as far apart as the frames that the model learned from, or as close.
 
     Args:
         processor: says how a frame is resized, cropped and normalised. Its sampling of clips and its views are not
@@ -80,7 +87,9 @@ def window_batches(
         processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
     )
     num_frames, stride = windows.pop("num_frames"), windows.pop("stride")
-    samples = timed_samples(source, **windows, source_fps=source_fps)
+    samples = _warn_if_far(
+        timed_samples(source, **windows, source_fps=source_fps), num_frames, processor.frame_interval
+    )
     return _join(group_samples(samples, num_frames, stride, last, transform=process), batch_size)
 
 
@@ -95,14 +104,25 @@ def choose_windows(
     """These options of `sliding_windows`, as given, else as the processor takes clips from a video.
 
     Args:
-        processor: its `num_frames` is the default length of a window. Its rate is the default rate of samples if its
-            sampling strategy keeps one; otherwise every frame is a sample.
+        processor: its `num_frames` is the default length of a window, and its `frame_interval` the default distance of
+            samples, that of the clips in training. If that is unknown, a line of the log says what is taken: the rate
+            of its clips if its sampling strategy keeps one, otherwise every frame.
         num_frames: samples in a window.
         stride: samples from the start of a window to the start of the next; by default half a window.
         fps, frame_sampling_rate: the rate of samples, see `timed_samples`.
     """
-    if fps is None and frame_sampling_rate is None and processor.sampling_strategy in STRIDED_STRATEGIES:
-        fps, frame_sampling_rate = processor.fps, processor.frame_sampling_rate
+    if fps is None and frame_sampling_rate is None:
+        if processor.frame_interval is not None:
+            fps = 1 / processor.frame_interval
+        else:
+            if processor.sampling_strategy in STRIDED_STRATEGIES:
+                fps, frame_sampling_rate = processor.fps, processor.frame_sampling_rate
+            if fps is None:
+                logger.warning_once(
+                    "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
+                    f"the processor): windows take {_every_frame(frame_sampling_rate or 1)}. fps and "
+                    "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
+                )
     num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
     return {
         "num_frames": num_frames,
@@ -110,6 +130,30 @@ def choose_windows(
         "fps": fps,
         "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
     }
+
+
+def _every_frame(frame_sampling_rate: float) -> str:
+    return "every frame" if frame_sampling_rate == 1 else f"one frame of {frame_sampling_rate:g}, as its clips do"
+
+
+def _warn_if_far(
+    samples: Iterator[Sample[StreamedFrame]], num_frames: int, frame_interval: float | None
+) -> Iterator[Sample[StreamedFrame]]:
+    """The samples. Logs whether those of the first full window lie far from each other or close to each other,
+    compared with the frames that the model learned from."""
+    begin = 0.0
+    for number, sample in enumerate(samples):
+        if number == 0:
+            begin = sample.start
+        elif number == num_frames - 1 and frame_interval is not None:
+            distance = (sample.start - begin) / number
+            if not frame_interval / FAR <= distance <= frame_interval * FAR:
+                logger.warning_once(
+                    f"The samples of a window are {distance:.2g} s apart, the frames of a clip in training were "
+                    f"{frame_interval:.2g} s apart: leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) "
+                    "out to take the distance that the model learned."
+                )
+        yield sample
 
 
 class _ImagesOfOneSize:

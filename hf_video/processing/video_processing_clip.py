@@ -81,6 +81,10 @@ class VideoClipProcessor(BaseVideoProcessor):
     at once: consider them for the batch size.
 
     Args:
+        frame_interval (`float`, *optional*):
+            Seconds between two frames next to each other in the clips that the model learned from, whatever the
+            options say. It is a fact about the model, which training measures; sliding windows take their frames at
+            this distance. `None` if it is unknown.
         kwargs (`VideoClipProcessorKwargs`):
             Defaults of the options, which every call can override.
 
@@ -109,6 +113,7 @@ class VideoClipProcessor(BaseVideoProcessor):
     sampling_strategy = "dense"
     num_clips = 1
     repeat_last_frame = True
+    frame_interval: float | None = None
 
     do_convert_rgb = True
     do_resize = True
@@ -129,6 +134,9 @@ class VideoClipProcessor(BaseVideoProcessor):
         kwargs = self._settle_rate(kwargs)
         self._check_shapes(kwargs)
         super().__init__(**kwargs)
+        interval = self.frame_interval
+        if interval is not None and not (is_number(interval) and 0 < interval < math.inf):
+            raise ValueError(f"frame_interval={interval!r} must be a positive, finite number of seconds, or None.")
         self._check_options(**{name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
 
     def preprocess(self, videos: VideoInput, **kwargs: Unpack[VideoClipProcessorKwargs]) -> BatchFeature:

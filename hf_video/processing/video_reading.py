@@ -20,6 +20,7 @@ from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
+from .option_numbers import is_number
 from .range_file import RangeFile
 from .video_decoding import VideoFileReader
 from .video_downloading import public_url
@@ -68,7 +69,8 @@ def read_video(
 
     Raises:
         `VideoReadError`: if the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
-        `ValueError`: for an unknown backend, an index outside the video, or a segment of a folder of frames.
+        `ValueError`: for an unknown backend, an index outside the video, a segment of a folder of frames, or a `start`
+            or `end` that is no number.
         `TypeError`: if `video` is none of the above.
     """
     timed = read_timed_video(video, sample_indices_fn, start=start, end=end, backend=backend)
@@ -138,7 +140,7 @@ def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float
 
     Raises:
         `VideoReadError`: if the video cannot be read, or a segment holds no frame.
-        `ValueError`: for a segment of a folder of frames.
+        `ValueError`: for a segment of a folder of frames, or one whose times are no numbers.
     """
     with _open_reader(video, "auto") as reader:
         for start, end in segments:
@@ -310,6 +312,9 @@ def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
 
 def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:
     """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
+    for name, seconds in {"start": start, "end": end}.items():
+        if seconds is not None and (not is_number(seconds) or math.isnan(seconds)):
+            raise ValueError(f"{name}={seconds!r} is no time; a number of seconds is expected, or None.")
     if start is None and end is None:
         return 0, len(reader)
     if math.isnan(reader.seconds(0)):

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_video.data.trained_videos import write_trained_videos
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
 from hf_video.metrics import measured_in
 
@@ -123,16 +125,20 @@ class ThroughputCallback(TrainerCallback):
 
 
 class TrainingFactsCallback(TrainerCallback):
-    """Writes `training_facts.json` into the output folder when training begins, and adds the result when it ends.
+    """Writes `training_facts.json` and `trained_videos.json` into the output folder when training begins, and adds the
+    result to the facts when it ends.
 
     A resumed run keeps the source that the first run started from.
 
     Args:
-        eval_sets: the evaluation sets by their names, if there are several.
+        eval_dataset: the evaluation set, or several by their names.
     """
 
-    def __init__(self, eval_sets: dict[str, Any] | None = None) -> None:
-        self.eval_sets = eval_sets
+    def __init__(self, eval_dataset: Any = None) -> None:
+        several = eval_dataset if isinstance(eval_dataset, dict) else {}
+        self.eval_sets = {f"validation {name}": dataset for name, dataset in several.items()}
+        if eval_dataset is not None and not several:
+            self.eval_sets = {"validation": eval_dataset}
         self.facts: dict[str, Any] = {}
 
     def on_train_begin(
@@ -146,6 +152,10 @@ class TrainingFactsCallback(TrainerCallback):
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)
+        sets = {name: getattr(each, "dataset", None) for name, each in {"train": dataset, **self.eval_sets}.items()}
+        listed = {name: rows for name, rows in sets.items() if isinstance(rows, Dataset) and "video" in rows.features}
+        if listed:
+            write_trained_videos(folder, listed)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -153,8 +163,7 @@ class TrainingFactsCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if kwargs.get("eval_dataloader") is not None:
-            several = {f"validation {name}": dataset for name, dataset in (self.eval_sets or {}).items()}
-            sets = several or {"validation": kwargs["eval_dataloader"].dataset}
+            sets = self.eval_sets or {"validation": kwargs["eval_dataloader"].dataset}
             self.facts["data"] |= {name: describe_data(dataset) for name, dataset in sets.items()}
         # If there are several evaluation sets, each has an entry of its own for the same step.
         evaluations: dict[int, dict[str, Any]] = {}

@@ -12,12 +12,14 @@ from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
-from hf_video.data import collate_clips
+from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.collation import SAMPLE_KEY
+from hf_video.data.frame_intervals import median_frame_interval
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
+from hf_video.processing import VideoClipProcessor
 
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
@@ -92,7 +94,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
         self.add_callback(SetEpochCallback())
-        self.add_callback(TrainingFactsCallback(self.eval_dataset if isinstance(self.eval_dataset, dict) else None))
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
         if ema_decay is not None:
@@ -111,14 +113,17 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             self.accelerator.ddp_handler.find_unused_parameters = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in `transformers.Trainer`. Several processes look for unused parameters in every step only if the model
-        has some. Where that cannot be found out, the default of Transformers holds; a given
+        """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
+        training set that is a `ClipDataset`. Several processes look for unused parameters in every step only if the
+        model has some. Where that cannot be found out, the default of Transformers holds; a given
         `ddp_find_unused_parameters` always does.
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
                 or see [`CheckpointMixin.train`].
         """
+        if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
+            self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
         if self.args.ddp_find_unused_parameters is None and self._may_look_for_unused_parameters():
             unused = unused_parameters(self.model)
             if unused is not None:

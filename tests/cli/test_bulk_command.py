@@ -50,8 +50,10 @@ def counted(monkeypatch):
 
 
 def test_features_are_those_without_an_engine(mixed, trained, tmp_path, counted, capsys):
-    assert main(["extract", str(mixed), "--model", str(trained), "--device", "cpu", "--output", str(tmp_path / "a")])
-    assert main([*words("extract", trained, tmp_path / "b", mixed), "--part-size", "4"]) == 1
+    rate = ["--frame-sampling-rate", "1"]
+    command = ["extract", str(mixed), "--model", str(trained), "--device", "cpu", "--output", str(tmp_path / "a")]
+    assert main([*command, *rate]) == 1
+    assert main([*words("extract", trained, tmp_path / "b", mixed), *rate, "--part-size", "4"]) == 1
     captured = capsys.readouterr()
     assert "10 rows, 10 of them new\n" in captured.out and "2 of 10 videos failed:\n" in captured.err
     rows, summary = read_rows(tmp_path / "b"), json.loads((tmp_path / "a" / "features.json").read_text())["videos"]
@@ -92,7 +94,7 @@ def test_datasets_read_the_parts(mixed, trained, tmp_path):
     # In the order of the list.
     assert found["key"] == sorted(found["key"], key=lambda key: (key != "broken", key))
     whole = found.filter(lambda row: row["error"] is None).with_format("numpy")
-    assert np.stack(whole["features"][:]).shape == (8, 3, 24)
+    assert np.stack(whole["features"][:]).shape == (8, 1, 24)
 
 
 @pytest.mark.parametrize("command", ["extract", "predict"])

@@ -26,6 +26,29 @@ def test_the_metrics_of_the_report_are_found_again_and_nothing_is_written(digits
     assert snapshot(trained) == before
 
 
+def test_videos_of_the_training_are_counted(digits, trained, tmp_path, capsys):
+    """The training held some of its 24 videos out for validation, and used those of test/ for the report alone."""
+    words = ["--model", str(trained), "--device", "cpu"]
+    assert main(["evaluate", str(digits), *words]) == 0
+    assert "warning" not in capsys.readouterr().out
+    counts = json.loads((trained / "training_facts.json").read_text())["data"]
+    num_train, num_chosen = (counts[name]["num_videos"] for name in ("train", "validation"))
+    assert num_train + num_chosen == 24
+    shutil.copytree(digits / "train", tmp_path / "elsewhere")
+    shutil.copytree(digits / "test", tmp_path / "elsewhere", dirs_exist_ok=True, copy_function=_copy_beside)
+    assert main(["evaluate", str(tmp_path / "elsewhere"), *words]) == 0
+    out = capsys.readouterr().out
+    assert f"warning: {num_train} of these 32 videos were trained on" in out
+    assert f"warning: {num_chosen} of these 32 videos were used to choose the checkpoint" in out
+    assert main(["evaluate", str(tmp_path / "elsewhere"), *words, "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)["known_videos"]
+    assert known == {"train": num_train, "validation": num_chosen}
+
+
+def _copy_beside(source, destination):
+    shutil.copy(source, destination.replace(".mp4", "_test.mp4"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_several_views_another_split_and_a_table(digits, trained, dtype, capsys):
     words = ["--split", "train", "--num-clips", "2", "--num-crops", "3", "--dtype", dtype, "--device", "cpu"]

@@ -1,4 +1,5 @@
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -9,7 +10,7 @@ from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoM
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
 from hf_video.cli.output_folder import LOCK_FILE
-from hf_video.processing.video_reading import read_video
+from hf_video.processing.video_reading import probe_video, read_video
 from tests.training.transformers_families import save_family
 
 
@@ -29,10 +30,10 @@ def summary(folder):
 def test_folders_keep_their_paths_and_defaults_are_those_of_the_model(digits, trained, tmp_path, capsys):
     assert main(words(trained, tmp_path / "out", digits / "test")) == 0
     found = summary(tmp_path / "out")
-    # The model takes 4 frames and its clips are "uniform", which have no rate.
+    # The model takes 4 frames, and learned from clips of every other one of 8 frames.
     assert (found["num_frames"], found["feat_stride"], found["input_dim"], len(found["videos"])) == (4, 2, 24, 8)
-    assert np.load(tmp_path / "out" / "left-up" / "0000.npy").shape == (3, 24)
-    assert f"features {tmp_path / 'out'}\n24 windows of 8 videos" in capsys.readouterr().out
+    assert np.load(tmp_path / "out" / "left-up" / "0000.npy").shape == (1, 24)
+    assert f"features {tmp_path / 'out'}\n8 windows of 8 videos" in capsys.readouterr().out
     assert not (tmp_path / "out" / LOCK_FILE).exists()
 
 
@@ -41,7 +42,7 @@ def test_broken_videos_are_listed_and_the_others_done(trained, video, tmp_path, 
     broken.write_bytes(b"not a video")
     shutil.copy(video, tmp_path / "ünï 1.mp4")
     assert main(words(trained, tmp_path / "out", broken, tmp_path / "ünï 1.mp4", tmp_path / "missing.mp4")) == 1
-    assert np.load(tmp_path / "out" / "ünï 1.npy").shape == (3, 24)
+    assert np.load(tmp_path / "out" / "ünï 1.npy").shape == (1, 24)
     error = capsys.readouterr().err
     assert f"2 of 3 videos failed:\n  {broken}\n    {broken} cannot be opened" in error
     assert f"  {tmp_path / 'missing.mp4'}\n" in error
@@ -124,3 +125,18 @@ def test_folders_that_are_refused(trained, video, tmp_path, fails):
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"cut off")
     assert "broken" in fails(*words(tmp_path / "broken", tmp_path / "new", video))
     assert not (tmp_path / "new").exists()
+
+
+def test_windows_have_the_distance_of_training_and_a_flag_that_differs_is_said(trained, digits, tmp_path, caplog):
+    """The clips of the training were 4 of 8 frames: every other one."""
+    logging.Logger.warning_once.cache_clear()
+    video = str(next((digits / "test").rglob("*.mp4")))
+    learned = json.loads((trained / "video_preprocessor_config.json").read_text())["frame_interval"]
+    rate = probe_video(video).fps
+    assert learned == pytest.approx(2 / rate, abs=1e-6)
+    command = ["extract", video, "--model", str(trained), "--device", "cpu"]
+    assert main([*command, "--output", str(tmp_path / "learned")]) == 0
+    (record,) = json.loads((tmp_path / "learned" / "features.json").read_text())["videos"].values()
+    assert record["starts"] == [0] and record["ends"] == pytest.approx([8 / rate]) and "apart" not in caplog.text
+    assert main([*command, "--output", str(tmp_path / "every"), "--frame-sampling-rate", "1"]) == 0
+    assert f"The samples of a window are {1 / rate:.2g} s apart" in caplog.text

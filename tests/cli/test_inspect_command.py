@@ -56,5 +56,12 @@ def test_clips_with_different_labels_or_in_several_splits_are_counted(digits, tm
     assert len(clip["videos"]) == 3
 
 
+def test_classes_of_almost_the_same_name_are_shown(digits, tmp_path, capsys, caplog):
+    folder = shutil.copytree(digits / "test", tmp_path / "data")
+    shutil.copytree(folder / "left-up", folder / "Left-Up ")
+    assert main(["inspect", str(folder), "--quick"]) == 0
+    assert "count as different ones: 'Left-Up ' and 'left-up'" in caplog.text
+
+
 def test_data_that_do_not_exist(tmp_path, fails):
     assert "does not exist" in fails("inspect", tmp_path / "none")

@@ -113,7 +113,7 @@ def test_files_of_a_user_are_never_replaced(digits, run, tmp_path, fails):
     mine.parent.mkdir()
     mine.write_text('{"train": "the 9:15 to Basel", "words": 3}')
     assert "is not empty (train_options.json)" in fails("train", digits, "--output-dir", mine.parent)
-    for name in ("train_options.json", "training_facts.json", "answers.json"):
+    for name in ("train_options.json", "training_facts.json", "trained_videos.json", "answers.json"):
         kept = (run / name).read_bytes() if (run / name).exists() else None
         shutil.copy(mine, run / name)
         before = files_of(run)
@@ -127,7 +127,7 @@ def test_a_run_that_ended_in_its_first_checkpoint_is_started_again(digits, train
     """It is not resumed, and both ways of starting it say the same."""
     out = tmp_path / "out"
     out.mkdir()
-    for name in ("train_options.json", "training_facts.json"):
+    for name in ("train_options.json", "training_facts.json", "trained_videos.json"):
         shutil.copy(trained / name, out)
     shutil.copytree(trained / "checkpoint-1", out / "checkpoint-1")
     (out / "checkpoint-1" / "complete.json").unlink()

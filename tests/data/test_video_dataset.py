@@ -229,3 +229,37 @@ def test_hold_out_refuses(tmp_path):
         hold_out(dataset, 1.5, seed=0)
     with pytest.raises(ValueError, match="No class has more than one video"):
         hold_out(dataset, 0.5, seed=0)
+
+
+@pytest.mark.parametrize("twin", ["Run", "RUN ", " run", "rUn"])
+def test_classes_that_differ_in_case_or_spaces_alone_are_said(tmp_path, caplog, twin):
+    make_files(tmp_path, "run/1.mp4", f"{twin}/2.mp4", "jump/3.mp4")
+    names = label_names(load_video_dataset(tmp_path)["train"])
+    assert set(names) == {"run", twin, "jump"}
+    (record,) = caplog.records
+    first, second = sorted(["run", twin])
+    assert f"count as different ones: {first!r} and {second!r}. If they are meant to be one class" in record.message
+
+
+def test_classes_that_unicode_writes_in_two_ways_are_said(tmp_path, caplog):
+    load_video_dataset(make_csv(tmp_path, "path,label", "videos/a.mp4,caf\u00e9", "videos/b.mp4,cafe\u0301"))
+    assert "count as different ones" in caplog.text
+
+
+def test_classes_with_different_names_are_not_said(tmp_path, caplog):
+    load_video_dataset(make_files(tmp_path, "run/1.mp4", "runs/2.mp4", "run up/3.mp4"))
+    assert not caplog.records
+
+
+def test_class_folders_have_no_video_root(tmp_path):
+    make_files(tmp_path, "run/1.mp4", "jump/2.mp4")
+    with pytest.raises(FileNotFoundError, match="There is no folder /nonexistent, which `video_root`"):
+        load_video_dataset(tmp_path, video_root="/nonexistent")
+    with pytest.raises(ValueError, match="holds the videos themselves, so `video_root` .* has no meaning"):
+        load_video_dataset(tmp_path, video_root=tmp_path)
+
+
+def test_a_video_root_that_does_not_exist_is_refused_where_all_paths_are_absolute(tmp_path):
+    file = make_csv(tmp_path, "path,label", f"{tmp_path}/videos/a.mp4,run", f"{tmp_path}/videos/b.mp4,jump")
+    with pytest.raises(FileNotFoundError, match="There is no folder /nonexistent"):
+        load_video_dataset(file, video_root="/nonexistent")

@@ -66,3 +66,10 @@ def test_videos_that_a_data_set_stores(tmp_path):
     stored = second.open().read()
     assert first.id != second.id and stored == open(video, "rb").read()
     assert first.sha256 == sha256(stored).hexdigest()
+
+
+def test_a_folder_of_videos_has_no_video_root(folder):
+    with pytest.raises(ValueError, match="holds the videos themselves"):
+        ids(folder, video_root=folder)
+    with pytest.raises(FileNotFoundError, match="There is no folder /nonexistent"):
+        ids(folder, video_root="/nonexistent")

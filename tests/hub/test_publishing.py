@@ -68,7 +68,7 @@ def test_only_what_belongs_to_the_model_goes_up(publication):
         "video_preprocessor_config.json",
     }
     assert others == expected
-    assert {"training_args.bin", "checkpoint-1/optimizer.pt"} <= set(publication.left_out)
+    assert {"training_args.bin", "trained_videos.json", "checkpoint-1/optimizer.pt"} <= set(publication.left_out)
 
 
 def test_the_users_folder_stays_as_it_is(folder, tmp_path, unverified):

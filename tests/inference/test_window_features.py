@@ -1,3 +1,5 @@
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,13 @@ from hf_video import (
     VideoMambaConfig,
     VideoMambaForVideoClassification,
 )
-from hf_video.inference import extract_window_features, window_batches
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.inference import extract_window_features, timed_samples, window_batches
 from hf_video.inference.window_batching import choose_windows
 from hf_video.processing import VideoReadError, read_video
+from hf_video.training import VideoTrainer
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
-from tests.training.tiny import make_model
+from tests.training.tiny import make_arguments, make_model
 from tests.video_files import damage_frame, encode_video, make_frames
 
 SIZE = {"height": 16, "width": 16}
@@ -125,6 +129,97 @@ def test_windows_are_as_the_processor_takes_clips():
     assert choose_windows(uniform) == of_sizes | {"frame_sampling_rate": 1}
     given = {"num_frames": 4, "stride": 1, "fps": None, "frame_sampling_rate": 2}
     assert choose_windows(VideoClipProcessor(num_frames=6, fps=5), **given) == given
+    for options in ({"fps": 5}, {"sampling_strategy": "uniform"}, {"frame_sampling_rate": 2}):
+        learned = VideoClipProcessor(num_frames=6, frame_interval=0.125, **options)
+        assert choose_windows(learned) == of_sizes | {"fps": 8, "frame_sampling_rate": 1}
+        assert choose_windows(learned, **given) == given
+
+
+@pytest.fixture
+def said(caplog):
+    """The lines of the log, which says each sentence once in a process."""
+    logging.Logger.warning_once.cache_clear()
+    return caplog
+
+
+def uniform(frame_interval=None):
+    return VideoClipProcessor(
+        num_frames=8,
+        sampling_strategy="uniform",
+        frame_interval=frame_interval,
+        size={"shortest_edge": 16},
+        crop_size=SIZE,
+    )
+
+
+@pytest.mark.parametrize("fps", [25, 50])
+@pytest.mark.parametrize("distance", [3, 6])
+def test_windows_take_frames_at_the_distance_of_training(tmp_path, said, distance, fps):
+    """A video that consists of training videos: each window shows what the clip of its training video shows."""
+    parts = np.split(make_frames(5 * 8 * distance), 5)
+    for number, frames in enumerate(parts):
+        folder = tmp_path / "data" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        encode_video(folder / f"{number}.mp4", frames, fps=fps)
+    processor = uniform()
+    clips = ClipDataset(load_video_dataset(tmp_path / "data")["train"], processor, training=True)
+    VideoTrainer(
+        make_model(num_frames=8),
+        make_arguments(
+            tmp_path / "out", max_steps=1, eval_strategy="no", save_strategy="no", load_best_model_at_end=False
+        ),
+        train_dataset=clips,
+        processing_class=processor,
+    ).train()
+    processor.save_pretrained(tmp_path / "model")
+    processor = VideoClipProcessor.from_pretrained(tmp_path / "model")
+    assert processor.frame_interval == pytest.approx(distance / fps, abs=1e-6)
+
+    # The same scene at the rate of training, and at the other one: every frame twice, or every other frame.
+    for factor in (1.0, 50 / fps if fps < 50 else 0.5):
+        numbers = (np.arange(5 * 8 * distance * factor) / factor).astype(int)
+        joined = encode_video(tmp_path / f"{factor}.mp4", np.concatenate(parts)[numbers], fps=round(fps * factor))
+        rate = {name: choose_windows(processor)[name] for name in ("fps", "frame_sampling_rate")}
+        taken = [sample.value.number for sample in timed_samples(joined, **rate)]
+        assert taken == [int(number * factor) for number in range(0, 5 * 8 * distance, distance)]
+        batches = list(window_batches(processor, joined, batch_size=9, stride=8))
+        assert [start for batch in batches for start in batch.starts] == pytest.approx(
+            [number * 8 * distance / fps for number in range(5)], abs=1 / fps
+        )
+    assert not said.records
+
+
+def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, said):
+    for options, distance in (({"frame_sampling_rate": 1}, "0.033"), ({"fps": 3}, "0.33")):
+        for _ in range(2):
+            list(window_batches(uniform(0.12), video, num_frames=3, **options))
+        assert [record.message for record in said.records] == [
+            f"The samples of a window are {distance} s apart, the frames of a clip in training were 0.12 s apart: "
+            "leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) out to take the distance that the model "
+            "learned."
+        ]
+        said.clear()
+    for options in ({}, {"frame_sampling_rate": 3}, {"fps": 10}, {"frame_sampling_rate": 4}):
+        list(window_batches(uniform(0.12), video, num_frames=3, **options))
+    list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
+    assert not said.records
+
+
+def test_an_unknown_distance_is_said_with_what_is_taken_instead(video, said):
+    taken = {
+        uniform(): "every frame",
+        VideoClipProcessor(num_frames=8, frame_sampling_rate=2): "one frame of 2, as its clips do",
+    }
+    for processor, what in taken.items():
+        for _ in range(2):
+            choose_windows(processor)
+        (record,) = said.records
+        assert "`frame_interval` of the processor" in record.message and f"windows take {what}." in record.message
+        said.clear()
+    choose_windows(VideoClipProcessor(num_frames=8, fps=5))
+    choose_windows(uniform(), fps=5)
+    choose_windows(uniform(), frame_sampling_rate=1)
+    assert not said.records
 
 
 def test_a_memory_begins_anew_with_every_window(video):

@@ -302,3 +302,19 @@ def test_frames_of_few_pixels_have_three_channels(height, width):
 def test_a_video_without_frames():
     with pytest.raises(ValueError, match="at least one frame"):
         VideoClipProcessor()(np.zeros((0, 8, 8, 3), np.uint8), do_sample_frames=False)
+
+
+def test_the_distance_of_the_training_is_saved_and_is_no_option_of_a_call(tmp_path):
+    VideoClipProcessor().save_pretrained(tmp_path)
+    assert VideoClipProcessor.from_pretrained(tmp_path).frame_interval is None
+    VideoClipProcessor(frame_interval=0.12).save_pretrained(tmp_path)
+    loaded = VideoClipProcessor.from_pretrained(tmp_path, num_frames=3, sampling_strategy="uniform")
+    assert loaded.frame_interval == 0.12
+    with pytest.raises(TypeError, match="frame_interval"):
+        loaded(np.zeros((9, 8, 8, 3), np.uint8), frame_interval=0.2)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "0.1", True])
+def test_a_wrong_distance_of_the_training_is_named(value):
+    with pytest.raises(ValueError, match=f"frame_interval={value!r} must be a positive, finite number of seconds"):
+        VideoClipProcessor(frame_interval=value)

@@ -2,6 +2,7 @@ import gc
 import io
 import operator
 import pickle
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -200,6 +201,16 @@ def test_segments_without_frames_are_refused(video, start, end):
         read_video(video, start=start, end=end)
     with pytest.raises(VideoReadError, match=message):
         probe_video(video, [(0, 1), (start, end)])
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), np.float64("nan"), "a", "1", True, (1, 2)])
+@pytest.mark.parametrize("name", ["start", "end"])
+def test_times_of_segments_are_numbers(video, name, wrong):
+    message = f"{name}={re.escape(repr(wrong))} is no time; a number of seconds is expected, or None"
+    with pytest.raises(ValueError, match=message):
+        read_video(video, **{name: wrong})
+    with pytest.raises(ValueError, match=message):
+        probe_video(video, [(wrong, None) if name == "start" else (0, wrong)])
 
 
 @pytest.mark.parametrize("index", [-1, 60])

@@ -532,12 +532,17 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             `(batch_size, num_frames, num_tokens, hidden_size)`.
 
         Raises:
-            ValueError: if the model has no vision tower, or the pixels have a wrong shape or size.
+            ValueError: if the model has no vision tower, or the pixels have a wrong shape, size or dtype.
         """
         if self.vision_model is None or self.vision_layernorm is None:
             raise ValueError(
                 "This model has no vision tower, its `vision_config` is null: pass `vision_embeds`, or set a "
                 "`vision_config`."
+            )
+        if not pixel_values.is_floating_point():
+            raise ValueError(
+                f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
+                "processor of the model."
             )
         if pixel_values.ndim != 5:
             raise ValueError(

@@ -80,7 +80,13 @@ class VideoMambaPatchEmbeddings(nn.Module):
 
     # Copied from hf_video.models.videovit.modeling_videovit.VideoViTPatchEmbeddings.grid_of
     def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
-        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape."""
+        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape or
+        dtype."""
+        if not pixel_values.is_floating_point():
+            raise ValueError(
+                f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
+                "processor of the model."
+            )
         if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
             raise ValueError(
                 f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
@@ -587,8 +593,9 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             are the residual stream before the final norm.
 
         Raises:
-            ValueError: for another rank or number of channels, an input smaller than a patch, masks of another shape
-                or with unequal counts, or another size if `interpolate_pos_encoding` is false.
+            ValueError: for another rank or number of channels, a dtype that is no floating point, an input smaller
+                than a patch, masks of another shape or with unequal counts, or another size if
+                `interpolate_pos_encoding` is false.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:

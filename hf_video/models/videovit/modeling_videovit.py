@@ -94,7 +94,13 @@ class VideoViTPatchEmbeddings(nn.Module):
         self.projection = nn.Linear(config.num_channels * math.prod(config.patch_shape), config.hidden_size)
 
     def grid_of(self, pixel_values: torch.Tensor) -> TokenGrid:
-        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape."""
+        """Token grid (t, h, w) of an input; raises `ValueError` if this model cannot take an input of its shape or
+        dtype."""
+        if not pixel_values.is_floating_point():
+            raise ValueError(
+                f"`pixel_values` must be floating-point numbers, got {pixel_values.dtype}: prepare frames with the "
+                "processor of the model."
+            )
         if pixel_values.ndim != 5 or pixel_values.shape[2] != self.config.num_channels:
             raise ValueError(
                 f"`pixel_values` must be (batch_size, num_frames, num_channels={self.config.num_channels}, height, "
@@ -111,7 +117,7 @@ class VideoViTPatchEmbeddings(nn.Module):
 
     def forward(self, pixel_values: torch.Tensor, runs: TokenRuns | None = None) -> torch.Tensor:
         """Tokens `(batch_size, t * h * w, hidden_size)`, or `(1, num_kept_patches, hidden_size)` with `runs`."""
-        self.grid_of(pixel_values)  # raises for a shape that does not fit
+        self.grid_of(pixel_values)  # raises for a shape or dtype that does not fit
         patches = patchify(pixel_values, self.config.patch_shape, "b (t h w) (c dt dh dw)")
         return self.projection(patches if runs is None else runs.select(patches))
 
@@ -591,9 +597,10 @@ class VideoViTModel(VideoViTPreTrainedModel):
             that they repeat.
 
         Raises:
-            ValueError: for an input of another rank or number of channels, or smaller than a patch; for masks of
-                another shape or with unequal counts; for an input size that the positions cannot be resized to; for
-                masks, attention weights or an export with `config.run_length_threshold`.
+            ValueError: for an input of another rank or number of channels, of a dtype that is no floating point, or
+                smaller than a patch; for masks of another shape or with unequal counts; for an input size that the
+                positions cannot be resized to; for masks, attention weights or an export with
+                `config.run_length_threshold`.
         """
         grid = self.embeddings.patch_embeddings.grid_of(pixel_values)
         if bool_masked_pos is not None:

@@ -480,6 +480,9 @@ def test_frame_positions_that_a_checkpoint_lacks_are_zero(tmp_path):
 def test_wrong_pixels_and_missing_parts_are_named():
     with pytest.raises(ValueError, match=r"must be \(batch_size, num_frames, num_channels, height, width\)"):
         tiny_model(vision_config=TOWERS["clip"]).get_vision_embeds(torch.zeros(2, 3, 16, 16))
+    for dtype in (torch.uint8, torch.bool, torch.complex64):
+        with pytest.raises(ValueError, match=f"must be floating-point numbers, got {dtype}"):
+            tiny_model(vision_config=TOWERS["clip"])(pixel_values=torch.zeros(1, 2, 3, 16, 16, dtype=dtype))
     with pytest.raises(ValueError, match="set `text_config`"):
         tiny_model().get_video_features(vision_embeds=random_frames())
     with pytest.raises(ValueError, match="reads no text"):
