@@ -88,7 +88,7 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             if stride > 1:
                 found, true = gather_object(found), gather_object(true)
             metrics = exact_match(found, true, self.args.first_words)
-            output.metrics |= {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
