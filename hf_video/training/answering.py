@@ -65,7 +65,7 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         return values
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        if self.lr_scheduler is None and self.args.lr_by_epoch:
+        if self.lr_scheduler is None and self.args.lr_by_epoch:  # type: ignore[has-type]
             accumulation = self.args.gradient_accumulation_steps
             self.lr_scheduler = cosine_by_epoch(
                 optimizer or self.optimizer,
@@ -73,7 +73,7 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
                 steps_per_epoch=self._steps_per_epoch,
                 batches_per_step=accumulation,
                 warmup_batches=self.args.get_warmup_steps(num_training_steps * accumulation),
-                **(self.args.lr_scheduler_kwargs or {}),
+                **cast(dict[str, float], self.args.lr_scheduler_kwargs or {}),
             )
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)

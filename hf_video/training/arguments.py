@@ -131,6 +131,10 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
             raise ValueError(
                 f"lr_scheduler_type is {_plain(self.lr_scheduler_type)}; lr_by_epoch needs cosine_warmup_with_min_lr."
             )
+        if self.lr_by_epoch and (unknown := set(self.lr_scheduler_kwargs or ()) - {"warmup_lr_rate", "min_lr_rate"}):
+            raise ValueError(
+                f"lr_scheduler_kwargs has {sorted(unknown)}; lr_by_epoch takes warmup_lr_rate and min_lr_rate."
+            )
         metric = (self.metric_for_best_model or "").removeprefix("eval_")
         if metric not in ("", "loss", *ANSWER_METRICS):
             known = ", ".join(ANSWER_METRICS)

@@ -52,12 +52,13 @@ SCRIPTS: dict[tuple[str, str], tuple[str, str]] = {
     ("videomae_small_ssv2", ""): _mae("ssv2", "small", "0.9_epoch_2400"),
     ("videomae_base_ucf101", ""): _mae("ucf101", "base", "0.75_epoch_3200"),
     ("videomae_v2_giant_kinetics710", ""): (MAE2, "ViT-g, Kinetics-710"),
-    ("videomae_v2_giant_kinetics400", "Kinetics-400 from the model of Kinetics-710"): (MAE2, "ViT-g, Kinetics-710 to 400"),
-    ("videomae_v2_giant_kinetics400", "Kinetics-600 from the model of Kinetics-710"): (MAE2, "ViT-g, Kinetics-710 to 400"),
     ("videomae_v2_giant_ucf101", ""): (MAE2, "ViT-g, Kinetics-710 to UCF101"),
     ("videomae_v2_giant_ucf101", "HMDB51 from the model of Kinetics-710"): (MAE2, "ViT-g, Kinetics-710 to HMDB51"),
     ("videomamba_tiny_lvu", ""): _mamba("lvu/run_class.sh"),
 }
+for _data in (400, 600):
+    _what = f"Kinetics-{_data} from the model of Kinetics-710"
+    SCRIPTS["videomae_v2_giant_kinetics400", _what] = (MAE2, "ViT-g, Kinetics-710 to 400")
 for _size, _letter in {"base": "B", "large": "L", "huge": "H", "giant": "g"}.items():
     for _data, _title in {"kinetics400": "Kinetics-400", "ssv2": "SSV2"}.items():
         SCRIPTS[f"videomae_v2_{_size}_{_data}", ""] = (MAE2, f"ViT-{_letter}, {_title}")

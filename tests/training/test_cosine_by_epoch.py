@@ -112,6 +112,13 @@ def test_a_resumed_training_goes_on_with_them(step, data, tmp_path):  # noqa: F8
     assert train(data, tmp_path, str(tmp_path / f"checkpoint-{step}"), **options) == whole[step:]
 
 
-def test_another_schedule_by_epoch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="lr_scheduler_type is cosine; lr_by_epoch needs cosine_warmup_with_min_lr"):
-        AnswerTrainingArguments(output_dir=str(tmp_path), lr_by_epoch=True, lr_scheduler_type="cosine")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type is cosine; lr_by_epoch needs cosine_warmup_with_min_lr"),
+        ({"lr_scheduler_kwargs": {"min_lr": 0}}, r"lr_scheduler_kwargs has \['min_lr'\]; lr_by_epoch takes"),
+    ],
+)
+def test_another_schedule_by_epoch_is_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        AnswerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **OPTIONS | options)
