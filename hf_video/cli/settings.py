@@ -157,10 +157,6 @@ class AnsweringModelSettings:
     memory_bank_length: NotNegative[int] | None = setting(
         None, "Frames that the memory holds, 0 for no memory; by default the model's."
     )
-    first_words: Changeable[bool] = setting(
-        False,
-        "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA.",
-    )
 
 
 @dataclass(kw_only=True)

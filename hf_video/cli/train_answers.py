@@ -118,7 +118,8 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
         here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": device.type == "cpu"}
         if "validation" not in data:
             without = {"eval_strategy": "no", "load_best_model_at_end": False}
-            here |= {name: value for name, value in without.items() if start.given.value(name) is None}
+            # A recipe is for any data; what a word asks for is an error of Transformers.
+            here |= {name: value for name, value in without.items() if name not in start.given.words}
         arguments = make(AnswerTrainingArguments, values | here)
         augmentation = make(ClipAugmentation, values)
         if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
+from transformers.image_utils import PILImageResampling, pil_torch_interpolation_mapping
 
 from .rand_augment import rand_augment
 from .settings import ClipAugmentationSettings
@@ -43,12 +44,27 @@ class ClipAugmentation(ClipAugmentationSettings):
         )
 
     def crop(
-        self, frames: torch.Tensor, size: tuple[int, int], antialias: bool, generator: np.random.Generator
+        self,
+        frames: torch.Tensor,
+        size: tuple[int, int],
+        antialias: bool,
+        generator: np.random.Generator,
+        resample: PILImageResampling | v2.InterpolationMode = PILImageResampling.BILINEAR,
     ) -> torch.Tensor:
-        """A random part of the frames, uint8 (T, C, H, W), resized to `size` (height, width)."""
+        """A random part of the frames, uint8 (T, C, H, W), resized to `size` (height, width) by the filter `resample`.
+
+        The processors of VideoMAE and VideoMamba have the bilinear filter, as their originals' crops, that of MA-LMM
+        the bicubic one.
+        """
         if self.crop_min_area is None:
             return _apply(v2.RandomCrop(size, pad_if_needed=True), frames, generator)
-        crop = v2.RandomResizedCrop(size, scale=(self.crop_min_area, 1.0), ratio=(3 / 4, 4 / 3), antialias=antialias)
+        crop = v2.RandomResizedCrop(
+            size,
+            scale=(self.crop_min_area, 1.0),
+            ratio=(3 / 4, 4 / 3),
+            interpolation=pil_torch_interpolation_mapping.get(resample, resample),
+            antialias=antialias,
+        )
         return _apply(crop, frames, generator)
 
     def change_pixels(

@@ -82,8 +82,13 @@ class ClipDataset(Dataset):
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
         augmentation = augmentation or ClipAugmentation()
-        if augmentation.crop_min_area is not None and not processor.do_center_crop:
-            raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")
+        # A processor without a crop squeezes frames to `size`, as that of MA-LMM.
+        size = processor.crop_size if processor.do_center_crop else processor.size
+        if augmentation.crop_min_area is not None and not size.get("height"):
+            raise ValueError(
+                "crop_min_area needs a size to crop to: use a processor with do_center_crop=True, or with height and "
+                "width in size."
+            )
         self.dataset = dataset
         self.processor = processor
         self.training = training
@@ -228,9 +233,10 @@ class ClipDataset(Dataset):
             do_normalize=False,
         )[0]
         frames = augmentation.rand_augment(frames, generator)
-        if processor.do_center_crop:
-            size = processor.crop_size["height"], processor.crop_size["width"]
-            frames = augmentation.crop(frames, size, processor.antialias, generator)
+        if processor.do_center_crop or augmentation.crop_min_area is not None:
+            sizes = processor.crop_size if processor.do_center_crop else processor.size
+            size = sizes["height"], sizes["width"]
+            frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)
         frames = augmentation.change_pixels(frames, generator, label)
         if self.transform is not None:
             frames = self.transform(frames, generator)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from accelerate.utils import gather_object
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.utils import is_peft_available
 
@@ -19,7 +20,7 @@ from hf_video.data.video_texts import VideoTextCollator
 from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
-from .optimization import parameter_settings
+from .optimization import cosine_by_epoch, parameter_settings
 from .push_to_hub import PublishingMixin
 from .reading import ReadAheadMixin
 
@@ -57,6 +58,38 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         if data_collator is None:
             self.data_collator = self._collator()
         self.add_callback(SetEpochCallback())
+
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+        values = super().set_initial_training_values(*args, **kwargs)
+        self._steps_per_epoch = values[1]
+        return values
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.lr_scheduler is None and self.args.lr_by_epoch:  # type: ignore[has-type]
+            accumulation = self.args.gradient_accumulation_steps
+            self.lr_scheduler = cosine_by_epoch(
+                optimizer or self.optimizer,
+                num_epochs=num_training_steps / self._steps_per_epoch,
+                steps_per_epoch=self._steps_per_epoch,
+                batches_per_step=accumulation,
+                warmup_batches=self.args.get_warmup_steps(num_training_steps * accumulation),
+                **cast(dict[str, float], self.args.lr_scheduler_kwargs or {}),
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if self.args.predict_with_generate:
+            # Every process takes part in a pass through sharded weights; else each one answers its share.
+            stride = 1 if self.is_sharded else self.args.world_size
+            share = range(self.args.process_index % stride, len(dataloader.dataset), stride)
+            found, true = self.predict_answers(Subset(dataloader.dataset, share))
+            if stride > 1:
+                found, true = gather_object(found), gather_object(true)
+            metrics = exact_match(found, true, self.args.first_words)
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         settings = parameter_settings(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import integration_utils
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
 from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
@@ -18,6 +18,8 @@ from .settings import AnswerTrainingSettings, VideoTrainingSettings
 from .sharding import check_device, prepare_sharding
 
 DEFAULT_METRIC = "top1_accuracy"
+# What `exact_match` measures.
+ANSWER_METRICS = ("top1", "any")
 # Names, or ends of names, of metrics whose lower values are better, besides losses.
 ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
@@ -125,6 +127,20 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
         _check_trackers(cast(list[str], self.report_to))
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
+        if self.lr_by_epoch and self.lr_scheduler_type != SchedulerType.COSINE_WARMUP_WITH_MIN_LR:
+            raise ValueError(
+                f"lr_scheduler_type is {_plain(self.lr_scheduler_type)}; lr_by_epoch needs cosine_warmup_with_min_lr."
+            )
+        if self.lr_by_epoch and (unknown := set(self.lr_scheduler_kwargs or ()) - {"warmup_lr_rate", "min_lr_rate"}):
+            raise ValueError(
+                f"lr_scheduler_kwargs has {sorted(unknown)}; lr_by_epoch takes warmup_lr_rate and min_lr_rate."
+            )
+        metric = (self.metric_for_best_model or "").removeprefix("eval_")
+        if metric not in ("", "loss", *ANSWER_METRICS):
+            known = ", ".join(ANSWER_METRICS)
+            raise ValueError(f"metric_for_best_model is {metric!r}, which is not measured: use {known} or loss.")
+        if metric in ANSWER_METRICS and not self.predict_with_generate:
+            raise ValueError(f"metric_for_best_model={metric} needs predict_with_generate=true, which measures it.")
         if self.num_return_sequences > self.num_beams:
             raise ValueError(
                 f"num_return_sequences is {self.num_return_sequences}; from 1 to num_beams ({self.num_beams}) is "

@@ -1,9 +1,12 @@
 """Chooses the learning rate and the weight decay of every parameter."""
 
+import math
 from collections.abc import Collection
 from typing import Any, NamedTuple, cast
 
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from .settings import NO_WEIGHT_DECAY
 
@@ -97,3 +100,40 @@ def parameter_groups(
         {"params": members[setting], "lr": learning_rate * setting.lr_scale, "weight_decay": setting.weight_decay}
         for setting in sorted(members, reverse=True)
     ]
+
+
+def cosine_by_epoch(
+    optimizer: Optimizer,
+    *,
+    num_epochs: float,
+    steps_per_epoch: int,
+    batches_per_step: int,
+    warmup_batches: int,
+    warmup_lr_rate: float = 0.0,
+    min_lr_rate: float = 0.0,
+) -> LambdaLR:
+    """The schedule of MA-LMM: a linear warm-up in the first epoch, then a cosine that falls once an epoch.
+
+    The warm-up counts batches, and the first epoch ends it, even before it reaches the peak. A step of several batches
+    has the learning rate of its last one. After the warm-up the first epoch stays at the peak.
+
+    Source: `LinearWarmupCosineLRScheduler` in `lavis/common/optims.py` of LAVIS, called once a batch.
+
+    Args:
+        optimizer: its learning rates are the peak.
+        num_epochs: epochs until the cosine reaches `min_lr_rate`.
+        steps_per_epoch: steps of the optimizer in an epoch.
+        batches_per_step: batches whose gradients make one step.
+        warmup_batches: batches until the peak.
+        warmup_lr_rate: the learning rate of the first batch, as a share of the peak.
+        min_lr_rate: the least learning rate of the cosine, as a share of the peak.
+    """
+
+    def factor(step: int) -> float:
+        epoch = step // steps_per_epoch
+        if epoch == 0:
+            batch = (step + 1) * batches_per_step - 1
+            return min(1.0, warmup_lr_rate + (1 - warmup_lr_rate) * batch / max(warmup_batches, 1))
+        return min_lr_rate + (1 - min_lr_rate) * (1 + math.cos(math.pi * epoch / num_epochs)) / 2
+
+    return LambdaLR(optimizer, factor)

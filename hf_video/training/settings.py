@@ -221,7 +221,15 @@ class VideoTrainingSettings(FineTuningSettings):
 class AnswerTrainingSettings(FineTuningSettings):
     """Training (fields of AnswerTrainingArguments)"""
 
+    lr_by_epoch: bool = setting(
+        False,
+        "Let a cosine fall once an epoch, after a warm-up whose warmup_steps count batches and which the first epoch "
+        "ends, as MA-LMM's.",
+    )
     prediction_loss_only: bool = setting(True, "Evaluate only the loss, and keep no scores.")
+    predict_with_generate: bool = setting(
+        False, "Answer all questions in each evaluation, and measure the right answers, top1 and any."
+    )
     train_vision_tower: bool = setting(False, "Train the vision tower, too.")
     train_language_model: bool = setting(False, "Train the language model, too.")
     prompt: str = setting("{}", "The prompt, with {} in place of the question.")
@@ -237,6 +245,9 @@ class AnswerTrainingSettings(FineTuningSettings):
         1.5, "Divides the scores of tokens that the answer has already; above 1 avoids repetition."
     )
     num_return_sequences: AtLeast1[int] = setting(1, "Number of best beams that are evaluated as answers.")
+    first_words: Changeable[bool] = setting(
+        False, "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA."
+    )
 
 
 @dataclass

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from transformers.image_utils import PILImageResampling
 
 from hf_video.data import ClipAugmentation
 from hf_video.data.augmentation import has_direction
@@ -30,6 +31,19 @@ def test_all_frames_of_a_clip_change_alike():
         frames = augment(dataclasses.replace(FULL, erasing_prob=0.0), seed)
         assert frames.shape == (4, 3, 24, 24)
         assert torch.equal(frames, frames[:1].expand_as(frames))
+
+
+@pytest.mark.parametrize("resample", [PILImageResampling.BILINEAR, PILImageResampling.BICUBIC])
+def test_a_crop_is_resized_with_the_filter_of_the_processor(resample):
+    """The clip is one sharp edge, on which the filters differ: only the bicubic one overshoots."""
+    clip = torch.full((2, 3, 32, 40), 60, dtype=torch.uint8)
+    clip[..., 20:] = 180
+    augmentation = ClipAugmentation(crop_min_area=0.5)
+    values = torch.stack(
+        [augmentation.crop(clip, (48, 48), False, np.random.default_rng(seed), resample) for seed in range(20)]
+    )
+    overshoots = bool((values > 180).any()) and bool((values < 60).any())
+    assert overshoots is (resample == PILImageResampling.BICUBIC)
 
 
 def global_states():

@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
+from transformers.image_utils import PILImageResampling
 
+from conversion.helpers.memory_bank_qformer import make_video_processor
 from hf_video.data import ClipAugmentation
 from hf_video.data.video_texts import (
     VideoTextCollator,
@@ -170,3 +172,18 @@ def test_several_views_are_refused(folder, processor):
     )
     with pytest.raises(ValueError, match="has one view"):
         VideoTextCollator(processor)([dataset[0]])
+
+
+def test_training_crops_of_a_processor_that_squeezes_are_bicubic(folder):
+    """The processor of a converted MA-LMM has no centre crop, and a bicubic filter."""
+    model, processor = tiny_pair()
+    video = processor.video_processor = make_video_processor(14, 4)
+    data = load_video_texts(folder / "train.json")["train"]
+    augmentation = ClipAugmentation(crop_min_area=0.5)
+    items = {}
+    for resample in (PILImageResampling.BICUBIC, PILImageResampling.BILINEAR):
+        video.resample = resample
+        items[resample] = VideoTextDataset(data, processor, training=True, augmentation=augmentation)[0]
+        assert items[resample]["pixel_values"].shape[-2:] == (14, 14)
+    first, second = (item["pixel_values"] for item in items.values())
+    assert not torch.equal(first, second) and torch.allclose(first, second, atol=1.0)

@@ -146,6 +146,25 @@ def test_a_run_in_half_precision_goes_on_from_its_checkpoint(dtype, data, tmp_pa
     assert not changed(trained, weights_of(trainer.model))
 
 
+def test_the_checkpoint_with_most_right_answers_comes_back(data, tmp_path, monkeypatch):
+    trainer, _, _ = make_trainer(
+        data, tmp_path, max_steps=3, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1,
+        load_best_model_at_end=True, predict_with_generate=True, metric_for_best_model="top1",
+    )  # fmt: skip
+    asked, right = [], iter([1, 3, 2])
+
+    def predict_answers(dataset):
+        asked.append([dataset[index]["text_target"] for index in range(len(dataset))])
+        wrong = 4 - next(right)
+        return [["wrong"]] * wrong + [[answer] for answer in asked[-1][wrong:]], asked[-1]
+
+    monkeypatch.setattr(trainer, "predict_answers", predict_answers)
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2") and trainer.state.best_metric == 3 / 4
+    assert asked == [["one", "two", "one", "two"]] * 3
+    assert [log["eval_top1"] for log in trainer.state.log_history if "eval_top1" in log] == [1 / 4, 3 / 4, 2 / 4]
+
+
 def test_the_best_checkpoint_comes_back_with_its_adapters(data, tmp_path):
     options = {"lora_rank": 2, "learning_rate": 0.02, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     options |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
@@ -180,6 +199,13 @@ def test_only_matrices_decay(data, tmp_path):
     assert names and all(parameters[name].ndim > 1 and parameters[name].requires_grad for name in names)
     assert not any("query_tokens" in name for name in names)
     assert any("frame_position_embeddings" in name for name in names)
+
+
+def test_answers_of_an_evaluation_are_measured(data, tmp_path):
+    trainer, _, _ = make_trainer(data, tmp_path, predict_with_generate=True, num_beams=2, num_return_sequences=2)
+    metrics = trainer.evaluate()
+    found, true = trainer.predict_answers(trainer.eval_dataset)
+    assert {name: metrics[f"eval_{name}"] for name in ("top1", "any")} == exact_match(found, true)
 
 
 def test_it_learns_and_generates_what_it_learned(data, tmp_path):
@@ -223,6 +249,8 @@ def test_answers_are_compared_word_for_word():
         ({"lora_rank": -1}, "lora_rank is -1"),
         ({"lora_rank": 2, "train_language_model": True}, "adapts a frozen language model"),
         ({"num_return_sequences": 6}, "num_return_sequences is 6; from 1 to num_beams"),
+        ({"metric_for_best_model": "top1"}, "metric_for_best_model=top1 needs predict_with_generate=true"),
+        ({"metric_for_best_model": "top5"}, "metric_for_best_model is 'top5', which is not measured: use top1,"),
     ],
 )
 def test_wrong_arguments_are_named(options, message, tmp_path):

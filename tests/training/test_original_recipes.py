@@ -1,0 +1,54 @@
+"""Every recipe against the values of its original, which are written down with file and line."""
+
+import math
+
+import pytest
+
+from hf_video.training.recipes import published_recipe, published_recipes
+
+from .original_recipes import DIFFERENCES, MALMM_FILES, SCRIPTS, described, originals, ours
+
+RECIPES = {recipe for recipe, _ in SCRIPTS} | {f"malmm/{name}" for name in MALMM_FILES}
+
+
+def same(found, expected):
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+    if isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=1e-8)
+    return type(found) is type(expected) and found == expected
+
+
+def check(recipe, what="", words=()):
+    expected = originals(recipe, what)
+    values, given = ours(recipe, words)
+    assert given == expected.keys()
+    for name, original in expected.items():
+        if (recipe, name) in DIFFERENCES:
+            assert not same(values[name], original.value)
+            assert DIFFERENCES[recipe, name] in published_recipe(recipe).read_text()
+        else:
+            assert same(values[name], original.value), f"{name}: {values[name]}, {original}"
+
+
+def test_only_compared_recipes_are_published():
+    assert set(published_recipes()) == RECIPES
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_a_recipe_has_the_values_of_its_original(recipe):
+    check(recipe)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_what_its_comments_describe_has_them_too(recipe):
+    found = described(recipe)
+    assert found.keys() == {what for name, what in SCRIPTS if name == recipe and what}
+    for what, words in found.items():
+        check(recipe, what, words)
+
+
+def test_sources_name_lines():
+    for recipe in ("videomae_base_ssv2", "videomamba_tiny_coin", "malmm/lvu"):
+        sources = [original.source for original in originals(recipe).values()]
+        assert sum(source.rpartition(":")[2].isdigit() for source in sources) > len(sources) / 2
