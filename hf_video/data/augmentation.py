@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 
+from .multi_scale_crop import multi_scale_crop
 from .settings import ClipAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
@@ -33,10 +34,17 @@ class ClipAugmentation(ClipAugmentationSettings):
         ValueError: a value is out of its range.
     """
 
+    @property
+    def crops_whole_frames(self) -> bool:
+        """Whether the crop chooses its own size, so that frames are not resized before it."""
+        return self.multi_scale_crop or self.crop_min_area is not None
+
     def crop(
         self, frames: torch.Tensor, size: tuple[int, int], antialias: bool, generator: np.random.Generator
     ) -> torch.Tensor:
         """A random part of the frames, uint8 (T, C, H, W), resized to `size` (height, width)."""
+        if self.multi_scale_crop:
+            return multi_scale_crop(frames, size, generator)
         if self.crop_min_area is None:
             return _apply(v2.RandomCrop(size, pad_if_needed=True), frames, generator)
         crop = v2.RandomResizedCrop(size, scale=(self.crop_min_area, 1.0), ratio=(3 / 4, 4 / 3), antialias=antialias)

@@ -54,7 +54,7 @@ class ClipDataset(Dataset):
 
     Raises:
         ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
-            has a random resized crop and the processor does not crop.
+            resizes its crops and the processor does not crop.
         VideoReadError: On access to an item, if its video cannot be read and `on_error` is "error", or no other video
             can be read.
     """
@@ -82,8 +82,9 @@ class ClipDataset(Dataset):
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
         augmentation = augmentation or ClipAugmentation()
-        if augmentation.crop_min_area is not None and not processor.do_center_crop:
-            raise ValueError("crop_min_area needs a size to crop to: use a processor with do_center_crop=True.")
+        if augmentation.crops_whole_frames and not processor.do_center_crop:
+            name = "multi_scale_crop" if augmentation.multi_scale_crop else "crop_min_area"
+            raise ValueError(f"{name} needs a size to crop to: use a processor with do_center_crop=True.")
         self.dataset = dataset
         self.processor = processor
         self.training = training
@@ -222,7 +223,7 @@ class ClipDataset(Dataset):
         frames = self._process(
             clip,
             num_crops=1,
-            do_resize=processor.do_resize and augmentation.crop_min_area is None,
+            do_resize=processor.do_resize and not augmentation.crops_whole_frames,
             do_center_crop=False,
             do_rescale=False,
             do_normalize=False,

@@ -105,7 +105,7 @@ def load_video_dataset(
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
     clips = {
         split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
-        for split, source in _find_splits(path).items()
+        for split, source in find_splits(path).items()
     }
     return _assemble(path, VideoColumn(clips, None, {}), labels)
 
@@ -186,7 +186,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     return dataset.select(np.flatnonzero(~is_held_out)), dataset.select(np.flatnonzero(is_held_out))
 
 
-def _find_splits(path: Path) -> dict[str, Path]:
+def find_splits(path: Path) -> dict[str, Path]:
     """The annotation file, or the folder of class folders, of every split."""
     if not path.is_dir():
         if path.suffix.lower() not in ANNOTATION_SUFFIXES:
