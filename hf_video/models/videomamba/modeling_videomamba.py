@@ -852,7 +852,8 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             raise ValueError(f"decoder_mask_ratio is {decoder_mask_ratio}, and a VideoMamba has no decoder.")
         if self.teacher is None:
             raise ValueError(
-                "A VideoMamba learns from a teacher, an image model such as CLIP: name one with `set_teacher`, or --teacher."
+                "A VideoMamba learns from a teacher, an image model such as CLIP: name one, with `set_teacher` or "
+                "--teacher."
             )
         targets, attention = self.teacher(pixel_values, self.config, self.config.num_aligned_layers)
         batch_size, t, num_patches = attention.shape
