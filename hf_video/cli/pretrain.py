@@ -144,9 +144,8 @@ def _load(start: RunStart) -> tuple[PreTrainedModel, Any]:
 
     values, teacher = start.values, _load_teacher(start.values["teacher"])
     if values["model"] is None and values["family"] == "videomamba":
-        of_videovit = {"num_attention_heads", "intermediate_size"}
-        of_videovit |= {each.name for each in fields(MaskedScratchSettings) if each.name.startswith("decoder_")}
-        for name in sorted(of_videovit):
+        of_decoder = [each.name for each in fields(MaskedScratchSettings) if each.name.startswith("decoder_")]
+        for name in ("num_attention_heads", "intermediate_size", *of_decoder):
             if start.given.value(name) is not None:
                 raise ValueError(f"{name} is of a VideoViT, and a VideoMamba has none: leave it out.")
     channels = None if teacher is None else VideoMambaTeacher(teacher).num_features
