@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.loading import TrainedPart
@@ -118,13 +118,13 @@ class TrainedKind(NamedTuple):
     Attributes:
         load: from a folder or a Hub name, with fields that change its configuration.
         build: with random weights, as the configuration in a checkpoint describes it.
-        begin: from scratch, with fields of the configuration.
+        begin: class and configuration of a model from scratch, with fields that change the configuration.
         changes: dataclasses of the settings that change the configuration if they are given.
     """
 
     load: Callable[..., PreTrainedModel]
     build: Callable[[Path], PreTrainedModel]
-    begin: Callable[[dict[str, Any]], PreTrainedModel]
+    begin: Callable[[dict[str, Any]], tuple[type[PreTrainedModel], PreTrainedConfig]]
     changes: tuple[type, ...]
 
 
@@ -140,7 +140,7 @@ def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type
         is_frozen = values["linear_probe"] and model == values["model"]
         return load_classifier(model, class_names, problem_type, is_frozen=is_frozen, dtype="float32", **changes)
 
-    def begin(changes: dict[str, Any]) -> PreTrainedModel:
+    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
         config = VideoViTConfig(
             **_sizes(values, ScratchSettings),
             **changes,
@@ -149,7 +149,7 @@ def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type
             id2label=dict(enumerate(class_names)),
             label2id={name: index for index, name in enumerate(class_names)},
         )
-        return VideoViTForVideoClassification(config)
+        return VideoViTForVideoClassification, config
 
     return TrainedKind(load, build_classifier, begin, (RegularizationSettings, RunLengthSettings))
 
@@ -167,14 +167,14 @@ def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKi
 
     from .settings import MaskedModelSettings, ScratchSettings
 
-    def begin(changes: dict[str, Any]) -> PreTrainedModel:
+    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
         sizes = _sizes(values, ScratchSettings)
         width, heads = sizes["hidden_size"], sizes.pop("num_attention_heads")
         config_class = VideoViTConfig if values["family"] == "videovit" else VideoMambaConfig
         if unknown := [name for name in changes if not hasattr(config_class, name)]:
             raise ValueError(f"A {values['family']} has no {unknown[0]}: leave it out.")
         if config_class is VideoMambaConfig:
-            return VideoMambaForPreTraining(VideoMambaConfig(**sizes, **changes, projection_dim=projection_dim or 512))
+            return VideoMambaForPreTraining, VideoMambaConfig(**sizes, **changes, projection_dim=projection_dim or 512)
         decoder_width = values["decoder_hidden_size"] or max(width // 2, 1)
         config = VideoViTConfig(
             **sizes,
@@ -187,7 +187,7 @@ def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKi
             decoder_intermediate_size=4 * decoder_width,
             weight_init="xavier_uniform",
         )
-        return VideoViTForPreTraining(config)
+        return VideoViTForPreTraining, config
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         return load_pretraining_model(model, dtype="float32", **changes)
@@ -242,7 +242,7 @@ def load_model(
         check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
     try:
-        model = kind.begin(changes)
+        model_class, config = kind.begin(changes)
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    return model, VideoClipProcessor(**sampling, **input_size(values["image_size"]))
+    return model_class(config), VideoClipProcessor(**sampling, **input_size(values["image_size"]))
