@@ -169,7 +169,7 @@ ORIGINALS = {
     "videomamba_middle_kinetics400": VIDEOMAMBA,
     "videomamba_middle_ssv2": VIDEOMAMBA,
 }
-# Names of ours for what an original does without a number; other tests compare what they do.
+# Names of ours for what an original does without a number. Tests below compare the frames of "dense" and the schedule.
 OURS = {"family", "sampling_strategy", "lr_scheduler_type", "lr_scheduler_kwargs"}
 
 
