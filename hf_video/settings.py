@@ -88,7 +88,7 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | N
 
 def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
     """A decorator, below `@dataclass`, that gives inherited settings other defaults. A `FromScratch` is added to the
-    inherited default."""
+    inherited default, and replaces an inherited one."""
 
     def change(kind: type[T]) -> type[T]:
         for name, default in defaults.items():
@@ -127,7 +127,7 @@ class Setting:
     @property
     def from_scratch(self) -> Any:
         """The default for a model from scratch; None if it is the same."""
-        return next((mark.default for mark in _marks(self.type) if isinstance(mark, FromScratch)), None)
+        return next((mark.default for mark in reversed(_marks(self.type)) if isinstance(mark, FromScratch)), None)
 
     @property
     def is_switch(self) -> bool:

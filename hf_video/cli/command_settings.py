@@ -11,6 +11,7 @@ from .settings import (
     ClassificationSettings,
     ClassifierSettings,
     DemoSettings,
+    EncoderSettings,
     EvaluateSegmentsSettings,
     EvaluateSettings,
     ExplainSettings,
@@ -19,18 +20,23 @@ from .settings import (
     HeldOutSettings,
     InspectSettings,
     JsonLinesSettings,
+    MaskedModelSettings,
+    MaskedScratchSettings,
     PackSettings,
     PredictSettings,
+    PretrainSettings,
     ProbeSettings,
     ReadingSettings,
     RegularizationSettings,
     RunLengthSettings,
     RunSettings,
     ScratchSettings,
+    TeacherSettings,
     TimelineSettings,
     TrainedModelSettings,
     TrainingVideosSettings,
     TrainSettings,
+    UnlabelledRunSettings,
     WatchSettings,
     WindowSettings,
 )
@@ -46,6 +52,25 @@ TRAIN = CommandSettings(
     ClipMixingSettings,
     ScratchSettings,
     takes_training_arguments=True,
+)
+PRETRAIN = CommandSettings(
+    UnlabelledRunSettings,
+    EncoderSettings,
+    TeacherSettings,
+    MaskedModelSettings,
+    PretrainSettings,
+    TrainingVideosSettings,
+    ClipAugmentationSettings,
+    MaskedScratchSettings,
+    takes_training_arguments=True,
+    # What needs classes, an evaluation or a trained head.
+    without=(
+        *("num_clips", "num_crops", "validation_fraction", "label_smoothing_factor", "label_names"),
+        *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
+        *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
+        *("distillation_weight", "distillation_temperature", "ema_decay"),
+    ),
 )
 TRAIN_ANSWERS = CommandSettings(
     RunSettings,
@@ -79,6 +104,7 @@ APP = CommandSettings(AppSettings, TrainedModelSettings, without=("model",))
 # By the name of the command, for the reference page.
 ALL = {
     "train": TRAIN,
+    "pretrain": PRETRAIN,
     "train-answers": TRAIN_ANSWERS,
     "probe": PROBE,
     "evaluate": EVALUATE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hf_video.training.loading import TrainedPart
 
 
-def locate_model(name: str) -> str:
-    """The folder or Hub name of a model.
+def locate_model(name: str, option: str = "") -> str:
+    """The folder or Hub name of a model; errors name the option that it comes from.
 
     Raises:
         ValueError: there is no such folder, and it is a file, or the Hub allows no such name.
@@ -31,7 +31,8 @@ def locate_model(name: str) -> str:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(f"There is no folder {name} of a model, and the Hub allows no such name.") from error
+        named = f"{option} {name}".strip()
+        raise ValueError(f"{named}: there is no such folder, and the Hub allows no such name.") from error
     return name
 
 
@@ -116,14 +117,101 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     return network, AutoProcessor.from_pretrained(model)
 
 
+class TrainedKind(NamedTuple):
+    """A kind of model that a command trains, and its ways to get one.
+
+    Attributes:
+        load: from a folder or a Hub name, with fields that change its configuration.
+        build: with random weights, as the configuration in a checkpoint describes it.
+        begin: class and configuration of a model from scratch, with fields that change the configuration.
+        changes: dataclasses of the settings that change the configuration if they are given.
+    """
+
+    load: Callable[..., PreTrainedModel]
+    build: Callable[[Path], PreTrainedModel]
+    begin: Callable[[dict[str, Any]], tuple[type[PreTrainedModel], PreTrainedConfig]]
+    changes: tuple[type, ...]
+
+
+def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type: str) -> TrainedKind:
+    """A video classifier for these classes; from scratch it is a VideoViT."""
+    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+    from hf_video.training.loading import build_classifier, load_classifier
+
+    from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
+
+    def load(model: str | Path, **changes: Any) -> PreTrainedModel:
+        # A checkpoint has all weights, and is frozen by the caller.
+        is_frozen = values["linear_probe"] and model == values["model"]
+        return load_classifier(model, class_names, problem_type, is_frozen=is_frozen, dtype="float32", **changes)
+
+    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
+        config = VideoViTConfig(
+            **_sizes(values, ScratchSettings),
+            **changes,
+            intermediate_size=4 * values["hidden_size"],
+            problem_type=problem_type,
+            id2label=dict(enumerate(class_names)),
+            label2id={name: index for index, name in enumerate(class_names)},
+        )
+        return VideoViTForVideoClassification, config
+
+    return TrainedKind(load, build_classifier, begin, (RegularizationSettings, RunLengthSettings))
+
+
+def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKind:
+    """A model of masked pre-training; from scratch it is of the family that the values name.
+
+    Args:
+        values: a value for each setting.
+        projection_dim: channels of the teacher's features; None without a teacher.
+    """
+    from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForPreTraining
+    from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining
+    from hf_video.training.loading import build_pretraining_model, load_pretraining_model
+
+    from .settings import MaskedModelSettings, ScratchSettings
+
+    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
+        sizes = _sizes(values, ScratchSettings)
+        width, heads = sizes["hidden_size"], sizes.pop("num_attention_heads")
+        config_class = VideoViTConfig if values["family"] == "videovit" else VideoMambaConfig
+        if unknown := [name for name in changes if not hasattr(config_class, name)]:
+            raise ValueError(f"A {values['family']} has no {unknown[0]}: leave it out.")
+        if config_class is VideoMambaConfig:
+            return VideoMambaForPreTraining, VideoMambaConfig(**sizes, **changes, projection_dim=projection_dim or 512)
+        decoder_width = values["decoder_hidden_size"] or max(width // 2, 1)
+        config = VideoViTConfig(
+            **sizes,
+            **changes,
+            num_attention_heads=heads,
+            intermediate_size=values["intermediate_size"] or 4 * width,
+            decoder_hidden_size=decoder_width,
+            decoder_num_hidden_layers=values["decoder_num_hidden_layers"],
+            decoder_num_attention_heads=values["decoder_num_attention_heads"] or max(heads // 2, 1),
+            decoder_intermediate_size=4 * decoder_width,
+            weight_init="xavier_uniform",
+        )
+        return VideoViTForPreTraining, config
+
+    def load(model: str | Path, **changes: Any) -> PreTrainedModel:
+        return load_pretraining_model(model, dtype="float32", **changes)
+
+    return TrainedKind(load, build_pretraining_model, begin, (MaskedModelSettings,))
+
+
+def _sizes(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The sizes of a model from scratch."""
+    return {name: values[name] for name in ("num_frames", "image_size", *(each.name for each in fields(kind)))}
+
+
 def load_model(
     values: dict[str, Any],
-    class_names: list[str],
-    problem_type: str,
+    kind: TrainedKind,
     checkpoint: Path | None,
-    check: Callable[[PreTrainedConfig, VideoClipProcessor], None],
+    check: Callable[[PreTrainedConfig, VideoClipProcessor], None] = lambda config, processor: None,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """The classifier to train and its processor: from a checkpoint, from `values["model"]`, or from scratch.
+    """The model to train and its processor: from a checkpoint, from `values["model"]`, or from scratch.
 
     `check` sees the configuration and the processor before the weights take memory.
 
@@ -134,26 +222,21 @@ def load_model(
 
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.clip_size import check_clips, check_views, input_size, set_input_size
-    from hf_video.training.loading import build_classifier, load_classifier, load_config, load_processor
+    from hf_video.training.loading import load_config, load_processor
     from hf_video.training.sharding import WeightsForm, form_of_checkpoint
-
-    from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     if checkpoint is not None:
         config = load_config(checkpoint)
         processor = load_processor(checkpoint, config)
         check(config, processor)
-        if form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED:
-            model = build_classifier(checkpoint)
-        else:
-            model = load_classifier(checkpoint, class_names, problem_type, dtype="float32")
-        return model, processor
+        is_sharded = form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED
+        return kind.build(checkpoint) if is_sharded else kind.load(checkpoint), processor
 
     sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # The final evaluation takes these views; during training one view is enough.
     sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
-    fields = (*dataclasses.fields(RegularizationSettings), *dataclasses.fields(RunLengthSettings))
-    changes = {field.name: values[field.name] for field in fields if values[field.name] is not None}
+    names = [each.name for settings in kind.changes for each in fields(settings)]
+    changes = {name: values[name] for name in names if values[name] is not None}
     if values["model"] is not None:
         if unknown := [name for name in changes if not hasattr(load_config(values["model"]), name)]:
             raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
@@ -162,14 +245,7 @@ def load_model(
         processor = load_processor(values["model"], config, **sampling, **size)
         check(config, processor)
         try:
-            model = load_classifier(
-                values["model"],
-                class_names,
-                problem_type,
-                is_frozen=values["linear_probe"],
-                dtype="float32",
-                **changes,
-            )
+            model = kind.load(values["model"], **changes)
         except StrictDataclassError as error:
             if not changes:
                 raise
@@ -179,22 +255,10 @@ def load_model(
         check_clips(model, processor)
         check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
-
-    sizes = [field.name for field in dataclasses.fields(ScratchSettings)]
-
-    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-
     try:
-        config = VideoViTConfig(
-            **{name: values[name] for name in ("num_frames", "image_size", *sizes)},
-            **changes,
-            intermediate_size=4 * values["hidden_size"],
-            problem_type=problem_type,
-            id2label=dict(enumerate(class_names)),
-            label2id={name: index for index, name in enumerate(class_names)},
-        )
+        model_class, config = kind.begin(changes)
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
     processor = VideoClipProcessor(**sampling, **input_size(values["image_size"]))
     check(config, processor)
-    return VideoViTForVideoClassification(config), processor
+    return model_class(config), processor

@@ -12,11 +12,11 @@ INTRODUCTION = """\
 
 This page is written by `make docs` from the declarations of the settings.
 
-`hf-video train`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
+`hf-video train`, `pretrain`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
 (`weight_decay=0.1`), or from a recipe, a YAML file with a line such as `weight_decay: 0.1` for each setting. A flag or
 word replaces the value in a recipe. Every other field of
 [`transformers.TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) is a setting of these
-three commands, too, as a word or in a recipe. The other commands have only flags.
+four commands, too, as a word or in a recipe. The other commands have only flags.
 
 `--resume` continues a run with its settings. A setting marked with ↻ may have another value then. Every other setting
 is fixed, since it may change the result. On another number of processes, `per_device_train_batch_size` and
@@ -34,7 +34,7 @@ def reference() -> str:
 
 def _section(name: str, settings: CommandSettings) -> str:
     lines = [f"## hf-video {name}", ""]
-    is_resumed = name.startswith("train")
+    is_resumed = name.startswith(("train", "pretrain"))
     for title, listed in settings.groups().items():
         lines += [f"### {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
         lines += [_row(each, settings.aliases_of(each), is_resumed) for each in listed]

@@ -95,7 +95,7 @@ def read_given(args: argparse.Namespace) -> Given:
         spelled[name] = flag if settings.by_name[name].is_switch else f"{flag} {text}"
     for chosen in (recipe, words):
         if chosen.get("model") is not None:
-            chosen["model"] = locate_model(chosen["model"])
+            chosen["model"] = locate_model(chosen["model"], "--model")
     # base_learning_rate sets learning_rate. A word for either replaces both in the recipe.
     if "learning_rate" in words:
         recipe.pop("base_learning_rate", None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,6 +18,7 @@ from .output_folder import (
     begin_writing,
     check_none_inside,
     checkpoint_to_resume,
+    saying_what_was_kept,
     withdraw,
     withdraw_options,
 )
@@ -25,6 +28,8 @@ from .training_data import check_same_data, describe_data
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+    from hf_video.training import VideoTrainer
 
 # What a resumed run needs, by name of setting, and the value with which it is not written.
 _WITHOUT_CHECKPOINTS = {"save_strategy": "no", "save_only_model": True}
@@ -82,13 +87,54 @@ class RunStart:
         """What continues the run after an interruption."""
         return f"run the same command {'again' if self.args.resume == 'auto' else 'with --resume'}"
 
+    def check_not_from_scratch(self, sizes: type) -> None:
+        """Refuses the sizes of a model from scratch beside a model that has its own.
+
+        Args:
+            sizes: the dataclass that declares them.
+
+        Raises:
+            ValueError: a model and such a size are given.
+        """
+        if self.given.value("model") is None:
+            return
+        for each in fields(sizes):
+            if self.given.value(each.name) is not None:
+                flag = each.name.replace("_", "-")
+                raise ValueError(f"--{flag} is for a model from scratch, not for --model.")
+
+    def of_this_machine(self) -> dict[str, Any]:
+        """The fields of `TrainingArguments` that say where the run computes and writes."""
+        on_cpu = choose_device(self.values["device"]).type == "cpu"
+        found: dict[str, Any] = {"output_dir": str(self.output_dir), "use_cpu": on_cpu}
+        if self.values["dataloader_pin_memory"] is None:
+            found["dataloader_pin_memory"] = not on_cpu
+        return found
+
+    @contextmanager
+    def train(self, trainer: VideoTrainer) -> Iterator[None]:
+        """Trains from the checkpoint or from the beginning, then enters the block. An error in either says which
+        checkpoint is kept."""
+        from transformers import ProgressCallback
+        from transformers.utils.logging import disable_progress_bar
+
+        from hf_video.training.callbacks import EpochLineCallback
+
+        if not trainer.args.disable_tqdm:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(EpochLineCallback())
+        disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
+        with saying_what_was_kept(self.output_dir, self.way_on):
+            trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
+            yield
+
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None) -> None:
         """Refuses data of another run, and data that would be renamed with the output folder. The first process looks
         at them for all.
 
         Args:
             splits: data sets by name.
-            class_names: names of the classes by id; None for videos with questions and answers.
+            class_names: names of the classes by id; None for videos without classes.
 
         Raises:
             ValueError: the data differ from those of the run that goes on, or lie in the output folder.

@@ -27,7 +27,7 @@ from hf_video.settings import (
     setting,
     with_defaults,
 )
-from hf_video.training.settings import VideoTrainingSettings
+from hf_video.training.settings import PreTrainingSettings, VideoTrainingSettings
 
 # This file needs only NumPy. Its package would import Transformers.
 _CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
@@ -145,6 +145,76 @@ class ScratchSettings:
 )
 class TrainSettings(VideoTrainingSettings):
     """Training (fields of VideoTrainingArguments)"""
+
+
+@dataclass(kw_only=True)
+class UnlabelledRunSettings(RunSettings):
+    """Data and output"""
+
+    data: Changeable[str] = setting(help="Videos, which need no labels, or a recipe.", metavar="DATA")
+
+
+@dataclass(kw_only=True)
+@with_defaults(sampling_strategy=FromScratch("dense"))
+class EncoderSettings(ClassifierSettings):
+    """Model"""
+
+    model: str | None = setting(
+        None, "Model folder or Hub name to go on from; by default a model from scratch.", "MODEL"
+    )
+
+
+@dataclass(kw_only=True)
+class TeacherSettings:
+    """Model"""
+
+    teacher: str | None = setting(
+        None,
+        "Image model that a VideoMamba learns from, such as openai/clip-vit-base-patch16: a folder or Hub name.",
+        "MODEL",
+    )
+
+
+@dataclass(kw_only=True)
+class MaskedModelSettings:
+    """Model"""
+
+    mask_ratio: Annotated[Positive[float], Lt(1)] | None = setting(
+        None, "Share of patches that are hidden; by default the model's, from scratch 0.9 or, for a VideoMamba, 0.8."
+    )
+    drop_path_rate: BelowOne[float] | None = setting(None, "Largest rate of stochastic depth; by default the model's.")
+    norm_pix_loss: bool | None = setting(
+        None,
+        "Reconstruct pixels that are standardised by patch and channel; by default the model's, from scratch true.",
+    )
+    last_aligned_feature: Literal["normalized", "raw", "unmixed"] | None = setting(
+        None, "What of a VideoMamba's last layer is aligned: unmixed as the released models; by default the model's."
+    )
+
+
+@dataclass(kw_only=True)
+class MaskedScratchSettings(ScratchSettings):
+    """Model from scratch, without --model"""
+
+    family: Literal["videovit", "videomamba"] = setting("videovit", "What learns: pixels, or the teacher's features.")
+    intermediate_size: AtLeast1[int] | None = setting(
+        None, "Width of the hidden layer of an MLP; by default four times hidden_size."
+    )
+    decoder_hidden_size: AtLeast1[int] | None = setting(
+        None, "Width of a token in the decoder; by default half of hidden_size."
+    )
+    decoder_num_hidden_layers: NotNegative[int] = setting(4, "Number of layers of the decoder.")
+    decoder_num_attention_heads: AtLeast1[int] | None = setting(
+        None, "Attention heads of a layer of the decoder; by default half of num_attention_heads."
+    )
+
+
+@dataclass(kw_only=True)
+@with_defaults(
+    num_train_epochs=20.0, learning_rate=FromScratch(1e-3), per_device_eval_batch_size=None, dataloader_pin_memory=None
+)
+class PretrainSettings(PreTrainingSettings):
+    """Training (fields of PreTrainingArguments)"""
 
 
 @dataclass(kw_only=True)

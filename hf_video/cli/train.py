@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hf_video.files import replacing_files
 
 from .command_line import add_flags
-from .model_loading import choose_device, load_model
-from .output_folder import RunLock, saying_what_was_kept
+from .model_loading import classifier_kind, load_model
+from .output_folder import RunLock
 from .processes import failing_together, is_first_process
-from .run_settings import Given, make
+from .run_settings import make
 from .run_start import add_start_options, start_run
 from .training_data import load_data, readable_videos, training_splits
 
@@ -107,30 +106,24 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     start = start_run(args, lock)
     values, checkpoint = start.values, start.checkpoint
 
-    from transformers import ProgressCallback, set_seed
-    from transformers.utils.logging import disable_progress_bar
+    from transformers import set_seed
 
     from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
     from hf_video.data.labels import label_ids
     from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_settings
     from hf_video.training.arguments import check_optimization
-    from hf_video.training.callbacks import EpochLineCallback
     from hf_video.training.distillation import make_distillation
+
+    from .settings import ScratchSettings
 
     with failing_together():
         if start.given.recipe and args.resume != "must" and values["model"] is None:
             raise ValueError("A recipe fine-tunes a model: say which with --model, a folder or a name on the Hub.")
-        if start.given.value("model") is not None:
-            _check_not_from_scratch(start.given)
+        start.check_not_from_scratch(ScratchSettings)
         values["per_device_eval_batch_size"] = (
             values["per_device_eval_batch_size"] or values["per_device_train_batch_size"]
         )
-        device = choose_device(values["device"])
-        on_cpu = device.type == "cpu"
-        here: dict[str, Any] = {"output_dir": str(start.output_dir), "use_cpu": on_cpu}
-        if values["dataloader_pin_memory"] is None:
-            here["dataloader_pin_memory"] = not on_cpu
-        arguments = make(VideoTrainingArguments, values | here)
+        arguments = make(VideoTrainingArguments, values | start.of_this_machine())
         augmentation, mixing = make(ClipAugmentation, values), make(ClipMixing, values)
         set_seed(arguments.seed)
         if arguments.lora_rank and values["model"] is None:
@@ -143,9 +136,8 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
         arguments.check_problem_type(problem_type)
         arguments.check_metric(problem_type, len(class_names))
-        model, processor = load_model(
-            values, class_names, problem_type, saved_model, partial(_check_memory, arguments)
-        )
+        kind = classifier_kind(values, class_names, problem_type)
+        model, processor = load_model(values, kind, saved_model, partial(_check_memory, arguments))
         model = _choose_weights(model, arguments)
         # This call is for its errors alone: the optimizer is made after the folder is begun.
         parameter_settings(
@@ -183,25 +175,10 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         processing_class=processor,
         distillation=distillation,
     )
-    if not arguments.disable_tqdm:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(EpochLineCallback())
-    disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-    with saying_what_was_kept(start.output_dir, start.way_on):
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    with start.train(trainer):
         _finish_model(trainer, values, eval_clips)
         trainer.save_model()
         return trainer, _report(trainer, values, data.get("test"), broken)
-
-
-def _check_not_from_scratch(given: Given) -> None:
-    """Refuses the sizes of a model from scratch beside a model that has its own."""
-    from .settings import ScratchSettings
-
-    for field in dataclasses.fields(ScratchSettings):
-        if given.value(field.name) is not None:
-            flag = field.name.replace("_", "-")
-            raise ValueError(f"--{flag} is for a model from scratch, not for --model.")
 
 
 def _check_memory(arguments: VideoTrainingArguments, config: Any, processor: Any) -> None:

@@ -132,7 +132,7 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
     Args:
         source: the data as the user named them.
         splits: data sets by name.
-        class_names: names of the classes by id; None for videos with questions and answers.
+        class_names: names of the classes by id; None for videos without classes.
     """
     from hf_video.data.packed_videos import source_names
 

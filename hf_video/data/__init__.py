@@ -14,6 +14,7 @@ _PUBLIC_NAMES = {
     "inspect_videos": ".inspection",
     "is_multi_label": ".labels",
     "label_names": ".labels",
+    "load_unlabelled_videos": ".unlabelled_videos",
     "load_video_dataset": ".video_dataset",
     "write_moving_digits": ".moving_digits",
 }

@@ -14,6 +14,7 @@ from .row_values import cell_text, segment
 ANNOTATION_SUFFIXES = (".csv", ".txt", ".json")
 _COLUMNS = ("path", "label", "labels", "start", "end")
 _LIST_COLUMNS = ("path", "label", "start", "end")
+_UNLABELLED = ("path", "start", "end")
 # Between the labels of a clip in a CSV file.
 _LABEL_SEPARATOR = ";"
 
@@ -32,19 +33,23 @@ class Clip(NamedTuple):
     end: float | None = None
 
 
-def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
+def read_annotations(path: Path, root: Path | None = None, *, labelled: bool = True) -> list[Clip]:
     """The labelled videos of one file, in one of the formats of `load_video_dataset`.
 
     Args:
         path: the file.
         root: the folder that relative paths count from; by default the folder of the file.
+        labelled: whether each row has a label. Otherwise a row may be a path alone; labels are not read, and are "".
 
     Raises:
         FileNotFoundError: a video does not exist.
         ValueError: the file has none of the formats or no rows, or a row has a wrong value.
     """
     root = path.parent if root is None else root
-    rows = list(_json_rows(path, root) if path.suffix.lower() == ".json" else _text_rows(path, root))
+    read = _json_rows if path.suffix.lower() == ".json" else _text_rows
+    rows = list(read(path, root, labelled))
+    if not labelled:
+        rows = [(where, {name: row[name] for name in _UNLABELLED if name in row}) for where, row in rows]
     if not rows:
         raise ValueError(f"{path} has no rows. Add one line for each video: path,label[,start,end].")
     if len({"labels" in row for _, row in rows}) > 1:
@@ -69,14 +74,14 @@ def read_annotations(path: Path, root: Path | None = None) -> list[Clip]:
     return list(clips.values())
 
 
-def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
+def _text_rows(path: Path, root: Path, labelled: bool) -> Iterator[tuple[str, _Row]]:
     """The rows of a CSV file, or of a list without a line of column names, each with its place in the file."""
     rows = read_csv(path)
     _, names = next(rows, (0, []))
     columns = [name.strip() for name in names]
     if {"path", "label", "labels"} <= set(columns):
         raise ValueError(f"{path} has the columns label and labels; keep one of them.")
-    if {"path", "label"} <= set(columns) or {"path", "labels"} <= set(columns):
+    if "path" in columns and (not labelled or {"label", "labels"} & set(columns)):
         for name in columns:
             if name not in _COLUMNS and name.lower() in _COLUMNS:
                 raise ValueError(f"{path} has the column {name!r}; did you mean {name.lower()!r}?")
@@ -84,16 +89,17 @@ def _text_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
         return
     lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), start=1) if line.strip()]
     cells = [(where, _cells(where, line, root)) for where, line in lines]
-    if not cells or len(cells[0][1]) < 2 or not (path.suffix.lower() == ".txt" or _exists(root, cells[0][1][0])):
+    fewest = 2 if labelled else 1
+    if not cells or len(cells[0][1]) < fewest or not (path.suffix.lower() == ".txt" or _exists(root, cells[0][1][0])):
         raise ValueError(
             f"The first line of {path} is {','.join(columns)!r}; the columns path,label[,start,end] are expected, or "
             "path,labels[,start,end], separated by commas, or lines of `path label` without names of columns, the "
             f"first with a video that exists in {root}."
         )
     for where, row in cells:
-        if not 2 <= len(row) <= len(_LIST_COLUMNS):
+        if not fewest <= len(row) <= len(_LIST_COLUMNS):
             raise ValueError(f"{where} has {len(row)} cells; path, label and, optionally, start and end are expected.")
-        yield where, dict(zip(_LIST_COLUMNS, [*row, "", ""], strict=False))
+        yield where, dict(zip(_LIST_COLUMNS, [*row, "", "", ""], strict=False))
 
 
 def _cells(where: str, line: str, root: Path) -> list[str]:
@@ -105,6 +111,8 @@ def _cells(where: str, line: str, root: Path) -> list[str]:
             raise ValueError(f"{where} cannot be read as CSV: {error}.") from error
         return [cell.strip() for cell in cells]
     words = line.split()
+    if _exists(root, line.strip()):
+        return [line.strip()]
     for num_others in (1, 3):
         path = line.rsplit(maxsplit=num_others)[0].strip()
         if len(words) > num_others and _exists(root, path):
@@ -112,7 +120,7 @@ def _cells(where: str, line: str, root: Path) -> list[str]:
     return words
 
 
-def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
+def _json_rows(path: Path, root: Path, labelled: bool) -> Iterator[tuple[str, _Row]]:
     entries = read_json(path)
     if not isinstance(entries, list):
         raise ValueError(
@@ -122,7 +130,7 @@ def _json_rows(path: Path, root: Path) -> Iterator[tuple[str, _Row]]:
     for number, entry in enumerate(entries, start=1):
         where = f"{path}, entry {number}"
         names = set(entry) if isinstance(entry, dict) else set()
-        if "path" in names and len(names & {"label", "labels"}) == 1:
+        if "path" in names and labelled <= len(names & {"label", "labels"}) <= 1:
             yield where, {name: entry[name] for name in _COLUMNS if name in names}
             continue
         if not {"id", "template"} <= names:
@@ -154,7 +162,8 @@ def _check_kinds(rows: Iterable[tuple[str, _Row]]) -> None:
 
 def _clip_of_row(where: str, row: _Row, folder: Path) -> Clip:
     path = cell_text(where, "path", row["path"])
-    label = _labels(where, row["labels"]) if "labels" in row else cell_text(where, "label", row["label"])
+    label: Label = cell_text(where, "label", row["label"]) if "label" in row else ""
+    label = _labels(where, row["labels"]) if "labels" in row else label
     return Clip(str(folder / Path(path).expanduser()), label, *segment(where, row.get("start"), row.get("end")))
 
 

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling, pil_torch_interpolation_mapping
 
+from .multi_scale_crop import multi_scale_crop
 from .rand_augment import rand_augment
 from .settings import ClipAugmentationSettings
 
@@ -32,6 +33,11 @@ class ClipAugmentation(ClipAugmentationSettings):
     Raises:
         ValueError: a value is out of its range.
     """
+
+    @property
+    def crops_whole_frames(self) -> bool:
+        """Whether the crop chooses its own size, so that frames are not resized before it."""
+        return self.multi_scale_crop or self.crop_min_area is not None
 
     def rand_augment(self, frames: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
         """RandAugment of frames, uint8 (T, 3, H, W), see `rand_augment`."""
@@ -56,6 +62,8 @@ class ClipAugmentation(ClipAugmentationSettings):
         The processors of VideoMAE and VideoMamba have the bilinear filter, as their originals' crops, that of MA-LMM
         the bicubic one.
         """
+        if self.multi_scale_crop:
+            return multi_scale_crop(frames, size, generator)
         if self.crop_min_area is None:
             return _apply(v2.RandomCrop(size, pad_if_needed=True), frames, generator)
         crop = v2.RandomResizedCrop(

@@ -54,7 +54,7 @@ class ClipDataset(Dataset):
 
     Raises:
         ValueError: If `dataset` has no column `video`, an option is unknown or for training alone, or the augmentation
-            has a random resized crop and the processor does not crop.
+            resizes its crops and the processor does not crop.
         VideoReadError: On access to an item, if its video cannot be read and `on_error` is "error", or no other video
             can be read.
     """
@@ -84,10 +84,11 @@ class ClipDataset(Dataset):
         augmentation = augmentation or ClipAugmentation()
         # A processor without a crop squeezes frames to `size`, as that of MA-LMM.
         size = processor.crop_size if processor.do_center_crop else processor.size
-        if augmentation.crop_min_area is not None and not size.get("height"):
+        if augmentation.crops_whole_frames and not size.get("height"):
+            name = "multi_scale_crop" if augmentation.multi_scale_crop else "crop_min_area"
             raise ValueError(
-                "crop_min_area needs a size to crop to: use a processor with do_center_crop=True, or with height and "
-                "width in size."
+                f"{name} needs a size to crop to: use a processor with do_center_crop=True, or with height and width "
+                "in size."
             )
         self.dataset = dataset
         self.processor = processor
@@ -227,13 +228,13 @@ class ClipDataset(Dataset):
         frames = self._process(
             clip,
             num_crops=1,
-            do_resize=processor.do_resize and augmentation.crop_min_area is None,
+            do_resize=processor.do_resize and not augmentation.crops_whole_frames,
             do_center_crop=False,
             do_rescale=False,
             do_normalize=False,
         )[0]
         frames = augmentation.rand_augment(frames, generator)
-        if processor.do_center_crop or augmentation.crop_min_area is not None:
+        if processor.do_center_crop or augmentation.crops_whole_frames:
             sizes = processor.crop_size if processor.do_center_crop else processor.size
             size = sizes["height"], sizes["width"]
             frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)

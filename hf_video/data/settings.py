@@ -25,6 +25,10 @@ class ClipAugmentationSettings:
         "Smallest share of a frame that a random resized crop takes (aspect 3/4 to 4/3); by default the crop has its "
         "own size and a random place.",
     )
+    multi_scale_crop: bool = setting(
+        False,
+        "Crop 1, 0.875, 0.75 or 0.66 of the shorter side at one of 13 places, as in the pre-training of VideoMAE.",
+    )
     horizontal_flip: bool = setting(False, "Mirror half of the clips, except in classes that name a direction.")
     rand_augment_num_ops: NotNegative[int] = setting(
         0, "Operations of RandAugment on whole frames, before the crop; 0 leaves it out."
@@ -41,6 +45,8 @@ class ClipAugmentationSettings:
 
     def __post_init__(self) -> None:
         check_values(self, ClipAugmentationSettings)
+        if self.multi_scale_crop and self.crop_min_area is not None:
+            raise ValueError("multi_scale_crop and crop_min_area are two ways to crop: choose one of them.")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def load_video_dataset(
     path = Path(cast(str, data)).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
-    sources = _find_splits(path)
+    sources = find_splits(path)
     if root is not None and any(source.is_dir() for source in sources.values()):
         raise no_root_for(path)
     clips = {
@@ -192,7 +192,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     return dataset.select(np.flatnonzero(~is_held_out)), dataset.select(np.flatnonzero(is_held_out))
 
 
-def _find_splits(path: Path) -> dict[str, Path]:
+def find_splits(path: Path) -> dict[str, Path]:
     """The annotation file, or the folder of class folders, of every split."""
     if not path.is_dir():
         if path.suffix.lower() not in ANNOTATION_SUFFIXES:

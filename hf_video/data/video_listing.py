@@ -102,7 +102,7 @@ def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if path.is_dir() and not is_frame_folder(path) and not _holds_list(path) and find_dataset(path) is None:
         if root is not None:
             raise no_root_for(path)
-        videos = list(_videos_below(path))
+        videos = list(videos_below(path))
         if not videos:
             raise ValueError(f"{path} has neither videos nor JPEG or PNG frames inside.")
         yield from (ListedVideo(video_id(video, path), str(video)) for video in videos)
@@ -152,12 +152,13 @@ def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
                 yield ListedVideo(key.removesuffix(segment_suffix(start, end)), video, split, row)
 
 
-def _videos_below(folder: Path) -> Iterator[Path]:
+def videos_below(folder: Path) -> Iterator[Path]:
+    """The videos at any depth, also those that are broken."""
     videos = videos_in(folder)
     yield from videos
     for entry in visible_entries(folder):
         if entry.is_dir() and not entry.is_symlink() and entry not in videos:
-            yield from _videos_below(entry)
+            yield from videos_below(entry)
 
 
 def _holds_list(folder: Path) -> bool:

@@ -8,6 +8,8 @@ _PUBLIC_NAMES = {
     "Distillation": ".distillation",
     "EMACallback": ".ema",
     "NO_WEIGHT_DECAY": ".optimization",
+    "PreTrainer": ".pretraining",
+    "PreTrainingArguments": ".arguments",
     "VideoTrainer": ".trainer",
     "VideoTrainingArguments": ".arguments",
     "add_lora": ".adaptation",

@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SchedulerType
 from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
-from .settings import AnswerTrainingSettings, VideoTrainingSettings
+from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
 from .sharding import check_device, prepare_sharding
 
 DEFAULT_METRIC = "top1_accuracy"
@@ -112,6 +112,20 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         if self.warmup_epochs is None:
             return super().get_warmup_steps(num_training_steps)
         return math.ceil(num_training_steps * self.warmup_epochs / self.num_train_epochs)
+
+
+@dataclass
+class PreTrainingArguments(PreTrainingSettings, VideoTrainingArguments):
+    """`VideoTrainingArguments` for masked pre-training: how masks are drawn, and no evaluation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_values(self, PreTrainingSettings)
+        if self.eval_strategy != IntervalStrategy.NO or self.load_best_model_at_end or self.save_strategy == "best":
+            raise ValueError(
+                "Pre-training evaluates nothing, and its result is the last model: leave out eval_strategy, "
+                "load_best_model_at_end and save_strategy=best."
+            )
 
 
 @dataclass

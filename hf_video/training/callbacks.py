@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
 from hf_video.data.trained_videos import write_trained_videos
 from hf_video.hub.training_facts import describe_data, describe_training, read_facts, write_facts
@@ -34,7 +35,8 @@ class SetEpochCallback(TrainerCallback):
 
 
 class EpochLineCallback(ProgressCallback):
-    """The progress bar of Transformers, with one line for each evaluation in place of dictionaries of logs."""
+    """The progress bar of Transformers, with one line for each evaluation in place of dictionaries of logs; without
+    evaluations, with one for each logged loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,12 +52,14 @@ class EpochLineCallback(ProgressCallback):
     ) -> None:
         logs = logs or {}
         self.train_loss = logs.get("loss", self.train_loss)
-        if "eval_loss" not in logs or not state.is_world_process_zero:
+        shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
+        if not {shown, "eval_loss"} & logs.keys() or not state.is_world_process_zero:
             return
         line = f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"
         if self.train_loss is not None:
             line += f"  loss {self.train_loss:.3f}"
-        line += f"  validation loss {logs['eval_loss']:.3f}"
+        if "eval_loss" in logs:
+            line += f"  validation loss {logs['eval_loss']:.3f}"
         for metric, value in measured_in(logs, "eval_"):
             if metric.short_title is not None:
                 line += f"  {metric.short_title} {metric.text(value, digits=1)}"

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import (
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
     AutoConfig,
+    AutoModelForPreTraining,
     AutoModelForVideoClassification,
     PreTrainedConfig,
     PreTrainedModel,
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 TrainedPart = Literal["classifier", "features", "base"]
 
+# The types of models that have a class for masked pre-training.
+MASKED_FAMILIES = ("videovit", "videomamba")
 _HEAD = "classifier."
 
 
@@ -155,6 +158,35 @@ def load_trained_classifier(
         return network.base_model
     drop_query_axis(network)
     return network
+
+
+def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+    """A VideoViT or VideoMamba for masked pre-training, from any checkpoint of its encoder. What the checkpoint lacks,
+    such as the decoder, starts afresh.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        kwargs: passed to `AutoModelForPreTraining.from_pretrained`.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: it is of another family or quantised, or a tensor does not fit its configuration.
+    """
+    config = load_config(model)
+    _check_maskable(model, config)
+    check_trainable(model, config)
+    network, report = AutoModelForPreTraining.from_pretrained(
+        model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+    )
+    _check_shapes(model, report["mismatched_keys"])
+    return network
+
+
+def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
+    """As `build_classifier`, for masked pre-training."""
+    config = load_config(checkpoint)
+    _check_maskable(checkpoint, config)
+    return AutoModelForPreTraining.from_config(config, dtype=torch.float32)
 
 
 def load_config(model: str | os.PathLike) -> PreTrainedConfig:
@@ -292,6 +324,16 @@ def _check_kind(model: str | os.PathLike, config: PreTrainedConfig) -> None:
         f"{model} holds a model of the type {config.model_type!r}, which classifies no videos: a video classifier, or "
         f"its pre-trained encoder, is of the type {', '.join(known[:-1])} or {known[-1]}."
     )
+
+
+def _check_maskable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
+    """Refuses models that masked pre-training does not know."""
+    if config.model_type not in MASKED_FAMILIES:
+        convert = " `hf-video convert hf_videomae` makes a VideoViT of it." if config.model_type == "videomae" else ""
+        raise ValueError(
+            f"{model} holds a model of the type {config.model_type!r}, which is not pre-trained by masks here: a "
+            f"model of the type {' or '.join(MASKED_FAMILIES)} is expected.{convert}"
+        )
 
 
 def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: Iterable[str]) -> None:

@@ -89,7 +89,7 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
     counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
-    details = {**(details or {}), **_throughput(log_history)}
+    details = {**(details or {}), **throughput_of(log_history)}
     result = {
         "split": split,
         "num_videos": len(labels),
@@ -183,7 +183,7 @@ def _worst_clips(
     return clips
 
 
-def _throughput(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
+def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
     """The throughput of a run: medians of speed and waiting, maximum of memory."""
     values = {
         name: [entry[name] for entry in log_history if name in entry]
@@ -199,13 +199,16 @@ def _summary(
     metrics: dict[str, float], num_videos: int, split: str, details: dict[str, Any], figures: dict[str, Any]
 ) -> list[str]:
     lines = ["# Training report", "", f"Measured on {num_videos} videos of the {split} split.", ""]
-    lines += ["| | |", "|---|---|"]
-    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
+    return lines + table_and_pictures({m.title: m.text(value) for m, value in measured_in(metrics)}, details, figures)
+
+
+def table_and_pictures(shown: dict[str, str], details: dict[str, Any], figures: Collection[str]) -> list[str]:
+    """The lines of a report with values by their titles, then details by their names, and the files of pictures."""
     for name, value in details.items():
         title = _TITLES.get(name, name.replace("_", " "))
         shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    lines += [f"| {title} | {value} |" for title, value in shown.items()]
-    return lines + [""] + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
+    lines = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
+    return lines + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
 
 
 def _plain(value: Any) -> str:
@@ -256,22 +259,39 @@ def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
     """Learning curves: losses, metrics between 0 and 1, and the learning rate, over epochs.
 
     Args:
-        log_history: `trainer.state.log_history`, with at least one evaluation.
+        log_history: `trainer.state.log_history`. Without an evaluation there are no metrics.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
     steps = [entry for entry in log_history if "loss" in entry]
     evaluations = [entry for entry in log_history if "eval_loss" in entry]
     marker = "o" if len(evaluations) <= 40 else None
     validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
 
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
-    loss_axes, accuracy_axes, rate_axes = figure.subplots(1, 3)
+    number = 3 if evaluations else 2
+    figure = Figure(figsize=(13 / 3 * number, 3.6), layout="constrained")
+    every = list(figure.subplots(1, number))
+    loss_axes, rate_axes = every[0], every[-1]
     _draw(loss_axes, steps, "loss", color="tab:blue", alpha=0.7, label="training")
-    _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
     loss_axes.set(ylabel="loss", title="Loss", ylim=(0, None))
-    loss_axes.legend(frameon=False)
+    if evaluations:
+        _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
+        loss_axes.legend(frameon=False)
+        _draw_metrics(every[1], evaluations, validation)
+
+    _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
+    rate_axes.set(title="Learning rate", ylim=(0, None))
+    rate_axes.ticklabel_format(axis="y", scilimits=(-2, 2))
+    for axes in every:
+        axes.set(xlabel="epoch", xlim=(0, None))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_metrics(axes: "Axes", evaluations: Sequence[dict[str, float]], style: dict[str, Any]) -> None:
+    """The metrics between 0 and 1 of all evaluations."""
+    from matplotlib.ticker import PercentFormatter
 
     shown = [metric for metric, _ in measured_in(evaluations[-1], "eval_") if metric.is_share]
     for number, metric in enumerate(shown, start=1):
@@ -279,19 +299,10 @@ def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
         measured = [entry for entry in evaluations if name in entry]
         best = (max if metric.greater_is_better else min)(measured, key=lambda entry: entry[name])
         label = f"{metric.title}, best {metric.text(best[name], digits=1)} in epoch {best['epoch']:g}"
-        _draw(accuracy_axes, measured, name, label=label, **validation | {"color": f"C{number}"})
-        accuracy_axes.legend(frameon=False, loc="lower right")
-    accuracy_axes.set(title="Validation accuracy", ylim=(0, 1.05))
-    accuracy_axes.yaxis.set_major_formatter(PercentFormatter(1))
-
-    _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
-    rate_axes.set(title="Learning rate", ylim=(0, None))
-    rate_axes.ticklabel_format(axis="y", scilimits=(-2, 2))
-    for axes in (loss_axes, accuracy_axes, rate_axes):
-        axes.set(xlabel="epoch", xlim=(0, None))
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+        _draw(axes, measured, name, label=label, **style | {"color": f"C{number}"})
+        axes.legend(frameon=False, loc="lower right")
+    axes.set(title="Validation accuracy", ylim=(0, 1.05))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":

@@ -57,6 +57,7 @@ PROBE_DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
 }
 StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
+DecoderMaskRatio = Expected("0, 0.25, 0.5 or 0.75", lambda value: value in (0, 0.25, 0.5, 0.75))
 IntervalStrategy = Literal["no", "steps", "epoch"]
 
 
@@ -213,6 +214,21 @@ class VideoTrainingSettings(FineTuningSettings):
     )
     distillation_temperature: Annotated[Positive[float], Needs("distillation_teacher")] = setting(
         1.0, "Temperature of the teacher's and the student's classes."
+    )
+
+
+@dataclass
+@with_defaults(adam_beta2=0.95, eval_strategy="no", load_best_model_at_end=False)
+class PreTrainingSettings(VideoTrainingSettings):
+    """Training (fields of PreTrainingArguments)"""
+
+    mask_type: Literal["tube", "random", "attention"] | None = setting(
+        None,
+        "Hide the same places of all frames, any places, or fewest where the teacher looks; by default tube for a "
+        "VideoViT and attention for a VideoMamba.",
+    )
+    decoder_mask_ratio: Annotated[float, DecoderMaskRatio] = setting(
+        0.0, "Share of patches that the decoder of a VideoViT leaves out: 0, 0.25, 0.5 or 0.75 (VideoMAE V2)."
     )
 
 

@@ -16,14 +16,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_video.cli.command_settings import TRAIN, TRAIN_ANSWERS
+from hf_video.cli.command_settings import PRETRAIN, TRAIN, TRAIN_ANSWERS
 from hf_video.cli.main import parse
 from hf_video.cli.run_settings import choose_values, read_given
 from hf_video.settings import Expected
 
 QUICK = settings(max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 THOROUGH = settings(QUICK, max_examples=3000, derandomize=False)
-COMMANDS = {"train": TRAIN, "train-answers": TRAIN_ANSWERS}
+COMMANDS = {"train": TRAIN, "pretrain": PRETRAIN, "train-answers": TRAIN_ANSWERS}
 PLACES = {"data": "videos", "output_dir": "out", "model": "some/model"}
 # What YAML can hold in place of a value.
 JUNK = st.recursive(

@@ -32,7 +32,8 @@ def check(recipe, what="", words=()):
 
 
 def test_only_compared_recipes_are_published():
-    assert set(published_recipes()) == RECIPES
+    # Those of pre-training have a test of their own, `tests/cli/test_pretraining_recipes.py`.
+    assert {name for name in published_recipes() if not name.startswith("pretraining/")} == RECIPES
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))

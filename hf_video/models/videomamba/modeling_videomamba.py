@@ -26,7 +26,14 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videomamba import VideoMambaConfig
-from .pretraining_videomamba import ALIGNMENT_LOSSES, VideoMambaTeacher, check_mask, draw_mask, select_tokens
+from .pretraining_videomamba import (
+    ALIGNMENT_LOSSES,
+    VideoMambaTeacher,
+    check_mask,
+    draw_mask,
+    select_tokens,
+    visible_targets,
+)
 from .views_videomamba import average_views, flatten_views
 
 try:
@@ -827,6 +834,52 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             )
         self.teacher = loaded
 
+    def draw_masks(
+        self,
+        pixel_values: torch.Tensor,
+        generators: list[torch.Generator],
+        mask_type: str | None = None,
+        decoder_mask_ratio: float = 0.0,
+    ) -> dict[str, torch.Tensor]:
+        """
+        Arguments for `forward`: masks with `config.mask_ratio`, each clip's from a generator of its own, and targets.
+
+        Args:
+            pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+            generators: one for each clip, on the CPU.
+            mask_type: `"attention"`, the default, hides least where the teacher looks; `"tube"` hides the same places
+                of all frames, `"random"` any patches of the clip.
+            decoder_mask_ratio: 0, as there is no decoder.
+
+        Raises:
+            ValueError: if there is no teacher, for another mask type or a `decoder_mask_ratio`, or for a ratio that
+                hides nothing or everything.
+        """
+        if decoder_mask_ratio:
+            raise ValueError(f"decoder_mask_ratio is {decoder_mask_ratio}, and a VideoMamba has no decoder.")
+        if self.teacher is None:
+            raise ValueError(
+                "A VideoMamba learns from a teacher, an image model such as CLIP: name one, with `set_teacher` or "
+                "--teacher."
+            )
+        targets, attention = self.teacher(pixel_values, self.config, self.config.num_aligned_layers)
+        batch_size, t, num_patches = attention.shape
+        shapes = {None: (t, num_patches), "tube": (1, num_patches), "random": (1, t * num_patches)}
+        shapes["attention"] = shapes[None]
+        if mask_type not in shapes:
+            raise ValueError(f"mask_type is {mask_type!r}; attention, tube or random is expected.")
+        importance = (
+            attention.cpu() if mask_type in (None, "attention") else torch.ones(batch_size, *shapes[mask_type])
+        )
+        masks = [
+            draw_mask(each[None], self.config.mask_ratio, generator)
+            for each, generator in zip(importance, generators, strict=True)
+        ]
+        mask = torch.cat(masks).to(pixel_values.device)
+        if mask_type == "tube":
+            mask = mask.repeat(1, t)
+        return {"bool_masked_pos": mask, "labels": visible_targets(targets, mask)}
+
     def aligned_features(self, hidden_states: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         """Tokens `(batch_size, num_visible_tokens, hidden_size)` of each layer to align, layers in rising order."""
         features = []
@@ -891,7 +944,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             [head(feature + positions) for head, feature in zip(self.decoder, features, strict=True)], dim=1
         )
         if labels is None and targets is not None:
-            labels = torch.stack([select_tokens(layer, visible) for layer in targets.unbind(1)], dim=1)
+            labels = visible_targets(targets, bool_masked_pos)
         loss = None
         if labels is not None:
             if labels.shape != logits.shape:

@@ -26,6 +26,21 @@ def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
     return tokens.expand(selected.shape[0], -1, -1)[selected].unflatten(0, (selected.shape[0], -1))
 
 
+def visible_targets(targets: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """
+    The features to align, of the tokens that the student sees.
+
+    Args:
+        targets: `(batch_size, num_layers, 1 + num_patches, num_features)`, the class token first.
+        mask: `(batch_size, num_patches)`, bool, true = hidden, as many in every row.
+
+    Returns:
+        `(batch_size, num_layers, 1 + num_visible, num_features)`.
+    """
+    visible = F.pad(~mask, (1, 0), value=True)
+    return torch.stack([select_tokens(layer, visible) for layer in targets.unbind(1)], dim=1)
+
+
 def draw_mask(importance: torch.Tensor, mask_ratio: float, generator: torch.Generator | None = None) -> torch.Tensor:
     """
     Draw masks that hide the same number of patches in every frame. Important patches stay visible more often.

@@ -1,6 +1,10 @@
 """Masks of VideoViT's pre-training: how to draw, check and apply them."""
 
+import math
+
 import torch
+
+from .configuration_videovit import VideoViTConfig
 
 
 def select_tokens(tokens: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
@@ -94,3 +98,53 @@ def running_cell_mask(
     cell = 2 * (torch.arange(h)[:, None] % 2) + torch.arange(w) % 2
     place_in_queue = (phase + torch.arange(t)[:, None] + 1 + cell.flatten()) % 4
     return (place_in_queue < int(4 * mask_ratio)).flatten(1)
+
+
+def random_mask(grid: tuple[int, int, int], mask_ratio: float, generator: torch.Generator) -> torch.Tensor:
+    """As `tube_mask` for one clip, but any patches of the clip are hidden: `(1, t * h * w)`."""
+    num_patches = math.prod(grid)
+    num_masked = int(mask_ratio * num_patches)
+    if not 0 < num_masked < num_patches:
+        raise ValueError(
+            f"`mask_ratio`={mask_ratio} hides {num_masked} of {num_patches} patches: hide some, and leave some."
+        )
+    return (torch.randperm(num_patches, generator=generator) < num_masked)[None]
+
+
+class DrawsMasks:
+    """A part of [`VideoViTForPreTraining`]: draws the masks that a trainer passes to it."""
+
+    config: VideoViTConfig
+
+    def draw_masks(
+        self,
+        pixel_values: torch.Tensor,
+        generators: list[torch.Generator],
+        mask_type: str | None = None,
+        decoder_mask_ratio: float = 0.0,
+    ) -> dict[str, torch.Tensor]:
+        """
+        Arguments for `forward`: masks with `config.mask_ratio`, each clip's from a generator of its own.
+
+        Args:
+            pixel_values: `(batch_size, num_frames, num_channels, height, width)`.
+            generators: one for each clip, on the CPU.
+            mask_type: `"tube"`, the default, or `"random"` for any patches of the clip.
+            decoder_mask_ratio: share of the patches that the decoder drops: 0, 0.25, 0.5 or 0.75.
+
+        Raises:
+            ValueError: for another mask type, or a ratio that hides nothing or everything.
+        """
+        grid = self.config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[-2:])
+        ratio = self.config.mask_ratio
+        if mask_type not in (None, "tube", "random"):
+            raise ValueError(f"mask_type is {mask_type!r}, and a VideoViT has no teacher: take tube or random.")
+        masks = [
+            random_mask(grid, ratio, generator) if mask_type == "random" else tube_mask(1, grid, ratio, generator)
+            for generator in generators
+        ]
+        inputs = {"bool_masked_pos": torch.cat(masks).to(pixel_values.device)}
+        if decoder_mask_ratio:
+            cells = [running_cell_mask(1, grid, decoder_mask_ratio, generator) for generator in generators]
+            inputs["bool_decoder_masked_pos"] = torch.cat(cells).to(pixel_values.device)
+        return inputs

@@ -24,7 +24,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_videovit import VideoViTConfig
-from .masking_videovit import check_mask, select_tokens, tube_mask
+from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
     TokenRuns,
     VideoViTRunLengthEmbedding,
@@ -844,7 +844,7 @@ def in_decoder_order(positions: torch.Tensor, visible: torch.Tensor, predicted: 
     return torch.cat([select_tokens(positions, visible), select_tokens(positions, predicted)], dim=1)
 
 
-class VideoViTForPreTraining(VideoViTPreTrainedModel):
+class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
     """
     Masked autoencoder (VideoMAE, https://arxiv.org/abs/2203.12602). The encoder sees few patches, and a small decoder
     reconstructs the others. A decoder mask makes it the dual masking of VideoMAE V2

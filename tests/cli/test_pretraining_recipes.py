@@ -1,0 +1,287 @@
+"""The recipes of masked pre-training have the originals' values, and train two steps of a tiny model.
+
+ORIGINALS holds what the originals' scripts and argument defaults say, each value with its file and line or name.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from transformers import CLIPVisionConfig, CLIPVisionModel
+
+from hf_video.cli.command_settings import PRETRAIN
+from hf_video.cli.main import parse
+from hf_video.cli.pretrain import pretrain
+from hf_video.cli.run_settings import choose_values, make, read_given
+from hf_video.data import ClipAugmentation
+from hf_video.processing.clip_sampling import sample_clip_indices
+from hf_video.training import PreTrainingArguments
+from hf_video.training.recipes import published_recipes
+
+FOLDER = Path(__file__).parents[2] / "recipes" / "pretraining"
+RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+
+# MCG-NJU/VideoMAE. Lines of `run_mae_pretraining.py` are of its argument defaults; those of a script are the same for
+# Kinetics-400 and Something-Something V2.
+DEFAULTS = {
+    "image_size": (224, "run_mae_pretraining.py:38"),
+    "drop_path_rate": (0.0, "run_mae_pretraining.py:41"),
+    "norm_pix_loss": (True, "run_mae_pretraining.py:44"),
+    "adam_epsilon": (1e-8, "run_mae_pretraining.py:50"),
+    "max_grad_norm": (0, "run_mae_pretraining.py:54, None: no clipping"),
+    "weight_decay": (0.05, "run_mae_pretraining.py:58"),
+    "base_learning_rate": (1.5e-4, "run_mae_pretraining.py:64"),
+    "min_lr": (1e-5, "run_mae_pretraining.py:68"),
+    "tubelet_size": (2, "modeling_pretrain.py, PretrainVisionTransformer"),
+    "no_weight_decay": (["mask_token"], "modeling_pretrain.py, no_weight_decay; the positions are no parameters"),
+    "fp16": (True, "engine_for_pretraining.py, autocast and GradScaler"),
+    "multi_scale_crop": (True, "datasets.py:14"),
+}
+SCRIPT = {
+    "mask_type": ("tube", "pretrain.sh:12"),
+    "mask_ratio": (0.9, "pretrain.sh:13"),
+    "decoder_num_hidden_layers": (4, "pretrain.sh:15"),
+    "batch_size": (32, "pretrain.sh:16"),
+    "num_frames": (16, "pretrain.sh:17"),
+    "frame_sampling_rate": (4, "pretrain.sh:18"),
+    "adam_beta1": (0.9, "pretrain.sh:20"),
+    "adam_beta2": (0.95, "pretrain.sh:20"),
+    "warmup_epochs": (40, "pretrain.sh:21"),
+}
+
+
+def vit(width, layers, heads, decoder_width, decoder_heads, patch_size=16, intermediate_size=None):
+    """The sizes in `modeling_pretrain.py`, the functions `pretrain_videomae_*`."""
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate_size or 4 * width,
+        "decoder_hidden_size": decoder_width,
+        "decoder_num_attention_heads": decoder_heads,
+        "patch_size": patch_size,
+    }
+    return {name: (value, "modeling_pretrain.py") for name, value in sizes.items()}
+
+
+SMALL, BASE = vit(384, 12, 6, 192, 3), vit(768, 12, 12, 384, 6)
+LARGE, HUGE = vit(1024, 24, 16, 512, 8), vit(1280, 32, 16, 640, 8)
+# `pretrain_videomae_giant_patch14_224` of OpenGVLab/VideoMAEv2: mlp_ratio 48 / 11, rounded down.
+GIANT = vit(1408, 40, 16, 512, 8, patch_size=14, intermediate_size=int(1408 * 48 / 11))
+VIDEOMAE = DEFAULTS | SCRIPT
+EVERY_SECOND = {"frame_sampling_rate": (2, "pretrain.sh:18")}
+
+
+def epochs(number):
+    return {"epochs": (number, "pretrain.sh:23")}
+
+
+# OpenGVLab/VideoMAEv2. Its defaults are those above, by name in `run_mae_pretraining.py`.
+V2_BASE = {
+    "mask_type": ("tube", "vit_b_hybrid_pt.sh:31"),
+    "mask_ratio": (0.9, "vit_b_hybrid_pt.sh:32"),
+    "decoder_mask_ratio": (0.5, "vit_b_hybrid_pt.sh:34"),
+    "decoder_num_hidden_layers": (4, "vit_b_hybrid_pt.sh:36"),
+    "batch_size": (32, "vit_b_hybrid_pt.sh:37"),
+    "num_augmentations": (4, "vit_b_hybrid_pt.sh:38, num_sample"),
+    "num_frames": (16, "vit_b_hybrid_pt.sh:39"),
+    "frame_sampling_rate": (4, "vit_b_hybrid_pt.sh:40"),
+    "base_learning_rate": (1e-3, "vit_b_hybrid_pt.sh:42"),
+    "adam_beta1": (0.9, "vit_b_hybrid_pt.sh:44"),
+    "adam_beta2": (0.95, "vit_b_hybrid_pt.sh:44"),
+    "warmup_epochs": (20, "vit_b_hybrid_pt.sh:45"),
+    "epochs": (200, "vit_b_hybrid_pt.sh:47"),
+}
+V2_GIANT = {
+    "mask_type": ("tube", "vit_g_hybrid_pt.sh:31"),
+    "mask_ratio": (0.9, "vit_g_hybrid_pt.sh:32"),
+    "decoder_mask_ratio": (0.5, "vit_g_hybrid_pt.sh:34"),
+    "decoder_num_hidden_layers": (4, "vit_g_hybrid_pt.sh:36"),
+    "batch_size": (32, "vit_g_hybrid_pt.sh:37"),
+    "activation_checkpointing": (True, "vit_g_hybrid_pt.sh:38, with_checkpoint"),
+    "num_frames": (16, "vit_g_hybrid_pt.sh:39"),
+    "frame_sampling_rate": (4, "vit_g_hybrid_pt.sh:40"),
+    "num_augmentations": (4, "vit_g_hybrid_pt.sh:41, num_sample"),
+    "base_learning_rate": (6e-4, "vit_g_hybrid_pt.sh:44"),
+    "max_grad_norm": (0.02, "vit_g_hybrid_pt.sh:45"),
+    "adam_beta1": (0.9, "vit_g_hybrid_pt.sh:46"),
+    "adam_beta2": (0.95, "vit_g_hybrid_pt.sh:46"),
+    "warmup_epochs": (30, "vit_g_hybrid_pt.sh:47"),
+    "epochs": (300, "vit_g_hybrid_pt.sh:49"),
+}
+# OpenGVLab/VideoMamba, `videomamba/video_sm`; the script of both data sets is the same but for their paths.
+VIDEOMAMBA = {
+    "horizontal_flip": (True, "run_mask_pretrain.sh:26"),
+    "mask_type": ("attention", "run_mask_pretrain.sh:27"),
+    "mask_ratio": (0.8, "run_mask_pretrain.sh:28"),
+    "teacher": ("openai/clip-vit-base-patch16", "run_mask_pretrain.sh:30, clip_b16"),
+    "tubelet_size": (1, "run_mask_pretrain.sh:41"),
+    "base_learning_rate": (1.5e-4, "run_mask_pretrain.sh:42"),
+    "drop_path_rate": (0.4, "run_mask_pretrain.sh:43"),
+    "batch_size": (64, "run_mask_pretrain.sh:44"),
+    "num_frames": (8, "run_mask_pretrain.sh:46"),
+    "adam_beta1": (0.9, "run_mask_pretrain.sh:50"),
+    "adam_beta2": (0.95, "run_mask_pretrain.sh:50"),
+    "warmup_epochs": (40, "run_mask_pretrain.sh:51"),
+    "epochs": (801, "run_mask_pretrain.sh:53"),
+    "bf16": (True, "run_mask_pretrain.sh:56"),
+    "image_size": (224, "run_videomamba_pretraining.py, input_size"),
+    "patch_size": (16, "videomamba_pretrain.py, videomamba_middle_pretrain"),
+    "hidden_size": (576, "videomamba_pretrain.py, videomamba_middle_pretrain"),
+    "num_hidden_layers": (32, "videomamba_pretrain.py, videomamba_middle_pretrain"),
+    "last_aligned_feature": ("unmixed", "videomamba_pretrain.py, forward_features with fused_add_norm"),
+    "adam_epsilon": (1e-8, "run_videomamba_pretraining.py, opt_eps"),
+    "max_grad_norm": (0, "run_videomamba_pretraining.py, clip_grad, None: no clipping"),
+    "weight_decay": (0.05, "run_videomamba_pretraining.py, weight_decay"),
+    "min_lr": (1e-5, "run_videomamba_pretraining.py, min_lr"),
+    "no_weight_decay": (
+        ["cls_token", "position_embeddings", "temporal_position_embeddings"],
+        "videomamba_pretrain.py, no_weight_decay",
+    ),
+    "multi_scale_crop": (True, "datasets/build.py, DataAugmentationForVideoMAE"),
+}
+ORIGINALS = {
+    "videomae_small_kinetics400": VIDEOMAE | SMALL | epochs(1601),
+    "videomae_base_kinetics400": VIDEOMAE | BASE | epochs(1601),
+    "videomae_base_800e_kinetics400": VIDEOMAE | BASE | epochs(801),
+    "videomae_large_kinetics400": VIDEOMAE
+    | LARGE
+    | epochs(1601)
+    | {"decoder_num_hidden_layers": (12, "pretrain.sh:15"), "batch_size": (8, "pretrain.sh:16")},
+    "videomae_huge_kinetics400": VIDEOMAE
+    | HUGE
+    | epochs(1601)
+    | {"decoder_num_hidden_layers": (12, "pretrain.sh:15"), "batch_size": (16, "pretrain.sh:16")}
+    | {"activation_checkpointing": (True, "pretrain.sh:26")},
+    "videomae_small_ssv2": VIDEOMAE | SMALL | EVERY_SECOND | epochs(2401),
+    "videomae_base_ssv2": VIDEOMAE | BASE | EVERY_SECOND | epochs(2401),
+    "videomae_base_800e_ssv2": VIDEOMAE | BASE | EVERY_SECOND | epochs(801),
+    # The script of UCF101 has a line more before them.
+    "videomae_base_ucf101": VIDEOMAE
+    | BASE
+    | {"mask_ratio": (0.75, "pretrain.sh:13"), "base_learning_rate": (3e-4, "pretrain.sh:16")}
+    | {"batch_size": (24, "pretrain.sh:17"), "epochs": (3201, "pretrain.sh:23")},
+    "videomae_v2_base": DEFAULTS | BASE | V2_BASE,
+    "videomae_v2_giant": DEFAULTS | GIANT | V2_GIANT,
+    "videomamba_middle_kinetics400": VIDEOMAMBA,
+    "videomamba_middle_ssv2": VIDEOMAMBA,
+}
+# Names of ours for what an original does without a number. Tests below compare the frames of "dense" and the schedule.
+OURS = {"family", "sampling_strategy", "lr_scheduler_type", "lr_scheduler_kwargs"}
+
+
+def settings_of(name):
+    return yaml.safe_load(RECIPES[name].read_text())
+
+
+def test_there_is_a_recipe_for_each_original():
+    assert RECIPES.keys() == ORIGINALS.keys()
+    assert {f"pretraining/{name}" for name in RECIPES} <= set(published_recipes())
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_recipe_has_the_values_of_the_original(name):
+    settings = settings_of(name)
+    expected = {setting: value for setting, (value, _) in ORIGINALS[name].items()}
+    min_lr = expected.pop("min_lr")
+    found = {setting: value for setting, value in settings.items() if setting not in OURS}
+    found["adam_epsilon"] = float(found["adam_epsilon"])  # 1e-8 is a text in YAML
+    assert found == expected
+    rate = settings["lr_scheduler_kwargs"]["min_lr_rate"]
+    assert rate * settings["base_learning_rate"] == pytest.approx(min_lr, rel=1e-6)
+    assert settings["lr_scheduler_type"] == "cosine_with_min_lr"
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_the_settings_of_a_recipe_are_read(name, tmp_path):
+    words = ["data=d", "output_dir=o", "fp16=false", "bf16=false"]
+    values = choose_values(PRETRAIN, read_given(parse(["pretrain", f"pretraining/{name}", *words])))
+    here = {"output_dir": str(tmp_path), "use_cpu": True}
+    made = vars(make(PreTrainingArguments, values | here)) | vars(make(ClipAugmentation, values))
+    for setting, value in settings_of(name).items():
+        if setting not in ("fp16", "bf16"):
+            found = (values | made)[PRETRAIN.canonical(setting)]
+            assert found == (float(value) if isinstance(found, float) else value), setting
+
+
+def test_dense_clips_begin_anywhere_as_in_the_original():
+    """`VideoMAE._sample_train_indices` of `kinetics.py`: a start out of n - 64 + 1, and every fourth frame from it."""
+    generator = np.random.default_rng(0)
+    clips = np.stack([sample_clip_indices("dense", 70, 16, 4, generator=generator)[0] for _ in range(200)])
+    assert set(clips[:, 0]) == set(range(70 - 64 + 1))
+    assert (np.diff(clips) == 4).all()
+
+
+def test_the_schedule_is_the_originals(tmp_path):
+    """`cosine_scheduler` of `utils.py`: linear from 0, then a cosine to the smallest rate."""
+    import torch
+    from transformers import get_scheduler
+
+    settings = settings_of("videomae_base_kinetics400")
+    steps, warmup, rate = 100 * 16, 40, settings["base_learning_rate"]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+    schedule = get_scheduler(
+        settings["lr_scheduler_type"],
+        optimizer,
+        num_warmup_steps=warmup,
+        num_training_steps=steps,
+        scheduler_specific_kwargs=settings["lr_scheduler_kwargs"],
+    )
+    for step in range(steps):
+        if step >= warmup:
+            share = (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+            assert schedule.get_last_lr()[0] == pytest.approx(1e-5 + (rate - 1e-5) * share, rel=1e-5)
+        optimizer.step()
+        schedule.step()
+
+
+# Without -m slow one recipe a family trains.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("videomae_v2_base", "videomamba_middle_ssv2") else pytest.mark.slow)
+        for name in ORIGINALS
+    ],
+)
+def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
+    sizes = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2, "batch_size": 2}
+    sizes |= {"fp16": False, "bf16": False, "num_frames": 4, "device": "cpu", "max_steps": 2, "epochs": 3}
+    if name.startswith("videomamba"):
+        vision = CLIPVisionConfig(
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=16,
+            patch_size=4,
+            intermediate_size=16,
+        )
+        CLIPVisionModel(vision).save_pretrained(tmp_path / "teacher")
+        sizes |= {"teacher": str(tmp_path / "teacher")}
+    else:
+        sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "decoder_hidden_size": 12}
+        sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
+    words = [f"{setting}={str(value).lower()}" for setting, value in sizes.items() if setting != "teacher"]
+    words += [f"teacher={sizes['teacher']}"] if "teacher" in sizes else []
+    words += [f"data={digits}", f"output_dir={tmp_path / 'out'}"]
+    trainer, losses = pretrain(parse(["pretrain", str(RECIPES[name]), *words]))
+    assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
+    config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0].endswith("ForPreTraining")
+    for setting, value in (settings_of(name) | sizes).items():
+        if setting in ("family", "device", "teacher"):
+            continue
+        holders = [dataset.augmentation, args, dataset.processor, config]
+        if setting in ("mask_ratio", "num_frames"):
+            holders = [config]
+        setting = PRETRAIN.canonical(setting)
+        holder = next(each for each in holders if hasattr(each, setting))
+        found = getattr(holder, setting)
+        assert found == (float(value) if isinstance(found, float) else value), setting
+    assert args.learning_rate == pytest.approx(settings_of(name)["base_learning_rate"] * 2 / 256)
+    decayed = {id(p) for group in trainer.optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    for parameter_name, parameter in trainer.model.named_parameters():
+        is_plain = parameter.ndim > 1 and not set(parameter_name.split(".")) & set(args.no_weight_decay)
+        assert (id(parameter) in decayed) is is_plain, parameter_name
