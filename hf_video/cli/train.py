@@ -29,7 +29,7 @@ DATA is one of these:
   a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
-  a manifest of `hf-video inspect --output`: no video is opened before the first step
+  a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
   a recipe: a YAML file of settings, or the name of a published one; the recipe or data=... names the videos
 
 Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test

@@ -157,4 +157,3 @@ def test_no_file_is_opened_before_the_first_step(digits, tmp_path, fails):
     words = ["--output-dir", tmp_path / "model", *TINY_MODEL, *TINY_RUN]
     message = fails("train", tmp_path / "videos.parquet", *words)
     assert ".mp4 is listed in the manifest, but cannot be read" in message and "hf-video inspect DATA" in message
-    assert (tmp_path / "model" / "training_facts.json").is_file()  # written where the first step begins
