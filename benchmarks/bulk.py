@@ -161,11 +161,11 @@ def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -
 def follow_long_video(folder: Path, minutes: float) -> None:
     """Memory while Ray reads a long video for a slow model."""
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.bulk_parts import PartFolder
-    from hf_video.inference.bulk_ray import RaySettings, ray_engine
-    from hf_video.inference.bulk_run import run_bulk
     from hf_video.inference.clip_features import choose_features
     from hf_video.inference.window_features import feature_shape
+    from hf_video.jobs.bulk_parts import PartFolder
+    from hf_video.jobs.bulk_ray import RaySettings, ray_engine
+    from hf_video.jobs.bulk_run import run_bulk
 
     encode_scene(folder / "long.mp4", int(minutes * 60 * FPS), FPS, height=240, width=320)
     model = VideoViTForVideoClassification.from_pretrained(folder / "model").eval()

@@ -28,7 +28,7 @@ from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassif
 from hf_video.inference import extract_window_features
 from hf_video.inference.clip_features import choose_features
 from hf_video.inference.window_features import stream_window_features
-from hf_video.processing import probe_video, read_video
+from hf_video.reading import probe_video, read_video
 
 NUM_FRAMES, STRIDE, SECONDS = 16, 8, 20
 KEY_FRAMES = {"every 250 frames": 250, "every second": 30}

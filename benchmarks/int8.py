@@ -32,8 +32,8 @@ from hf_video import (
     VideoViTForVideoClassification,
 )
 from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.loading.classifiers import class_names_of, load_processor, load_trained_classifier
 from hf_video.training import evaluate_dataset
-from hf_video.training.loading import class_names_of, load_processor, load_trained_classifier
 
 TOLERANCE, AGREEMENT_GOAL = 0.05, 0.99
 SMALL_PROJECTIONS = ["x_proj", "dt_proj"]

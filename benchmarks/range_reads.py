@@ -1,5 +1,5 @@
 """
-Reads clips of 16 frames of a five-minute video from a URL: by ranges, as `hf_video.processing.read_video` does, and
+Reads clips of 16 frames of a five-minute video from a URL: by ranges, as `hf_video.reading.read_video` does, and
 with the whole file downloaded first.
 
 The video is H.264, 640 x 360, 30 frames per second, with B-frames and a key frame every 250 frames, encoded on the
@@ -23,8 +23,8 @@ from helpers.measurement import make_parser, print_machine, print_ratio
 from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
 
-from hf_video.processing import probe_video, read_video
-from hf_video.processing.video_downloading import download_video
+from hf_video.reading import probe_video, read_video
+from hf_video.reading.video_downloading import download_video
 
 SECONDS, KEY_FRAME_EVERY = 300, 250
 NUM_FRAMES, STEP = 16, 4

@@ -1,5 +1,5 @@
 """
-Compares readers of 16 evenly spaced frames of a five-minute video: `hf_video.processing.read_video` with
+Compares readers of 16 evenly spaced frames of a five-minute video: `hf_video.reading.read_video` with
 `transformers.video_utils.load_video`, on PyAV and on torchcodec, and with torchcodec by itself.
 
 The video is H.264, 640 x 360, 30 frames per second, with a key frame every 60 frames, encoded on the spot. The frames
@@ -24,7 +24,7 @@ from helpers.scene_video import FPS, encode_scene
 from transformers.utils import is_torchcodec_usable
 from transformers.video_utils import VideoMetadata, load_video
 
-from hf_video.processing import read_video
+from hf_video.reading import read_video
 
 SECONDS, KEY_FRAME_EVERY = 300, 60
 NUM_FRAMES = 16

@@ -26,8 +26,8 @@ import av
 import numpy as np
 from helpers.measurement import fastest, make_parser, print_machine, print_ratio
 
-from hf_video.inference import sliding_windows
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading import sliding_windows
+from hf_video.reading.frame_streaming import stream_frames
 
 NUM_FRAMES, STRIDE, FPS = 16, 8, 30
 

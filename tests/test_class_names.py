@@ -4,7 +4,7 @@ import pytest
 from torchvision.models import EfficientNet_B0_Weights
 from torchvision.models.video import MViT_V1_B_Weights
 
-from hf_video.class_names import LISTS, read_class_names
+from hf_video.loading.class_names import LISTS, read_class_names
 
 NAMES = ["riding, a bike", "marching", "dodgeball"]
 

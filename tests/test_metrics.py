@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction
 
-from hf_video.training import (
+from hf_video.metrics import (
     average_precision,
     calibration_error,
     compute_metrics,

@@ -23,8 +23,8 @@ from hf_video import (
 from hf_video.cli.main import main
 from hf_video.hub.model_card import write_card
 from hf_video.inference.feature_key import weights_digest
+from hf_video.loading import classifiers as loading
 from hf_video.models.videomamba import modeling_videomamba
-from hf_video.training import loading
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_frames, random_text, tiny_model
 from tests.models.memory_bank_qformer.test_generation import make_model, prompts, video_inputs
 from tests.models.videomamba import videomamba_testing

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy import ndimage
 
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading.frame_streaming import stream_frames
 
 CLASSES = ("walks left", "walks right", "nobody")
 NUM_FRAMES, STRIDE, SPAN = 8, 2, 16

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_video.class_names import read_class_names
+from hf_video.loading.class_names import read_class_names
 
 from .checkpoint import ConversionError, preview
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hf_video import VideoWatcher
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading.frame_streaming import stream_frames
 
 from .loaded_models import LoadedModel
 from .visitors import Ticket, Visitor

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 def _load(model: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier."""
     from hf_video.inference.prediction import problem_type_of
-    from hf_video.training.loading import load_config
+    from hf_video.loading.classifiers import load_config
 
     config = load_config(locate_model(model))
     if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):

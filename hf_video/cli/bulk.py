@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data.video_listing import ListedVideo
-    from hf_video.inference.bulk_parts import PartFolder
-    from hf_video.inference.bulk_run import BulkReport, Engine
-    from hf_video.inference.bulk_tasks import BulkTask
+    from hf_video.jobs.bulk_parts import PartFolder
+    from hf_video.jobs.bulk_run import BulkReport, Engine
+    from hf_video.jobs.bulk_tasks import BulkTask
 
 # Without --engine these have no effect; the others are those of Ray.
 _OF_BULK = ("part_size", "retry_errors")
@@ -53,8 +53,8 @@ def run_bulk_command(
         ValueError, OSError: see `run_bulk`; or Ray is missing.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.inference.bulk_parts import PartFolder
-    from hf_video.inference.bulk_run import local_engine, run_bulk
+    from hf_video.jobs.bulk_parts import PartFolder
+    from hf_video.jobs.bulk_run import local_engine, run_bulk
 
     folder = PartFolder(args.output)
     engine: Engine
@@ -74,7 +74,7 @@ def run_bulk_command(
 
 
 def _ray_engine(args: argparse.Namespace, task: BulkTask, model: PreTrainedModel, folder: PartFolder) -> Engine:
-    from hf_video.inference.bulk_ray import RaySettings, ray_engine
+    from hf_video.jobs.bulk_ray import RaySettings, ray_engine
 
     settings = RaySettings(
         address=args.ray_address,

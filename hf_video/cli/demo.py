@@ -127,7 +127,7 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
 
     from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
     from hf_video.data import load_video_dataset
-    from hf_video.training.clip_size import input_size
+    from hf_video.loading.clip_size import input_size
 
     set_seed(0)
     names = load_video_dataset(digits)["train"].features["label"].names
@@ -150,7 +150,8 @@ def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
     from torch.utils.data import Dataset
 
     from hf_video.data import ClipDataset, load_video_dataset
-    from hf_video.training import evaluate_dataset, top_k_accuracy
+    from hf_video.metrics import top_k_accuracy
+    from hf_video.training import evaluate_dataset
 
     class ShuffledFrames(Dataset):
         def __init__(self, clips: ClipDataset) -> None:

@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data.packed_videos import check_shards
     from hf_video.data.trained_videos import count_trained
     from hf_video.files import replace_text
+    from hf_video.loading.classifiers import class_names_of
     from hf_video.metrics import measure
     from hf_video.training import evaluate_dataset, write_predictions
     from hf_video.training.evaluation import check_table_name
-    from hf_video.training.loading import class_names_of
 
     if table is not None:
         check_table_name(table)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.inference.clock import clock
-from hf_video.inference.drawable_text import one_line
+from hf_video.drawing.clock import clock
+from hf_video.drawing.drawable_text import one_line
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
     _check_files(args)
 
-    from hf_video.training.loading import load_config
+    from hf_video.loading.classifiers import load_config
 
     architectures = load_config(locate_model(args.model)).architectures or []
     if "MemoryBankQFormerForConditionalGeneration" in architectures:
@@ -97,8 +97,8 @@ def _explain_class(args: argparse.Namespace) -> None:
         raise ValueError(f"--question asks a model that answers in words; {args.model} gives classes: leave it out.")
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, num_clips=1, num_crops=1)
 
+    from hf_video.drawing.explanation_folder import describe_frames, write_explanation, write_heat_maps
     from hf_video.inference import explain, predict_scores
-    from hf_video.inference.explanation_folder import describe_frames, write_explanation, write_heat_maps
 
     names = _class_names(model, args)
     target = None if args.class_name is None else find_class(args.class_name, names)
@@ -147,7 +147,7 @@ def _explain_words(args: argparse.Namespace) -> None:
     model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
 
     from hf_video import VideoWatcher
-    from hf_video.inference.explanation_folder import write_explanation
+    from hf_video.drawing.explanation_folder import write_explanation
 
     clip = _read_clip(args, processor.video_processor)
     # The images of the clip have their size already.
@@ -197,7 +197,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 def _class_names(model: Any, args: argparse.Namespace) -> list[str]:
     from hf_video.inference.prediction import problem_type_of
-    from hf_video.training.loading import class_names_of
+    from hf_video.loading.classifiers import class_names_of
 
     if problem_type_of(model.config) == "regression":
         raise ValueError(
@@ -268,7 +268,7 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
 
 
 def _public_name(args: argparse.Namespace) -> str:
-    from hf_video.processing.video_downloading import public_url
+    from hf_video.reading.video_downloading import public_url
 
     return public_url(args.video)
 

@@ -80,8 +80,8 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
         OSError: there is no such model.
         ValueError: it is damaged, is no model that can be exported, or does not take the number of frames.
     """
-    from hf_video.training.clip_size import clip_size, set_input_size
-    from hf_video.training.loading import load_config
+    from hf_video.loading.classifiers import load_config
+    from hf_video.loading.clip_size import clip_size, set_input_size
 
     name = locate_model(args.model)
     config = load_config(name)
@@ -109,7 +109,7 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
     from transformers import AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    from hf_video.model_size import bounded_models
+    from hf_video.loading.model_size import bounded_models
 
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
@@ -127,7 +127,7 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
 def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    from hf_video.model_size import bounded_models
+    from hf_video.loading.model_size import bounded_models
 
     if args.num_frames is not None:
         raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")

@@ -16,8 +16,8 @@ from .window_options import window_options
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from hf_video.loading.classifiers import TrainedPart
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import TrainedPart
 
 DESCRIPTION = """\
 Slide windows over videos of any length, and write what a model sees in each: one file for each video, and
@@ -72,9 +72,9 @@ def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, Video
 
 def _extract_in_bulk(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.bulk_tasks import ExtractTask
     from hf_video.inference.clip_features import choose_features
     from hf_video.inference.window_features import feature_shape
+    from hf_video.jobs.bulk_tasks import ExtractTask
 
     if "format" in args.given and args.format != "parquet":
         raise ValueError(f"--format {args.format}: with --engine the rows are written as Parquet; leave it out.")
@@ -88,7 +88,7 @@ def _extract_in_bulk(args: argparse.Namespace) -> int:
 
 def _extract_to_folder(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.feature_folder import SUMMARY_FILE, extract_to_folder, require_feature_folder
+    from hf_video.jobs.feature_folder import SUMMARY_FILE, extract_to_folder, require_feature_folder
 
     folder = Path(args.output).expanduser().absolute()
     require_feature_folder(folder)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_video.data import load_video_dataset
     from hf_video.data.manifest import without_checks
-    from hf_video.data.manifest_writing import check_can_list
+    from hf_video.data.packs.manifest_writing import check_can_list
     from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
 
     splits = without_checks(load_video_dataset(args.data, video_root=args.video_root))
@@ -109,7 +109,7 @@ def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None)
     from datasets import concatenate_datasets
 
     from hf_video.data.inspection import iterate_inspected
-    from hf_video.data.manifest_writing import write_manifest
+    from hf_video.data.packs.manifest_writing import write_manifest
     from hf_video.files import replace_file
 
     findings = _Findings()

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel
 
+    from hf_video.loading.classifiers import TrainedPart
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.loading import TrainedPart
 
 
 def locate_model(name: str, option: str = "") -> str:
@@ -79,8 +79,8 @@ def load_trained_model(
     """
     target, model = choose_device(device), locate_model(model)
 
-    from hf_video.training.clip_size import check_clips
-    from hf_video.training.loading import load_processor, load_trained_classifier
+    from hf_video.loading.classifiers import load_processor, load_trained_classifier
+    from hf_video.loading.clip_size import check_clips
 
     network = load_trained_classifier(model, dtype=dtype, part=part)
     processor = load_processor(model, network.config, **processor_options)
@@ -104,8 +104,8 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    from hf_video.model_size import bounded_models
-    from hf_video.training.loading import check_quantization, load_config
+    from hf_video.loading.classifiers import check_quantization, load_config
+    from hf_video.loading.model_size import bounded_models
 
     check_quantization(model, load_config(model), dtype)
     with bounded_models():
@@ -135,8 +135,8 @@ class TrainedKind(NamedTuple):
 
 def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type: str) -> TrainedKind:
     """A video classifier for these classes; from scratch it is a VideoViT."""
+    from hf_video.loading.classifiers import build_classifier, load_classifier
     from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-    from hf_video.training.loading import build_classifier, load_classifier
 
     from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
@@ -166,9 +166,9 @@ def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKi
         values: a value for each setting.
         projection_dim: channels of the teacher's features; None without a teacher.
     """
+    from hf_video.loading.classifiers import build_pretraining_model, load_pretraining_model
     from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForPreTraining
     from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining
-    from hf_video.training.loading import build_pretraining_model, load_pretraining_model
 
     from .settings import MaskedModelSettings, ScratchSettings
 
@@ -220,9 +220,9 @@ def load_model(
     """
     from huggingface_hub.errors import StrictDataclassError
 
+    from hf_video.loading.classifiers import load_config, load_processor
+    from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.clip_size import check_clips, check_views, input_size, set_input_size
-    from hf_video.training.loading import load_config, load_processor
     from hf_video.training.sharding import WeightsForm, form_of_checkpoint
 
     if checkpoint is not None:

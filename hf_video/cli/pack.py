@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from datasets.utils.py_utils import convert_file_size_to_int
 
     from hf_video.data import load_video_dataset
-    from hf_video.data.packing import pack_videos
+    from hf_video.data.packs.packing import pack_videos
     from hf_video.stored_folder import StoredFolder
 
     data = Path(args.video_root or args.data).expanduser().absolute()

@@ -95,8 +95,8 @@ def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, Video
 
 def _predict_in_bulk(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.bulk_tasks import PredictTask
-    from hf_video.training.loading import class_names_of
+    from hf_video.jobs.bulk_tasks import PredictTask
+    from hf_video.loading.classifiers import class_names_of
 
     if args.output is None:
         raise ValueError(f"--engine {args.engine} writes Parquet files: say where with --output DIR.")
@@ -169,7 +169,7 @@ def _score(model, clips: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
     are tried alone: they may differ in size, or need too much memory together."""
     import torch
 
-    from hf_video.training import predict_scores
+    from hf_video.inference import predict_scores
 
     scores: dict[str, torch.Tensor] = {}
     errors: dict[str, Exception] = {}

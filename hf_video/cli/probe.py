@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
+    from hf_video.loading.classifiers import class_names_of
     from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model
-    from hf_video.training.loading import class_names_of
     from hf_video.training.probes import train_probe
 
     features_dir = Path(args.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
@@ -146,8 +146,8 @@ def _load(
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.labels import label_ids
     from hf_video.inference.features import extract_features
-    from hf_video.training.clip_size import check_clips
-    from hf_video.training.loading import load_classifier, load_processor
+    from hf_video.loading.classifiers import load_classifier, load_processor
+    from hf_video.loading.clip_size import check_clips
 
     data, class_names = load_data(args.data, model_name, args.video_root)
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"

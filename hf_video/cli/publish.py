@@ -4,7 +4,7 @@ import argparse
 import tempfile
 from collections import Counter
 
-from hf_video.class_names import read_class_names
+from hf_video.loading.class_names import read_class_names
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:

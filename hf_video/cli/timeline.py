@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.inference.clock import clock
+from hf_video.drawing.clock import clock
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
 
-    from hf_video.inference.live_streams import is_live
     from hf_video.inference.timeline import make_finder, score_windows
+    from hf_video.reading.live_streams import is_live
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
     finder, windows = make_finder(model, **thresholds), window_options(args, processor)
@@ -103,7 +103,7 @@ def follow(
     """
     import numpy as np
 
-    from hf_video.inference.timeline_folder import TimelineFolder
+    from hf_video.drawing.timeline_folder import TimelineFolder
 
     folder = None if args.output is None else TimelineFolder(args.output, name_of(args.video), finder, processor)
     count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
@@ -161,7 +161,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 
 def _print_segment(segment: Any, as_json: bool) -> None:
-    from hf_video.inference.timeline_files import segment_entry
+    from hf_video.drawing.timeline_files import segment_entry
 
     if as_json:
         print(json.dumps(segment_entry(segment)), flush=True)
@@ -172,9 +172,9 @@ def _print_segment(segment: Any, as_json: bool) -> None:
 
 def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
     """Writes the annotated video. Of a damaged one, the frames before the damage are kept."""
+    from hf_video.drawing.annotated_video import annotate_video
     from hf_video.files import replace_file
-    from hf_video.inference.annotated_video import annotate_video
-    from hf_video.processing import VideoReadError
+    from hf_video.reading import VideoReadError
 
     damage: list[Exception] = []
 

@@ -166,8 +166,8 @@ def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, A
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    from hf_video.model_size import bounded_models
-    from hf_video.training.loading import check_trainable, load_config
+    from hf_video.loading.classifiers import check_trainable, load_config
+    from hf_video.loading.model_size import bounded_models
 
     name, length = values["model"], values["memory_bank_length"]
     check_trainable(name, load_config(name))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_video.inference.clock import clock
+from hf_video.drawing.clock import clock
 
 from .command_line import add_flags
 from .model_loading import load_answering_model
@@ -159,19 +159,19 @@ def _is_file(args: argparse.Namespace) -> bool:
 
 def _name(args: argparse.Namespace) -> str:
     """The video in messages and in the memory, without passwords."""
-    from hf_video.processing.video_downloading import public_url
+    from hf_video.reading.video_downloading import public_url
 
     return public_url(args.video)
 
 
 def _open_video(args: argparse.Namespace) -> Iterator[Any]:
     """The frames of the video at the rate of --fps."""
-    from hf_video.processing import frame_streaming
+    from hf_video.reading import frame_streaming
 
     if _is_file(args) and args.source_fps is None:
         return frame_streaming.stream_frames(args.video, args.fps)
 
-    from hf_video.inference.frame_sources import open_frames
+    from hf_video.reading.frame_sources import open_frames
 
     return frame_streaming.first_at_rate(open_frames(args.video, args.source_fps), args.fps)
 
@@ -246,7 +246,7 @@ def _save_memory(watcher: Any, args: argparse.Namespace) -> None:
 def _draw_picture(watcher: Any, args: argparse.Namespace, numbers: array, times: array) -> None:
     if args.picture is not None:
         from hf_video import draw_memory
-        from hf_video.processing import read_video
+        from hf_video.reading import read_video
 
         def read_images(frames: Any) -> Any:
             return read_video(args.video, lambda metadata: [numbers[frame] for frame in frames])[0]

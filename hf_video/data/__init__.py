@@ -7,8 +7,6 @@ _PUBLIC_NAMES = {
     "ClipAugmentation": ".augmentation",
     "ClipDataset": ".clip_dataset",
     "ClipMixing": ".mixing",
-    "MixingCollator": ".mixing",
-    "ReadAheadLoader": ".read_ahead",
     "collate_clips": ".collation",
     "hold_out": ".video_dataset",
     "inspect_videos": ".inspection",
@@ -16,6 +14,8 @@ _PUBLIC_NAMES = {
     "label_names": ".labels",
     "load_unlabelled_videos": ".unlabelled_videos",
     "load_video_dataset": ".video_dataset",
+    "MixingCollator": ".mixing",
+    "ReadAheadLoader": ".read_ahead",
     "write_moving_digits": ".moving_digits",
 }
 

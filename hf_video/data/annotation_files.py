@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_video.processing.video_reading import FRAME_EXTENSIONS
+from hf_video.reading.video_reading import FRAME_EXTENSIONS
 from hf_video.text_files import named_rows, read_csv, read_json, read_lines
 
 from .row_values import cell_text, segment

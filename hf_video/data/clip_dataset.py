@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import BaseVideoProcessor, BatchFeature
 
-from hf_video.processing import VideoReadError, read_video
+from hf_video.reading import VideoReadError, read_video
 
 from .augmentation import ClipAugmentation
 from .collation import SAMPLE_KEY

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from transformers.video_utils import VideoMetadata
 
-from hf_video.processing import VideoReadError, probe_video
+from hf_video.reading import VideoReadError, probe_video
 
 from .clip_dataset import ClipDataset
 from .manifest import DURATION, FRAMES

@@ -15,7 +15,7 @@ from torch import distributed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from hf_video.processing import probe_video, read_video
+from hf_video.reading import probe_video, read_video
 from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column

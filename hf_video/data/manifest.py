@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from datasets.table import InMemoryTable
 
-from hf_video.processing import VideoReadError
+from hf_video.reading import VideoReadError
 
 from .columns import arrow_column
 from .content_digest import content_digest

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from hf_video.processing import VideoReadError
+from hf_video.reading import VideoReadError
 from hf_video.text_files import check_regular_file
 
 from .columns import arrow_column

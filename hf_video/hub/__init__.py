@@ -5,8 +5,8 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "Publication": ".publishing",
-    "PublishError": ".connection",
     "publish": ".publishing",
+    "PublishError": ".connection",
     "push": ".publishing",
     "register_custom_code": ".custom_code",
     "stage": ".publishing",

@@ -108,7 +108,7 @@ def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, A
     if model_class is None:
         model_class = getattr(sys.modules["hf_video"], architecture)
     # By its path: hf_video itself may not be imported.
-    with runpy.run_path(str(Path(__file__).parents[1] / "model_size.py"))["bounded_models"]():
+    with runpy.run_path(str(Path(__file__).parents[1] / "loading" / "model_size.py"))["bounded_models"]():
         model, report = model_class.from_pretrained(source, revision=revision or None, output_loading_info=True)
     processor = transformers.AutoProcessor.from_pretrained(source, **trusted)
     problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}

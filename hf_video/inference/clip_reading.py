@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.processing.video_reading import TimedVideo, read_timed_video
+from hf_video.reading.video_reading import TimedVideo, read_timed_video
 
 
 class Clip(NamedTuple):

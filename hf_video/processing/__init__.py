@@ -9,13 +9,10 @@ import transformers  # noqa: F401
 
 _PUBLIC_NAMES = {
     "CenterCropImageProcessor": ".image_processing_center_crop",
+    "sample_clip_indices": ".clip_sampling",
     "SAMPLING_STRATEGIES": ".clip_sampling",
     "VideoClipProcessor": ".video_processing_clip",
     "VideoClipProcessorKwargs": ".video_processing_clip",
-    "VideoReadError": ".video_opening",
-    "probe_video": ".video_reading",
-    "read_video": ".video_reading",
-    "sample_clip_indices": ".clip_sampling",
 }
 
 __all__ = list(_PUBLIC_NAMES)

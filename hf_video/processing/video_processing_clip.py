@@ -26,7 +26,11 @@ from .image_statistics import check_statistics
 from .option_numbers import is_number, is_whole
 from .uint8_resize import resize_bicubic, resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
-from .video_reading import read_video
+
+try:
+    from hf_video.reading import read_video
+except ImportError:  # on a machine without hf_video
+    from .plain_video_reading import read_video
 
 OTHER_SWITCHES = (
     "default_to_square",

@@ -70,7 +70,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             )
 
     def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
-        """Refuses a `metric_for_best_model` that `hf_video.training.compute_metrics` or `regression_metrics` does not
+        """Refuses a `metric_for_best_model` that `hf_video.metrics.compute_metrics` or `regression_metrics` does not
         measure.
 
         Args:

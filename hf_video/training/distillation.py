@@ -11,9 +11,8 @@ from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
-
-from .clip_size import clip_size, set_input_size
-from .loading import class_names_of, load_processor, load_trained_classifier
+from hf_video.loading.classifiers import class_names_of, load_processor, load_trained_classifier
+from hf_video.loading.clip_size import clip_size, set_input_size
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from hf_video.data import collate_clips
 from hf_video.data.collation import SAMPLE_KEY
+from hf_video.loading.clip_size import clip_size
 
-from .clip_size import clip_size
 from .trainer import VideoTrainer
 
 MASK_SEEDS = "mask_seeds"

@@ -17,6 +17,7 @@ from hf_video.data.collation import SAMPLE_KEY
 from hf_video.data.frame_intervals import median_frame_interval
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
+from hf_video.loading.classifiers import drop_query_axis
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
 from hf_video.processing import VideoClipProcessor
@@ -27,7 +28,6 @@ from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallba
 from .checkpoints import CheckpointMixin
 from .distillation import Distillation, make_distillation
 from .ema import EMACallback
-from .loading import drop_query_axis
 from .losses import classification_loss
 from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
 from .push_to_hub import PublishingMixin

@@ -11,10 +11,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel, TrainingArguments
 from transformers.initialization import no_init_weights
 
-from hf_video.model_size import GIB, bounded_models
+from hf_video.loading.clip_size import check_clips, set_input_size
+from hf_video.loading.model_size import GIB, bounded_models
 from hf_video.processing import VideoClipProcessor
-
-from .clip_size import check_clips, set_input_size
 
 # Measured peaks lie within a factor of two of the estimate.
 _TOLERANCE = 2

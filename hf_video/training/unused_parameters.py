@@ -7,7 +7,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
-from .clip_size import clip_size
+from hf_video.loading.clip_size import clip_size
 
 
 def unused_parameters(model: PreTrainedModel) -> list[str] | None:

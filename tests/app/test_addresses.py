@@ -11,7 +11,7 @@ import pytest
 from hf_video.app import addresses
 from hf_video.app.addresses import MEGABYTE, check_address, fetch_video, is_public
 from hf_video.app.visitors import Cancelled, Ticket
-from hf_video.processing import VideoReadError
+from hf_video.reading import VideoReadError
 
 CONTENT = bytes(range(256)) * 4 * 3 * 1024  # 3 MB
 

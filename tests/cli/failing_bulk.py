@@ -13,10 +13,10 @@ from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
 from hf_video.cli.boundary import run_guarded
 from hf_video.data.video_listing import list_videos
-from hf_video.inference.bulk_parts import PartFolder
-from hf_video.inference.bulk_ray import RaySettings, ray_engine
-from hf_video.inference.bulk_run import run_bulk
-from hf_video.inference.bulk_tasks import PredictTask
+from hf_video.jobs.bulk_parts import PartFolder
+from hf_video.jobs.bulk_ray import RaySettings, ray_engine
+from hf_video.jobs.bulk_run import run_bulk
+from hf_video.jobs.bulk_tasks import PredictTask
 
 
 class EndsItsDecoder(PredictTask):

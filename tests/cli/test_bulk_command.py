@@ -13,9 +13,9 @@ from filelock import FileLock
 
 from hf_video.cli.main import main
 from hf_video.cli.output_folder import LOCK_FILE
-from hf_video.inference import bulk_batches
-from hf_video.inference.bulk_parts import SETTINGS_FILE
-from hf_video.inference.bulk_tasks import ExtractTask, PredictTask
+from hf_video.jobs import bulk_batches
+from hf_video.jobs.bulk_parts import SETTINGS_FILE
+from hf_video.jobs.bulk_tasks import ExtractTask, PredictTask
 
 from .bulk_runs import num_new, parts_of, read_rows
 
@@ -206,7 +206,7 @@ def test_ctrl_c_says_what_is_kept(mixed, trained, tmp_path, capsys, monkeypatch)
         return read(task, videos, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("hf_video.inference.bulk_run.read_batches", interrupt)
+        patched.setattr("hf_video.jobs.bulk_run.read_batches", interrupt)
         assert main(command) == 130
     said = capsys.readouterr().err
     assert f"The rows of 4 of 10 videos are kept in {tmp_path / 'out'}; the same command continues." in said

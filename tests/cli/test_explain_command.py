@@ -21,8 +21,9 @@ from hf_video import (
 )
 from hf_video.cli import explain as cli_explain
 from hf_video.cli.main import main
-from hf_video.inference import explain, explanation_folder, frame_shares, read_clip
-from hf_video.processing import read_video
+from hf_video.drawing import explanation_folder
+from hf_video.inference import explain, frame_shares, read_clip
+from hf_video.reading import read_video
 
 from ..models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from ..models.memory_bank_qformer.watching_testing import tiny_pair

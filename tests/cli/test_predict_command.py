@@ -8,7 +8,7 @@ from datasets import Dataset, Video
 
 import hf_video.cli.predict as predict_command
 from hf_video.cli.main import main
-from hf_video.training import predict_scores
+from hf_video.inference import predict_scores
 
 from ..odd_files import ODD_FILES, make_odd_file
 
@@ -121,7 +121,7 @@ def test_scores_that_are_no_numbers_are_a_failure(trained, videos, capsys, monke
         scores[0] = float("nan")
         return scores
 
-    monkeypatch.setattr("hf_video.training.predict_scores", spoil)
+    monkeypatch.setattr("hf_video.inference.predict_scores", spoil)
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and ["predictions" in row for row in rows] == [False, True, True]
     assert rows[0]["error"] == "the model's scores of this video are not finite"

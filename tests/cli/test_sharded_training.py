@@ -15,9 +15,9 @@ from accelerate.utils import merge_fsdp_weights
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoModelForVideoClassification, AutoVideoProcessor
 
+from hf_video.loading.clip_size import input_size
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training.clip_size import input_size
 
 from ..fork_server import Program, run_forked
 from ..process_group import free_port, torchrun_variables

@@ -27,7 +27,7 @@ from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import follow
 from hf_video.cli.video_name import name_of
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
-from hf_video.processing import read_video
+from hf_video.reading import read_video
 
 from ..video_files import damage_frame, encode_video
 
@@ -326,7 +326,7 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     def fail(*args):
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr(f"hf_video.inference.timeline_folder.{name}", fail)
+    monkeypatch.setattr(f"hf_video.drawing.timeline_folder.{name}", fail)
     assert run(model_folder, video, "--json", "--output", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "No space left on device" in printed.err and "Traceback" not in printed.err

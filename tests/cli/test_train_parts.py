@@ -9,7 +9,8 @@ from transformers import AutoModelForVideoClassification, pipeline
 
 from hf_video.cli.main import main, parse
 from hf_video.cli.train import train
-from hf_video.training import evaluate_dataset, top_k_accuracy
+from hf_video.metrics import top_k_accuracy
+from hf_video.training import evaluate_dataset
 
 from .conftest import TINY_RUN
 

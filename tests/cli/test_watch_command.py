@@ -16,7 +16,7 @@ from hf_video import MemoryBank, VideoWatcher
 from hf_video.cli.main import main
 from hf_video.cli.stopping import stop_requests
 from hf_video.cli.watch import seconds
-from hf_video.processing import VideoReadError, frame_streaming
+from hf_video.reading import VideoReadError, frame_streaming
 
 from ..inference.test_live_streams import encode_stream, tcp_server
 from ..models.memory_bank_qformer.watching_testing import tiny_pair

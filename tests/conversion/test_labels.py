@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForVideoClassification, pipeline
 
 from conversion import hf_videomae, stmixer, videomae, videomamba
-from hf_video.class_names import read_class_names
+from hf_video.loading.class_names import read_class_names
 from tests.goldens import load_golden, write_original_config
 from tests.video_files import encode_video
 

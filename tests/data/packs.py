@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_video.data import load_video_dataset
-from hf_video.data.packing import pack_videos
+from hf_video.data.packs.packing import pack_videos
 from hf_video.stored_folder import StoredFolder
 
 

@@ -10,7 +10,8 @@ from transformers.trainer_utils import RemoveColumnsCollator
 
 from hf_video.data import ClipAugmentation, ClipDataset, collate_clips
 from hf_video.data.moving_digits import _encode
-from hf_video.processing import VideoClipProcessor, VideoReadError, read_video
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError, read_video
 
 
 @pytest.fixture(scope="module")

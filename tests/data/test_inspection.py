@@ -6,7 +6,8 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from hf_video.data import ClipDataset, collate_clips, inspect_videos
-from hf_video.processing import VideoClipProcessor, VideoReadError
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError
 
 from ..video_files import damage_frame, encode_video, make_frames
 from .broken_videos import write_broken_videos

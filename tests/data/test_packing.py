@@ -23,9 +23,9 @@ from hf_video.data import load_video_dataset, write_moving_digits
 from hf_video.data.content_digest import content_digest
 from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
 from hf_video.data.packed_videos import source_names
-from hf_video.data.packing import pack_videos
-from hf_video.data.shards import ShardWriter
-from hf_video.processing import probe_video, read_video
+from hf_video.data.packs.packing import pack_videos
+from hf_video.data.packs.shards import ShardWriter
+from hf_video.reading import probe_video, read_video
 from hf_video.stored_folder import StoredFolder
 
 from ..video_files import encode_video, make_frames
@@ -190,7 +190,7 @@ def test_a_manifest_is_trusted_and_its_stale_rows_are_broken(digits, tmp_path, m
     gone.unlink()
     changed.write_bytes(changed.read_bytes()[:-1] + b"x")
     opened = []
-    monkeypatch.setattr("hf_video.data.packing.probe_video", lambda *args: opened.append(args))
+    monkeypatch.setattr("hf_video.data.packs.packing.probe_video", lambda *args: opened.append(args))
     counts, rows = pack(manifest, tmp_path / "pack")
     assert opened == [] and (counts.num_videos, counts.num_rows) == (21, 24)
     assert [row["error"] is None for row in rows] == [False] * 3 + [True] * 21
@@ -326,7 +326,7 @@ def test_a_pack_without_one_of_its_shards_is_not_finished(digits, tmp_path, monk
         raise Ended
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_video.data.packing.write_index", fail)
+        patch.setattr("hf_video.data.packs.packing.write_index", fail)
         with pytest.raises(Ended):
             pack(digits, tmp_path / "begun", shard_size=10_000)
     (tmp_path / "begun" / "shard-00002.tar").unlink()
@@ -358,7 +358,7 @@ def test_a_full_disk_is_no_broken_video(digits, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hf_video.data.packing.open_bytes", fail)
+    monkeypatch.setattr("hf_video.data.packs.packing.open_bytes", fail)
     with pytest.raises(OSError, match="No space left"):
         pack(digits, tmp_path / "pack")
 

@@ -21,7 +21,8 @@ from hf_video.data import (
     read_ahead,
 )
 from hf_video.data.moving_digits import _encode
-from hf_video.processing import VideoClipProcessor, VideoReadError
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError
 
 AUGMENTATION = ClipAugmentation(
     crop_min_area=0.3, horizontal_flip=True, rand_augment_num_ops=2, color_jitter=0.3, erasing_prob=0.5

@@ -8,7 +8,8 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, Video
 
 from hf_video.data import ClipDataset, inspect_videos, load_video_dataset, write_moving_digits
-from hf_video.processing import VideoClipProcessor, VideoReadError
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError
 
 PROCESSOR = VideoClipProcessor(num_frames=4, sampling_strategy="uniform", size=32, crop_size=32)
 NAMES = ["walk", "run"]

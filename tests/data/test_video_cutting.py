@@ -8,12 +8,12 @@ import av
 import numpy as np
 import pytest
 
-from hf_video.data import video_cutting
-from hf_video.data.video_cutting import cut_video
-from hf_video.processing import VideoReadError, probe_video, read_video
-from hf_video.processing.video_decoding import VideoFileReader
-from hf_video.processing.video_opening import open_stream
-from hf_video.processing.video_reading import read_timed_video
+from hf_video.data.packs import video_cutting
+from hf_video.data.packs.video_cutting import cut_video
+from hf_video.reading import VideoReadError, probe_video, read_video
+from hf_video.reading.video_decoding import VideoFileReader
+from hf_video.reading.video_opening import open_stream
+from hf_video.reading.video_reading import read_timed_video
 
 from ..video_corpus import readable_variants, write_variant
 from ..video_files import encode_video, make_frames
@@ -171,6 +171,6 @@ def test_a_piece_that_is_another_is_noticed(tmp_path, monkeypatch, number):
         made.append(data)
         return packet_of(data if len(made) != number else data[:8] + bytes(len(data) - 8))
 
-    monkeypatch.setattr("hf_video.data.video_cutting.av.Packet", make)
+    monkeypatch.setattr("hf_video.data.packs.video_cutting.av.Packet", make)
     with open(path, "rb") as file, cut_video(file, ".mp4", [WHOLE], 0.7) as found:
         assert (found is None) == (number > 0)

@@ -310,4 +310,4 @@ def test_registered_classes_bring_their_code_when_transformers_saves_them(hub, t
     """
     process = run_in_fresh_process(hub, program, with_hf_video=True)
     assert process.returncode == 0, process.stderr
-    assert {"modeling_videovit.py", "masking_videovit.py", "video_reading.py"} <= set(os.listdir(tmp_path))
+    assert {"modeling_videovit.py", "masking_videovit.py", "plain_video_reading.py"} <= set(os.listdir(tmp_path))

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hf_video.inference.bulk_parts import PartFolder
+from hf_video.jobs.bulk_parts import PartFolder
 
 WHOLE, DAMAGED = (f"part-{number:06d}-{'0' * 16}.parquet" for number in range(2))
 

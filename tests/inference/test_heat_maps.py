@@ -5,16 +5,10 @@ import numpy as np
 import pytest
 
 from hf_video import VideoClipProcessor
-from hf_video.inference import (
-    draw_heat_maps,
-    frame_shares,
-    overlay_heat_maps,
-    read_clip,
-    top_frames,
-    write_heat_map_video,
-)
-from hf_video.inference.timeline_picture import save_figure
-from hf_video.processing import VideoReadError
+from hf_video.drawing import draw_heat_maps, write_heat_map_video
+from hf_video.drawing.timeline_picture import save_figure
+from hf_video.inference import frame_shares, overlay_heat_maps, read_clip, top_frames
+from hf_video.reading import VideoReadError
 
 from ..video_files import encode_video, make_frames
 from .test_timeline_files import texts_of

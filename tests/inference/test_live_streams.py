@@ -15,9 +15,8 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
-from hf_video.inference import live_streams, sliding_windows, timed_samples
-from hf_video.processing import VideoReadError, read_video
-from hf_video.processing.frame_streaming import StreamClock
+from hf_video.reading import VideoReadError, live_streams, read_video, sliding_windows, timed_samples
+from hf_video.reading.frame_streaming import StreamClock
 
 from ..video_files import encode_video, make_frames
 

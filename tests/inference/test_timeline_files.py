@@ -7,10 +7,10 @@ import pytest
 from matplotlib import font_manager
 from pyarrow import parquet
 
-from hf_video.inference import Segment, draw_timeline
-from hf_video.inference.clock import clock
-from hf_video.inference.drawable_text import find_fonts
-from hf_video.inference.timeline_files import (
+from hf_video.drawing import draw_timeline
+from hf_video.drawing.clock import clock
+from hf_video.drawing.drawable_text import find_fonts
+from hf_video.drawing.timeline_files import (
     ScoreTable,
     SegmentTable,
     read_scores,
@@ -19,7 +19,8 @@ from hf_video.inference.timeline_files import (
     write_segments,
     write_webvtt,
 )
-from hf_video.inference.timeline_picture import Thumbnails, save_figure
+from hf_video.drawing.timeline_picture import Thumbnails, save_figure
+from hf_video.inference import Segment
 
 
 def texts_of(figure):

@@ -12,9 +12,9 @@ from hf_video import (
     VideoMambaForVideoClassification,
 )
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.inference import extract_window_features, timed_samples, window_batches
+from hf_video.inference import extract_window_features, window_batches
 from hf_video.inference.window_batching import choose_windows
-from hf_video.processing import VideoReadError, read_video
+from hf_video.reading import VideoReadError, read_video, timed_samples
 from hf_video.training import VideoTrainer
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
 from tests.training.tiny import make_arguments, make_model

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hf_video.inference import Sample, group_samples, sliding_windows, timed_samples
-from hf_video.processing import VideoReadError, read_video
-from hf_video.processing.frame_orientation import RgbConverter
-from hf_video.processing.frame_streaming import StreamedFrame
+from hf_video.reading import Sample, VideoReadError, group_samples, read_video, sliding_windows, timed_samples
+from hf_video.reading.frame_orientation import RgbConverter
+from hf_video.reading.frame_streaming import StreamedFrame
 
 from ..fork_server import Program, run_forked
 from ..video_files import cut_file, encode_video, make_frames
@@ -195,7 +194,7 @@ def test_memory_does_not_grow_with_the_video():
     program = """if True:
         import tracemalloc
         import numpy as np
-        from hf_video.inference import sliding_windows
+        from hf_video.reading import sliding_windows
         frames = (np.full((64, 64, 3), i % 256, dtype=np.uint8) for i in range(12_000))
         tracemalloc.start()
         for i, _ in enumerate(sliding_windows(frames, num_frames=8, stride=2, source_fps=30)):

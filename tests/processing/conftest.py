@@ -3,7 +3,7 @@ import threading
 import pytest
 from huggingface_hub import constants
 
-from hf_video.processing import range_requests
+from hf_video.reading import range_requests
 from tests.video_server import LIMIT, Server
 
 

@@ -6,8 +6,8 @@ import av
 import numpy as np
 import pytest
 
-from hf_video.processing import VideoReadError, read_video
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading import VideoReadError, read_video
+from hf_video.reading.frame_streaming import stream_frames
 
 from ..video_files import cut_file, damage_frame, encode_video, make_frames
 

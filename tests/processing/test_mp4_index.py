@@ -11,9 +11,9 @@ import av
 import numpy as np
 import pytest
 
-from hf_video.processing import VideoReadError, mp4_index, read_video, video_decoding
-from hf_video.processing.range_file import RangeFile
-from hf_video.processing.video_opening import open_stream
+from hf_video.reading import VideoReadError, mp4_index, read_video, video_decoding
+from hf_video.reading.range_file import RangeFile
+from hf_video.reading.video_opening import open_stream
 
 from ..video_corpus import damaged_variants, readable_variants, write_variant
 from ..video_files import H264, encode_video, make_frames

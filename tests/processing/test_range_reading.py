@@ -7,7 +7,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from hf_video.processing import (
+from hf_video.reading import (
     VideoReadError,
     probe_video,
     range_file,
@@ -16,7 +16,7 @@ from hf_video.processing import (
     video_reading,
     video_urls,
 )
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading.frame_streaming import stream_frames
 from tests.video_files import H264, cut_file, encode_video, make_frames
 from tests.video_server import LIMIT
 

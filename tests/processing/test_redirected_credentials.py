@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from hf_video.processing import read_video
-from hf_video.processing.video_downloading import download_video
+from hf_video.reading import read_video
+from hf_video.reading.video_downloading import download_video
 
 from ..video_files import encode_video
 from ..video_server import Server

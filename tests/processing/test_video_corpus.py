@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers.utils import is_torchcodec_usable
 
-from hf_video.processing import VideoReadError, read_video
-from hf_video.processing.frame_streaming import stream_frames
+from hf_video.reading import VideoReadError, read_video
+from hf_video.reading.frame_streaming import stream_frames
 
 from ..video_corpus import NUM_FRAMES, STREAMS, damaged_variants, readable_variants
 

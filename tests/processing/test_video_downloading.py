@@ -12,8 +12,8 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import enable_progress_bars
 
-from hf_video.processing import VideoReadError, probe_video, read_video, video_downloading
-from hf_video.processing.video_downloading import public_url
+from hf_video.reading import VideoReadError, probe_video, read_video, video_downloading
+from hf_video.reading.video_downloading import public_url
 from tests.video_files import encode_video
 from tests.video_server import LIMIT
 

@@ -6,7 +6,8 @@ from safetensors.torch import load_file
 from transformers import VideoMAEConfig, VideoMAEForVideoClassification, pipeline
 from transformers.video_utils import VideoMetadata
 
-from hf_video.processing import VideoClipProcessor, VideoReadError, read_video
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading import VideoReadError, read_video
 
 from ..goldens import FIXTURES
 from ..video_files import encode_video, make_frames

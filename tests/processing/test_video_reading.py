@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from transformers.utils import is_torchcodec_usable
 
-from hf_video.processing import VideoReadError, probe_video, read_video, video_decoding
-from hf_video.processing.frame_streaming import stream_frames
-from hf_video.processing.h264_headers import leave_out_groups, read_sequence_parameters
+from hf_video.reading import VideoReadError, probe_video, read_video, video_decoding
+from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.h264_headers import leave_out_groups, read_sequence_parameters
 
 from ..video_files import (
     H264,

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_video.cli.main import main
+from hf_video.loading.classifiers import load_classifier, load_processor
 from hf_video.processing import VideoClipProcessor
-from hf_video.training.loading import load_classifier, load_processor
 
 from .tiny import make_model
 

@@ -8,9 +8,11 @@ from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEFor
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
-from hf_video.processing import read_video
-from hf_video.training import VideoTrainer, compute_metrics, evaluate_dataset, predict_scores, write_predictions
-from hf_video.training.clip_size import check_views
+from hf_video.inference import predict_scores
+from hf_video.loading.clip_size import check_views
+from hf_video.metrics import compute_metrics
+from hf_video.reading import read_video
+from hf_video.training import VideoTrainer, evaluate_dataset, write_predictions
 from tests.hub.conftest import TINY_CLASSIFIERS, make_model
 from tests.training.tiny import make_arguments
 

@@ -3,10 +3,10 @@ import logging
 import pytest
 import torch
 
+from hf_video.loading.classifiers import class_names_of, load_classifier, load_processor
+from hf_video.loading.clip_size import set_input_size
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training.clip_size import set_input_size
-from hf_video.training.loading import class_names_of, load_classifier, load_processor
 
 NAMES = ["clap", "jump", "wave"]
 
@@ -31,13 +31,13 @@ def test_the_head_is_kept_for_the_same_classes(saved, caplog):
     folder, model = saved
     loaded = load_classifier(folder, NAMES)
     torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
-    assert not [record for record in caplog.records if record.name == "hf_video.training.loading"]
+    assert not [record for record in caplog.records if record.name == "hf_video.loading.classifiers"]
 
 
 @pytest.mark.parametrize("names", [["clap", "jump", "run"], ["clap", "run"]])
 def test_other_classes_get_a_head_of_their_own(saved, names, caplog):
     folder, model = saved
-    with caplog.at_level(logging.WARNING, logger="hf_video.training.loading"):
+    with caplog.at_level(logging.WARNING, logger="hf_video.loading.classifiers"):
         loaded = load_classifier(folder, names)
     assert class_names_of(loaded.config) == names
     assert loaded.config.label2id == {name: index for index, name in enumerate(names)}

@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers import EvalPrediction
 
-from hf_video.training import VideoTrainer, compute_metrics, predict_scores, regression_metrics
+from hf_video.inference import predict_scores
+from hf_video.metrics import compute_metrics, regression_metrics
+from hf_video.training import VideoTrainer
 
 from .tiny import RandomClips, make_arguments, make_model
 

@@ -6,14 +6,9 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerState, set_seed
 
 from hf_video.data import ClipMixing, MixingCollator, collate_clips
+from hf_video.metrics import compute_metrics
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
-from hf_video.training import (
-    VideoTrainer,
-    VideoTrainingArguments,
-    compute_metrics,
-    multi_label_loss,
-    soft_target_loss,
-)
+from hf_video.training import VideoTrainer, VideoTrainingArguments, multi_label_loss, soft_target_loss
 from hf_video.training.callbacks import SetEpochCallback
 
 

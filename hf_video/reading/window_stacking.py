@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hf_video.processing.frame_streaming import StreamedFrame
-from hf_video.processing.video_opening import VideoReadError
+from .frame_streaming import StreamedFrame
+from .video_opening import VideoReadError
 
 _PROBE = [np.empty(0)]
 # References to an array that only a list holds.

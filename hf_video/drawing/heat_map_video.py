@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .heat_maps import overlay_heat_maps
+from hf_video.inference.heat_maps import overlay_heat_maps
+
 from .video_encoding import encode_video, enlarge
 
 

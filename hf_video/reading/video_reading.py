@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -20,7 +21,6 @@ from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
-from .option_numbers import is_number
 from .range_file import RangeFile
 from .video_decoding import VideoFileReader
 from .video_downloading import public_url
@@ -313,7 +313,7 @@ def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
 def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:
     """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
     for name, seconds in {"start": start, "end": end}.items():
-        if seconds is not None and (not is_number(seconds) or math.isnan(seconds)):
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or math.isnan(seconds)):
             raise ValueError(f"{name}={seconds!r} is no time; a number of seconds is expected, or None.")
     if start is None and end is None:
         return 0, len(reader)

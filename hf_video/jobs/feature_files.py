@@ -13,7 +13,7 @@ import torch
 from numpy.lib.format import write_array_header_1_0
 from safetensors.torch import save_file
 
-from .window_features import WindowFeatures
+from hf_video.inference.window_features import WindowFeatures
 
 FileFormat = Literal["npy", "safetensors", "parquet"]
 Append = Callable[[WindowFeatures], None]

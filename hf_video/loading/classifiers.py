@@ -26,12 +26,12 @@ from transformers.utils import (
     is_torchao_available,
 )
 
-from hf_video.model_files import Config, Index
-from hf_video.model_size import bounded_models
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_object
 
 from .clip_size import clip_size, input_size
+from .model_files import Config, Index
+from .model_size import bounded_models
 from .processor_files import read_options
 
 logger = logging.getLogger(__name__)

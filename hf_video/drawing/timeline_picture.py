@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hf_video.inference.segments import Segment
+
 from .clock import clock
 from .drawable_text import find_fonts, one_line, shorten
-from .segments import Segment
 from .timeline_files import read_scores
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import constants
 
-from hf_video.processing.frame_streaming import StreamClock, StreamedFrame, time_frames
-from hf_video.processing.video_downloading import public_url
-from hf_video.processing.video_opening import VideoReadError, choose_stream, pixel_limit
+from .frame_streaming import StreamClock, StreamedFrame, time_frames
+from .video_downloading import public_url
+from .video_opening import VideoReadError, choose_stream, pixel_limit
 
 try:
     import av

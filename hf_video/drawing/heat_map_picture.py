@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hf_video.inference.heat_maps import frame_shares, overlay_heat_maps, top_frames
+
 from .clock import clock
 from .drawable_text import find_fonts, one_line, shorten
-from .heat_maps import frame_shares, overlay_heat_maps, top_frames
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,15 +18,15 @@ from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
 from hf_video.files import naming_disk_errors, read_own_json, replace_file, replace_text
+from hf_video.inference.clip_features import Pooling, choose_features
+from hf_video.inference.feature_key import feature_key, video_identity
+from hf_video.inference.window_batching import choose_windows, window_batches
+from hf_video.inference.window_features import WindowFeatures, feature_shape, stream_window_features
 from hf_video.processing import VideoClipProcessor
-from hf_video.processing.frame_streaming import StreamedFrame
+from hf_video.reading.frame_sources import describe, open_frames
+from hf_video.reading.frame_streaming import StreamedFrame
 
-from .clip_features import Pooling, choose_features
 from .feature_files import WRITERS, FileFormat
-from .feature_key import feature_key, video_identity
-from .frame_sources import describe, open_frames
-from .window_batching import choose_windows, window_batches
-from .window_features import WindowFeatures, feature_shape, stream_window_features
 
 SUMMARY_FILE = "features.json"
 # The videos that a run has finished, one a line, until it writes the summary.

@@ -17,26 +17,37 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm.auto import tqdm
 
+from hf_video.data.columns import VideoRows
+from hf_video.data.content_digest import bytes_digest, content_digest
+from hf_video.data.inspection import tell_reason
+from hf_video.data.labels import is_multi_label, label_names
+from hf_video.data.manifest import (
+    CHECKED,
+    CONTENT,
+    DURATION,
+    ERROR,
+    FRAMES,
+    INDEX_FILE,
+    KEY,
+    OPENED,
+    SIZE,
+    load_manifest,
+)
+from hf_video.data.packed_videos import check_shards
+from hf_video.data.places import absolute
+from hf_video.data.video_bytes import open_bytes
+from hf_video.data.video_column import BYTES
+from hf_video.data.video_names import segment_suffix
 from hf_video.files import FULL_DISK, write_error_number
-from hf_video.processing import probe_video
-from hf_video.processing.video_downloading import public_url
+from hf_video.reading import probe_video
+from hf_video.reading.video_downloading import public_url
 from hf_video.stored_folder import StoredFolder
 
-from .columns import VideoRows
-from .content_digest import bytes_digest, content_digest
-from .inspection import tell_reason
-from .labels import is_multi_label, label_names
-from .manifest import CHECKED, CONTENT, DURATION, ERROR, FRAMES, INDEX_FILE, KEY, OPENED, SIZE, load_manifest
 from .manifest_writing import make_keys
 from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
 from .pack_plan import PackPlan, plan_pack
-from .packed_videos import check_shards
-from .places import absolute
 from .shards import ShardWriter, verify_shard, video_suffix
-from .video_bytes import open_bytes
-from .video_column import BYTES
 from .video_cutting import Piece, PieceOfClip, cut_video
-from .video_names import segment_suffix
 
 # Gone when the pack is whole.
 _WORKING = ".packing"

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_video.processing.frame_streaming import stream_frames
-from hf_video.processing.video_opening import VideoReadError
+from hf_video.inference.segments import Segment
+from hf_video.reading.frame_streaming import stream_frames
+from hf_video.reading.video_opening import VideoReadError
 
 from .clock import clock
 from .drawable_text import find_fonts, shorten
-from .segments import Segment
 from .video_encoding import encode_video, enlarge
 
 _MOST_CLASSES = 4

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hf_video.data.manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
 from hf_video.stored_folder import StoredFolder
-
-from .manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
 
 # The entry in its metadata that says what was packed.
 _PACK = b"hf_video_pack"

@@ -13,12 +13,12 @@ from PIL import Image
 
 import hf_video
 from hf_video.files import replace_text
+from hf_video.inference.clip_reading import Clip
+from hf_video.inference.heat_maps import frame_shares, overlay_heat_maps, top_frames
 
-from .clip_reading import Clip
 from .drawable_text import find_fonts, one_line, shorten
 from .heat_map_picture import draw_heat_maps
 from .heat_map_video import write_heat_map_video
-from .heat_maps import frame_shares, overlay_heat_maps, top_frames
 from .timeline_picture import save_figure
 from .video_encoding import enlarge
 

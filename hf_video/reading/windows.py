@@ -6,10 +6,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from hf_video.processing.frame_streaming import StreamedFrame, check_rate
-from hf_video.processing.video_opening import VideoReadError
-
 from .frame_sources import describe, open_frames
+from .frame_streaming import StreamedFrame, check_rate
+from .video_opening import VideoReadError
 from .window_stacking import WindowStacker
 
 LastWindow = Literal["pad", "drop", "shift"]

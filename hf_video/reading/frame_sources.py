@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hf_video.processing.frame_streaming import StreamedFrame, check_rate, stream_frames
-from hf_video.processing.video_downloading import open_response, public_url, read_max_size, receive_video
-from hf_video.processing.video_reading import FrameFolder
-
+from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .live_streams import is_live, is_stream_response, stream_live, stream_response
+from .video_downloading import open_response, public_url, read_max_size, receive_video
+from .video_reading import FrameFolder
 
 
 def open_frames(source: Any, source_fps: float | None = None) -> Iterator[StreamedFrame]:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hf_video.files import naming_disk_errors, replace_file, replace_text
+from hf_video.inference.segments import Segment
 
 from .drawable_text import one_line
-from .segments import Segment
 
 # Rows of the table of scores that are held in memory until they are written.
 _ROWS_IN_MEMORY = 1000

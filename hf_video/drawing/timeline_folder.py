@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from hf_video.files import replace_file
+from hf_video.inference.segments import Segment, SegmentFinder
+from hf_video.inference.timeline import ScoredWindow
 from hf_video.processing import VideoClipProcessor
 
 from .clock import clock
-from .segments import Segment, SegmentFinder
-from .timeline import ScoredWindow
 from .timeline_files import ScoreTable, SegmentTable, write_segment_table, write_segments, write_webvtt
 from .timeline_picture import Thumbnails, draw_timeline, save_figure
 

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from .window_batching import window_batches
+from hf_video.inference.window_batching import window_batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from hf_video.inference.clip_features import FeatureSettings
     from hf_video.processing import VideoClipProcessor
-
-    from .clip_features import FeatureSettings
 
 
 class Piece(NamedTuple):
@@ -86,7 +85,7 @@ class ExtractTask:
         self.windows = {name: value for name, value in windows.items() if name != "source_fps"}
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
-        from .feature_key import feature_key
+        from hf_video.inference.feature_key import feature_key
 
         settings = self.settings._asdict() | self.windows | {"source_fps": self.source_fps, "shape": self.shape}
         return {"task": self.name} | feature_key(model, self.processor, **settings)
@@ -111,7 +110,7 @@ class ExtractTask:
             yield Piece(batch.pixel_values[0].numpy(), batch.starts[0], batch.ends[0])
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        from .clip_features import encode_clips
+        from hf_video.inference.clip_features import encode_clips
 
         return encode_clips(model, _normalize(self.processor, pixel_values, model.device), self.settings).numpy()
 
@@ -140,7 +139,7 @@ class PredictTask:
         self.frame_processor = _without_normalizing(processor)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
-        from .feature_key import feature_key, weights_digest
+        from hf_video.inference.feature_key import feature_key, weights_digest
 
         head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
         settings = {"top_k": self.top_k, "classes": self.class_names, "problem_type": model.config.problem_type}
@@ -155,7 +154,7 @@ class PredictTask:
         yield Piece(inputs[self.processor.model_input_names[0]][0].numpy())
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        from .prediction import predict_scores
+        from hf_video.inference.prediction import predict_scores
 
         return predict_scores(model, _normalize(self.processor, pixel_values, model.device)).numpy()
 

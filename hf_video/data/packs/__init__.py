@@ -1,0 +1,1 @@
+"""Packs: videos in few large files, with an index."""

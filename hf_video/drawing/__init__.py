@@ -1,0 +1,20 @@
+"""Pictures and videos of what models see: timelines, heat maps, annotated videos."""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC_NAMES = {
+    "annotate_video": ".annotated_video",
+    "draw_heat_maps": ".heat_map_picture",
+    "draw_timeline": ".timeline_picture",
+    "TimelineFolder": ".timeline_folder",
+    "write_heat_map_video": ".heat_map_video",
+}
+
+__all__ = list(_PUBLIC_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_NAMES:
+        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,17 @@
+"""Loads models and their processors from folders and from the Hub."""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC_NAMES = {
+    "load_classifier": ".classifiers",
+    "load_processor": ".classifiers",
+}
+
+__all__ = list(_PUBLIC_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_NAMES:
+        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,24 @@
+"""Frames of videos, wherever they are: files, addresses, folders, streams, windows."""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC_NAMES = {
+    "group_samples": ".windows",
+    "probe_video": ".video_reading",
+    "read_video": ".video_reading",
+    "Sample": ".windows",
+    "SampleGroup": ".windows",
+    "sliding_windows": ".windows",
+    "timed_samples": ".windows",
+    "VideoReadError": ".video_opening",
+    "Window": ".windows",
+}
+
+__all__ = list(_PUBLIC_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC_NAMES:
+        return getattr(import_module(_PUBLIC_NAMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
