@@ -12,10 +12,11 @@ from hf_video.files import replacing_files
 
 from .command_line import add_flags
 from .model_loading import choose_device, load_model
-from .output_folder import RunLock, saying_what_was_kept
+from .output_folder import RunLock, saying_what_was_kept, what_was_kept
 from .processes import failing_together, is_first_process
 from .run_settings import Given, make
 from .run_start import add_start_options, start_run
+from .stopping import ended_before_first_step
 from .training_data import load_data, readable_videos, training_splits
 
 if TYPE_CHECKING:
@@ -187,8 +188,10 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(EpochLineCallback())
     disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-    with saying_what_was_kept(start.output_dir, start.way_on):
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    kept = start.output_dir, start.way_on
+    with saying_what_was_kept(*kept):
+        with ended_before_first_step(trainer, partial(what_was_kept, *kept)):
+            trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         _finish_model(trainer, values, eval_clips)
         trainer.save_model()
         return trainer, _report(trainer, values, data.get("test"), broken)
