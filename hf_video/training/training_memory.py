@@ -10,7 +10,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel, TrainingArguments
+from transformers import (
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+    AutoModelForVideoClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainingArguments,
+)
 from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -52,13 +58,14 @@ def estimate_memory(
         choose_weights: freezes weights of the model, or adds some.
 
     Returns:
-        None if the model decides by the values of its input what it computes.
+        None if the model decides by the values of its input what it computes, or is no classifier of videos.
 
     Raises:
         ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
     """
     size = processor.crop_size if processor.do_center_crop else processor.size
-    if not size.height or not size.width:
+    # A model of another kind is refused where it is loaded.
+    if not size.height or not size.width or type(config) not in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
         return None
     clips = (2, processor.num_frames, getattr(config, "num_channels", 3), size.height, size.width)
     with torch.device("meta"), no_init_weights(), bounded_models():
