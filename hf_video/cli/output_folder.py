@@ -243,7 +243,7 @@ def saying_what_was_kept(folder: Path, way_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise type(interrupt)(_what_was_kept(folder, way_on)) from None
+        raise type(interrupt)(what_was_kept(folder, way_on)) from None
     except Exception as error:
         number = write_error_number(error)
         if number not in FULL_DISK:
@@ -251,11 +251,12 @@ def saying_what_was_kept(folder: Path, way_on: str) -> Iterator[None]:
         file = getattr(error, "filename", None) or folder
         raise OSError(
             f"{file} could not be written ({os.strerror(number)}): make room on its disk. "
-            f"{_what_was_kept(folder, way_on)}"
+            f"{what_was_kept(folder, way_on)}"
         ) from error
 
 
-def _what_was_kept(folder: Path, way_on: str) -> str:
+def what_was_kept(folder: Path, way_on: str) -> str:
+    """A sentence on the checkpoint that a run which ends leaves."""
     try:
         kept = last_checkpoint(folder, say=lambda line: None)
     except ValueError:

@@ -19,11 +19,13 @@ from .output_folder import (
     check_none_inside,
     checkpoint_to_resume,
     saying_what_was_kept,
+    what_was_kept,
     withdraw,
     withdraw_options,
 )
 from .processes import decided_by_first, is_first_process, join_processes, launched_processes
 from .run_settings import Given, check_same_batch, check_same_settings, choose_values, read_given, read_saved, save
+from .stopping import ended_before_first_step
 from .training_data import check_same_data, describe_data
 
 if TYPE_CHECKING:
@@ -124,8 +126,10 @@ class RunStart:
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(EpochLineCallback())
         disable_progress_bar()  # for writing each checkpoint; the trainer has its own progress bar
-        with saying_what_was_kept(self.output_dir, self.way_on):
-            trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
+        kept = self.output_dir, self.way_on
+        with saying_what_was_kept(*kept):
+            with ended_before_first_step(trainer, partial(what_was_kept, *kept)):
+                trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
             yield
 
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None) -> None:

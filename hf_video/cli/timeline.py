@@ -30,7 +30,8 @@ with a score of at least --onset, and ends with one below --offset. Segments are
 Time per window and memory do not grow with the video, which may be a stream without an end.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
-before the damage, and exit code 2.
+before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
+stays that would be in the way of the next try; the segments of a stream, which does not come again, always stay.
 """
 EPILOG = """\
 files in the folder of --output:
@@ -138,7 +139,11 @@ def follow(
                 segments = folder.finish(details, ending)
                 if args.annotate and folder.end:
                     _annotate(args.video, folder, segments)
-            _say(f"{folder.folder} holds {', '.join(sorted(path.name for path in folder.folder.iterdir()))}.")
+            can_be_read_again = Path(args.video).is_file()
+            if errors and (not folder.end or (can_be_read_again and not folder.is_complete)):
+                folder.remove()
+            else:
+                _say(f"{folder.folder} holds {', '.join(sorted(path.name for path in folder.folder.iterdir()))}.")
     if errors:
         raise errors[0]
     if stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from hf_video.files import replace_text
 
 from .command_line import add_flags
 from .model_loading import choose_device
-from .output_folder import ANSWERS_FILE, RunLock, saying_what_was_kept
+from .output_folder import ANSWERS_FILE, RunLock, saying_what_was_kept, what_was_kept
 from .processes import failing_together
 from .run_settings import make
 from .run_start import add_start_options, start_run
+from .stopping import ended_before_first_step
 from .train import WORDS_AND_RECIPES
 from .training_data import warn_of_repetitions
 
@@ -150,8 +152,10 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
     )
     with failing_together():
         start.begin_writing()
-    with saying_what_was_kept(start.output_dir, start.way_on):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    kept = start.output_dir, start.way_on
+    with saying_what_was_kept(*kept):
+        with ended_before_first_step(trainer, partial(what_was_kept, *kept)):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if adapters is not None:
             model.language_model = adapters.merge_and_unload()
         trainer.save_model()

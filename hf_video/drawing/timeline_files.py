@@ -5,7 +5,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +38,25 @@ class SegmentTable:
         self.path = Path(path)
         self._file = open(self.path, "x", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file)
-        self._write(_COLUMNS)
+        self._num_segments = 0
+        try:
+            self._write(_COLUMNS)
+        except OSError:
+            self.path.unlink()
+            raise
 
     def add(self, segment: Segment) -> None:
         """Writes a segment, which is then in the file."""
         self._write(_row(segment))
+        self._num_segments += 1
 
     def close(self) -> list[Segment]:
         """Closes the file, and returns its segments in the order in which they begin."""
-        with naming_disk_errors(self.path):
+        with suppress(OSError):  # every row was flushed: only one whose error is known already is left
             self._file.close()
-        return sorted(read_segment_table(self.path), key=lambda segment: (segment.start, segment.end))
+        # A full disk may have torn a row after these.
+        segments = islice(read_segment_table(self.path), self._num_segments)
+        return sorted(segments, key=lambda segment: (segment.start, segment.end))
 
     def _write(self, row: Sequence[Any]) -> None:
         with naming_disk_errors(self.path):

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ from .timeline_picture import Thumbnails, draw_timeline, save_figure
 
 logger = logging.getLogger(__name__)
 
+# The segments are written last: with them a timeline is complete.
+MARK = "segments.json"
+_OTHER_FILES = ("segments.csv", "segments.vtt", "scores.parquet", "timeline.png")
+
 
 class TimelineFolder:
     """
@@ -35,7 +40,7 @@ class TimelineFolder:
         processor: prepared the windows. Its normalisation is undone for the picture.
 
     Raises:
-        OSError: there are such files, or writing failed.
+        OSError: there are such files, or writing failed, which leaves no file.
     """
 
     def __init__(
@@ -46,9 +51,14 @@ class TimelineFolder:
         self._processor = processor
         self._num_windows = 0
         self._thumbnails = Thumbnails()
+        self._is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._segments = SegmentTable(self.folder / "segments.csv")
-        self._scores = ScoreTable(self.folder / "scores.parquet", self.class_names)
+        try:
+            self._scores = ScoreTable(self.folder / "scores.parquet", self.class_names)
+        except Exception:
+            self.remove()
+            raise
 
     def add_window(self, window: ScoredWindow) -> None:
         """Keeps the scores of a window, and now and then a picture."""
@@ -81,11 +91,11 @@ class TimelineFolder:
             notes = [f"The timeline ends at {clock(self.end)}, before the video does: {ending}"]
         segments = self._segments.close()
         steps = (
-            partial(write_segments, self.folder / "segments.json", self.video, segments, details),
             partial(write_segment_table, self.folder / "segments.csv", segments),
             partial(write_webvtt, self.folder / "segments.vtt", segments, notes),
             partial(self._scores.close, details),
             partial(self._draw, segments, ending),
+            partial(write_segments, self.folder / MARK, self.video, segments, details),
         )
         errors: list[Exception] = []
         for step in steps:
@@ -96,6 +106,22 @@ class TimelineFolder:
         if errors:
             raise errors[0]
         return segments
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the segments are kept, up to the end of the video or up to an error."""
+        return (self.folder / MARK).exists()
+
+    def remove(self) -> None:
+        """Removes the files, and the folder if this object made it, so that the same command can be run again."""
+        self._segments.close()
+        for name in (MARK, *_OTHER_FILES):
+            (self.folder / name).unlink(missing_ok=True)
+        for path in self.folder.glob(".scores.parquet.*.partial"):
+            path.unlink()
+        if self._is_new:
+            with suppress(OSError):  # the user has put a file into it
+                self.folder.rmdir()
 
     def _draw(self, segments: list[Segment], ending: str | None) -> None:
         if not self._num_windows:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from huggingface_hub import constants, get_session
+from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import httpx
+from huggingface_hub.utils import _http, httpx
 
 # Seconds. The Hub is silent for longer while it makes a large commit than while it sends a file.
 SHORTEST_LIMIT = 60.0
@@ -44,7 +44,10 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         reason = str(cause) or type(cause).__name__
         if isinstance(cause, httpx.TimeoutException):
-            reason = f"the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
+            request = f"{cause.request.method} {cause.request.url.path}"
+            reason = (
+                f"at {request} the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
+            )
         raise PublishError(
             f"The upload to {repo_id} was interrupted ({reason}). {describe_outcome()}; {AGAIN}"
         ) from error
@@ -60,19 +63,25 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
 
 @contextmanager
 def _limited_waiting() -> Iterator[None]:
-    """Adds a limit of time to requests. huggingface_hub waits for most answers without end, for some on purpose."""
-    hooks = get_session().event_hooks["request"]
+    """Adds a limit of time to requests. huggingface_hub waits for most answers without end, for some on purpose. After
+    a connection broke, it makes another client, which has the limit, too."""
+    make_client = _http._GLOBAL_CLIENT_FACTORY
 
     def limit(request: httpx.Request) -> None:
         wanted = request.extensions.get("timeout", {})
         limits = httpx.Timeout(time_limit()).as_dict()
         request.extensions["timeout"] = limits | {name: wait for name, wait in wanted.items() if wait is not None}
 
-    hooks.append(limit)
+    def make_limited() -> httpx.Client:
+        client = make_client()
+        client.event_hooks["request"].append(limit)
+        return client
+
+    set_client_factory(make_limited)
     try:
         yield
     finally:
-        hooks.remove(limit)
+        set_client_factory(make_client)
 
 
 def _explain_refusal(repo_id: str, error: Exception) -> str:

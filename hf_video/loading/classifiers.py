@@ -135,7 +135,11 @@ def load_trained_classifier(
     """
     config = load_config(model)
     _check_kind(model, config)
-    class_names_of(config)
+    if not class_names_of(config) and part == "classifier":
+        raise ValueError(
+            f"{Path(model, CONFIG_NAME)}: `id2label` names no class, so the model classifies nothing: name its "
+            "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
+        )
     check_quantization(model, config, kwargs.get("dtype"))
     network, report = AutoModelForVideoClassification.from_pretrained(
         model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs

@@ -1,21 +1,30 @@
 """How much memory a training needs, found from fake tensors before its model takes any."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import psutil
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoModelForVideoClassification, PreTrainedConfig, PreTrainedModel, TrainingArguments
+from transformers import (
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+    AutoModelForVideoClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainingArguments,
+)
 from transformers.initialization import no_init_weights
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_video.loading.clip_size import check_clips, set_input_size
 from hf_video.loading.model_size import GIB, bounded_models
 from hf_video.processing import VideoClipProcessor
 
-# Measured peaks lie within a factor of two of the estimate.
+# Measured peaks lie within a factor of two of the estimate; a test measures some.
 _TOLERANCE = 2
 
 
@@ -24,9 +33,9 @@ class TrainingMemory(NamedTuple):
 
     Attributes:
         num_tokens: tokens of a clip that the encoder gives; 0 if its output has none.
-        num_bytes: weights, gradients, two states of the optimizer for each trained weight, and what the forward pass
-            of a batch keeps for the backward pass. Clips that are read ahead, a teacher and what single operations
-            take for a moment are not in it.
+        num_bytes: weights, gradients, two states of the optimizer for each trained weight, and what the backward
+            pass of a batch needs, with gradient checkpointing or without. Clips that are read ahead, a teacher and
+            what single operations take for a moment are not in it.
     """
 
     num_tokens: int
@@ -48,24 +57,25 @@ def estimate_memory(
         choose_weights: freezes weights of the model, or adds some.
 
     Returns:
-        None if the model decides by the values of its input what it computes.
+        None if the model decides by the values of its input what it computes, or is no classifier of videos.
 
     Raises:
         ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
     """
     size = processor.crop_size if processor.do_center_crop else processor.size
-    if not size.height or not size.width:
+    # A model of another kind is refused where it is loaded.
+    if not size.height or not size.width or type(config) not in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
         return None
     clips = (2, processor.num_frames, getattr(config, "num_channels", 3), size.height, size.width)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        with no_init_weights(), bounded_models():
-            model = AutoModelForVideoClassification.from_config(config, dtype=torch.float32)
+    with torch.device("meta"), no_init_weights(), bounded_models():
+        model = AutoModelForVideoClassification.from_config(config, dtype=torch.float32)
         if size.height == size.width:
             set_input_size(model, image_size=size.height, num_frames=processor.num_frames)
         check_clips(model, processor)
         model = choose_weights(model).train()
-        if arguments.gradient_checkpointing:
-            model.gradient_checkpointing_enable(arguments.gradient_checkpointing_kwargs)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        # Adapters cannot be put into a model of fake tensors; meta tensors take other operations than the CPU's.
+        model.to_empty(device="cpu")
         try:
             num_tokens, kept = _forward(model, torch.empty(clips), arguments)
         except RuntimeError:  # a value that only real tensors have
@@ -99,30 +109,52 @@ def check_memory(needed: TrainingMemory, device: torch.device) -> str:
 
 
 def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArguments) -> tuple[int, int]:
-    """The tokens of a clip, and the bytes that the backward pass of the clips needs besides the weights."""
-    num_tokens, storages, weights = 0, dict[int, Any](), {id(parameter) for parameter in model.parameters()}
+    """The tokens of a clip, and the bytes that the backward pass of the clips needs besides the weights: what the
+    model keeps, and as much as the largest layer keeps for the gradients in it. With gradient checkpointing one layer
+    at a time keeps more than its input.
+    """
+    num_tokens, weights = 0, {id(parameter) for parameter in model.parameters()}
+    layer: nn.Module | None = None
+    # What is kept, by the layer that keeps it. A storage that was freed could give its address to the next.
+    kept = defaultdict[nn.Module | None, dict[int, Any]](dict)
 
     def count_tokens(module: Any, inputs: Any, output: Any) -> None:
         nonlocal num_tokens
         states = output[0]
         num_tokens = states.shape[1] if states.ndim == 3 else 0
 
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        nonlocal layer
+        for tensor in inputs:
+            if isinstance(tensor, torch.Tensor):
+                keep(tensor)
+        layer = module
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal layer
+        layer = None
+
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in weights:
-            storage = tensor.untyped_storage()
-            # A storage that was freed could give its address to the next.
-            storages[storage._cdata] = storage
+        storage = tensor.untyped_storage()
+        if id(tensor) not in weights and storage._cdata not in kept[None]:
+            kept[layer][storage._cdata] = storage
         return tensor
 
-    hook = model.base_model.register_forward_hook(count_tokens)
+    hooks = [model.base_model.register_forward_hook(count_tokens)]
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     dtype = torch.bfloat16 if arguments.bf16 else torch.float16 if arguments.fp16 else None
     with (
         saved_tensors_hooks(keep, lambda tensor: tensor),
         nullcontext() if dtype is None else torch.autocast(clips.device.type, dtype),
     ):
         model(**{model.main_input_name: clips})
-    hook.remove()
-    return num_tokens, sum(storage.nbytes() for storage in storages.values())
+    for hook in hooks:
+        hook.remove()
+    sizes = {each: sum(storage.nbytes() for storage in storages.values()) for each, storages in kept.items()}
+    outside, largest = sizes.pop(None), max(sizes.values(), default=0)
+    return num_tokens, outside + largest + (largest if arguments.gradient_checkpointing else sum(sizes.values()))
 
 
 def _num_bytes(parameter: torch.Tensor) -> int:

@@ -5,6 +5,8 @@ import csv
 import itertools
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,6 +339,53 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     else:
         assert kept["results"]["flash"] == lines and len(lines) == 3
         assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_a_video_without_a_frame_leaves_nothing_that_refuses_the_retry(model_folder, video, tmp_path, sees_light):
+    broken, out, mine = tmp_path / "flash.mp4", tmp_path / "out", tmp_path / "mine"
+    mine.mkdir()
+    for folder in (out, mine):
+        broken.write_bytes(b"")
+        assert run(model_folder, broken, "--output", folder) == 2
+        assert folder.exists() == (folder == mine) and not list(tmp_path.glob("mine/*"))
+        shutil.copy(video, broken)
+        assert run(model_folder, broken, "--output", folder) == 0
+        assert len(list(folder.iterdir())) == 5
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10, 100])
+def test_a_full_disk_leaves_nothing_that_refuses_the_retry(
+    model_folder, video, tmp_path, sees_light, capsys, num_bytes
+):
+    """No file can grow beyond a few bytes: not at the start, not at the first segment, or not at the end."""
+    words, out = (video, "--output", tmp_path / "out"), tmp_path / "out"
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        code = run(model_folder, *words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    said = capsys.readouterr().err
+    assert code == 2 and str(out) in said and "Traceback" not in said
+    assert not list(tmp_path.glob("out/*")) and not list(tmp_path.glob("out/.*"))
+    assert run(model_folder, *words) == 0
+    assert len(list(out.iterdir())) == 5
+
+
+def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsys):
+    """It does not come again."""
+    finder, clip = SegmentFinder(NAMES, exclusive=True), torch.zeros(1, 3, 32, 32)
+
+    def fail(*args):
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr("hf_video.inference.timeline_folder.write_segments", fail)
+    windows = [ScoredWindow(0, 2, np.array([1, 0], np.float32), clip)]
+    with pytest.raises(OSError, match="No space left"):
+        follow(windows, finder, VideoClipProcessor(do_normalize=False), arguments(tmp_path / "out"), {})
+    assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == 1
 
 
 def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monkeypatch):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import HfApi, constants, get_session
-from huggingface_hub.utils import _http
+from huggingface_hub.utils import _http, close_session, httpx
 
 from hf_video.hub import PublishError, connection, publishing, push, stage
 from tests.hub_server.fixtures import WRITE, client_environment
@@ -88,8 +88,31 @@ def test_a_hub_that_falls_silent_is_left(publication, limited, stalling, request
         push(publication, REPO)
     assert LIMIT <= time.monotonic() - start < 2 * TRIES * LIMIT + 2
     message = str(error.value)
+    assert re.search(f"at (GET|POST|PUT) /[^ ]+ the Hub was silent for {LIMIT} s", message)
+    method, _, path = request_.rpartition(" ") if " " in request_ else ("", "", request_)
+    assert f"at {method}" in message and path in message
     assert f"the Hub was silent for {LIMIT} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer" in message
     assert "Nothing was published; run the same command again" in message and "\n" not in message
+
+
+def test_a_client_that_is_made_after_a_broken_connection_has_the_limit(
+    hub, publication, limited, stalling, monkeypatch
+):
+    stalling("/commit/")
+
+    def commit(*args, **kwargs):
+        # What huggingface_hub does after a broken connection, see `http_backoff`.
+        close_session()
+        return create_commit(*args, **kwargs)
+
+    create_commit = HfApi.create_commit
+    monkeypatch.setattr(HfApi, "create_commit", commit)
+    start = time.monotonic()
+    with pytest.raises(PublishError, match=f"at POST /api/models/{REPO}/commit/main the Hub was silent"):
+        push(publication, REPO)
+    assert time.monotonic() - start < 2 * TRIES * LIMIT + 2
+    # Where no limit was asked for, there is none.
+    assert get_session().timeout == httpx.Timeout(None) and len(get_session().event_hooks["request"]) == 1
 
 
 def test_a_longer_limit_is_that_of_huggingface_hub(monkeypatch):

@@ -63,6 +63,7 @@ DAMAGES = [
         "Validation error for field 'id2label'",
     ),
     (CONFIG, fields(id2label={"0": "a", "2": "b"}), "`id2label` must name the classes from 0 to 1"),
+    (CONFIG, fields(id2label={}), "config.json: `id2label` names no class"),
     (CONFIG, fields(id2label={"0": "a", "1": None}), "does not name 1"),
     (CONFIG, fields(hidden_size="24"), "'hidden_size'"),
     (CONFIG, fields(layer_norm_eps=float("nan")), "`layer_norm_eps` must be finite"),

@@ -1,32 +1,82 @@
 """The estimate of a training's memory, and sizes that no machine holds."""
 
 import json
+import os
+import random
 import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from transformers import set_seed
 
-from hf_video import VideoClipProcessor, VideoViTConfig
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli.main import main
-from hf_video.training import VideoTrainingArguments
-from hf_video.training.training_memory import check_memory, estimate_memory
+from hf_video.training import VideoTrainingArguments, add_lora
+from hf_video.training.training_memory import _TOLERANCE, check_memory, estimate_memory
 
 SIZES = {"num_frames": 4, "hidden_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2}
 
 
-def estimate(image_size, batch_size=2):
+def estimate(image_size, batch_size=2, choose_weights=lambda model: model, gradient_checkpointing=False, **sizes):
     size = {"height": image_size, "width": image_size}
     processor = VideoClipProcessor(num_frames=4, size=size, crop_size=size, do_center_crop=True)
-    arguments = VideoTrainingArguments(output_dir="unused", use_cpu=True, per_device_train_batch_size=batch_size)
-    return estimate_memory(VideoViTConfig(image_size=image_size, **SIZES), processor, arguments)
+    arguments = VideoTrainingArguments(
+        output_dir="unused",
+        use_cpu=True,
+        per_device_train_batch_size=batch_size,
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    config = VideoViTConfig(image_size=image_size, **{**SIZES, **sizes})
+    return estimate_memory(config, processor, arguments, choose_weights)
 
 
 def test_tokens_are_counted_and_activations_grow_with_the_batch():
     small, large = estimate(64), estimate(64, batch_size=4)
     assert small.num_tokens == 2 * 4 * 4
     assert small.num_bytes < large.num_bytes < 2 * small.num_bytes
+
+
+@pytest.mark.parametrize("name", ["videovit", "videomamba"])
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_measured_peaks_lie_within_a_factor_of_two(name, is_checkpointed):
+    command = [sys.executable, str(Path(__file__).with_name("training_peak.py")), name, str(int(is_checkpointed))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["measured"] > 150e6
+    assert found["estimated"] / _TOLERANCE < found["measured"] < found["estimated"] * _TOLERANCE
+
+
+def test_layers_that_are_computed_again_keep_their_inputs_alone():
+    plain, checkpointed = (estimate(64, gradient_checkpointing=value, num_hidden_layers=12) for value in (False, True))
+    more = estimate(64, gradient_checkpointing=True, num_hidden_layers=13).num_bytes - checkpointed.num_bytes
+    assert checkpointed.num_tokens == plain.num_tokens
+    # Weights, gradients and states of a layer of width w: 4 * 4 * (12 w^2 + ...); its input: 4 * w * tokens * clips.
+    width = SIZES["hidden_size"]
+    layer = VideoViTForVideoClassification(VideoViTConfig(image_size=64, **SIZES)).videovit.layers[0]
+    assert more == 16 * sum(p.numel() for p in layer.parameters()) + 4 * width * checkpointed.num_tokens * 2
+    assert checkpointed.num_bytes < plain.num_bytes
+
+
+def test_the_estimate_draws_no_random_number():
+    def draws():
+        return torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()
+
+    def choose(model):
+        return add_lora(model, 2, 4)
+
+    set_seed(3)
+    expected = draws()
+    set_seed(3)
+    estimate(64, choose_weights=choose, hidden_dropout_prob=0.1, drop_path_rate=0.2)
+    assert draws() == expected
 
 
 def test_only_what_is_far_beyond_the_memory_is_refused(monkeypatch):
@@ -40,8 +90,6 @@ def test_only_what_is_far_beyond_the_memory_is_refused(monkeypatch):
 
 
 def test_absurd_sizes_are_answered_soon(tmp_path, capsys):
-    from hf_video import VideoViTForVideoClassification
-
     VideoViTForVideoClassification(VideoViTConfig(image_size=32, **SIZES)).save_pretrained(tmp_path / "model")
     VideoClipProcessor(num_frames=4).save_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

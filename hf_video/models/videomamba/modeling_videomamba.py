@@ -415,14 +415,16 @@ def is_plain(module: nn.Module) -> bool:
     Whether a module computes with its float32 or bfloat16 weights alone: without adapter, quantised weight or hook.
     """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    weights = module.parameters(recurse=False)
+    weights = list(module.parameters(recurse=False))
     return (
         type(module) in PLAIN_MODULES
         and not any(hooks)
         and not nn.modules.module._has_any_global_hook()
         # accelerate replaces the method of an instance by a function.
         and "forward" not in vars(module)
-        and all(type(weight) is nn.Parameter and weight.dtype in (torch.float32, torch.bfloat16) for weight in weights)
+        and all(weight.dtype in (torch.float32, torch.bfloat16) for weight in weights)
+        # torchao's and FSDP's tensors hold others. Fake tensors, which tell how much memory is needed, are plain.
+        and not any(hasattr(weight, "__tensor_flatten__") for weight in weights)
     )
 
 
