@@ -19,10 +19,9 @@ from hf_video.reading import probe_video, read_video
 from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column
-from .content_digest import content_digest
-from .packed_videos import COLUMNS as PACKED_COLUMNS
-from .packed_videos import is_packed
-from .video_column import BYTES, open_video
+from .manifest import content_digest
+from .stored_videos import BYTES, is_packed, open_video
+from .stored_videos import COLUMNS as PACKED_COLUMNS
 
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64

@@ -1,12 +1,10 @@
 """Reads data sets of the `datasets` library that have a column of the feature `Video`."""
 
-import hashlib
-import io
 import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video
@@ -14,16 +12,12 @@ from datasets.data_files import SPLIT_KEYWORDS
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from .annotation_files import Clip, Label, listed
-from .manifest import SHA256, SHARD, check_unchanged, is_manifest
-from .packed_videos import open_packed
-from .row_values import cell_text, segment
-from .splits import split_of
+from .annotation_files import Clip, Label, cell_text, listed, segment
+from .manifest import is_manifest
+from .places import split_of
+from .stored_videos import BYTES
 
 logger = logging.getLogger(__name__)
-
-# The column of video files that are stored inside a data set.
-BYTES = "bytes"
 _TIMES = ("start", "end")
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
@@ -118,31 +112,6 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
     if not clips:
         raise ValueError(f"The data set has no labels in its column {label!r}.")
     return VideoColumn(clips, getattr(_item(features[label]), "names", None), files)
-
-
-def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
-    """The video of a row of `load_video_dataset`, for `read_video`: a path or URL, or a file if it is stored in the
-    row or in a pack.
-
-    Raises:
-        StaleManifestError: A manifest lists the video, and the file is gone or was changed; or a shard of a pack was.
-        VideoReadError: The video is not in the pack.
-    """
-    if SHARD in row:
-        return open_packed(row)
-    if row.get(BYTES) is None:
-        check_unchanged(row)
-        return row["video"]
-    file = io.BytesIO(row[BYTES])
-    file.name = row["video"]  # for messages
-    return file
-
-
-def stored_sha256(row: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of a video that is stored in its row or in a pack; None for a file of its own or a URL."""
-    if row.get(SHA256) is not None or row.get(BYTES) is None:
-        return row.get(SHA256)
-    return hashlib.sha256(row[BYTES]).hexdigest()
 
 
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:

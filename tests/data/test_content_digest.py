@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from hf_video.data.content_digest import content_digest
+from hf_video.data.manifest import content_digest
 
 
 def test_the_digest_is_that_of_the_content_wherever_it_lies(tmp_path):

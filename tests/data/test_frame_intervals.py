@@ -7,8 +7,8 @@ from PIL import Image
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.data import frame_intervals as module
-from hf_video.data.frame_intervals import median_frame_interval
+from hf_video.data import clip_dataset as module
+from hf_video.data.clip_dataset import median_frame_interval
 from tests.video_files import encode_video, make_frames
 
 SIZE = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}

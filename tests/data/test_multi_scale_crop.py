@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from hf_video.data import ClipAugmentation, ClipDataset, load_unlabelled_videos
-from hf_video.data.multi_scale_crop import multi_scale_crop
+from hf_video.data.augmentation import multi_scale_crop
 from hf_video.processing import VideoClipProcessor
 
 from ..video_files import encode_video, make_frames

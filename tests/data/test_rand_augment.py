@@ -9,8 +9,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import v2
 
 from hf_video.data import ClipAugmentation, ClipDataset
-from hf_video.data import rand_augment as module
-from hf_video.data.rand_augment import OPERATIONS, rand_augment
+from hf_video.data import augmentation as module
+from hf_video.data.augmentation import OPERATIONS, rand_augment
 from hf_video.processing import VideoClipProcessor
 
 # A smooth picture of nearly all levels.

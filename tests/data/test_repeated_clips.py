@@ -7,8 +7,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Video
 
 from hf_video.data import load_video_dataset
-from hf_video.data.content_digest import content_digest
-from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+from hf_video.data.manifest import content_digest
+from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
 from hf_video.data.video_texts import load_video_texts
 
 
@@ -78,7 +78,7 @@ def test_the_same_size_is_not_the_same_content_and_empty_files_are_nothing(folde
 def test_only_files_of_one_size_are_opened(folder, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        "hf_video.data.repeated_clips.content_digest", lambda path: opened.append(path) or content_digest(path)
+        "hf_video.data.repeated_videos.content_digest", lambda path: opened.append(path) or content_digest(path)
     )
     for number, name in enumerate("abc"):
         (folder / f"{name}.mp4").write_bytes(bytes(number + 1))

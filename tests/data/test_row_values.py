@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, Features, List, Value, Video
 
 from hf_video.data import label_names, load_video_dataset
-from hf_video.data.row_values import cell_text, segment
+from hf_video.data.annotation_files import cell_text, segment
 from hf_video.data.video_texts import load_video_texts
 
 NO_TEXTS = [None, math.nan, math.inf, True, False, "", "  ", [], ["a"], {"a": 1}]

@@ -7,8 +7,9 @@ import datasets
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.data import content_digest, load_video_dataset, trained_videos
-from hf_video.data.trained_videos import TRAINED_VIDEOS_FILE, TrainedVideos, count_trained, write_trained_videos
+from hf_video.data import load_video_dataset, repeated_videos
+from hf_video.data.manifest import content_digest
+from hf_video.data.repeated_videos import TRAINED_VIDEOS_FILE, TrainedVideos, count_trained, write_trained_videos
 from tests.video_files import encode_video, make_frames
 
 
@@ -59,11 +60,12 @@ def test_manifests_packs_and_stored_videos_have_the_same_digests(videos, tmp_pat
 def test_a_manifest_spares_the_reading_and_of_many_files_a_sample_is_read(videos, tmp_path, monkeypatch):
     assert main(["inspect", str(videos), "--output", str(tmp_path / "videos.parquet"), "--num-workers", "1"]) == 0
     read = []
-    digest = content_digest.content_digest
-    monkeypatch.setattr(content_digest, "content_digest", lambda path: read.append(path) or digest(path))
+    monkeypatch.setattr(
+        "hf_video.data.manifest.content_digest", lambda path: read.append(path) or content_digest(path)
+    )
     write_trained_videos(tmp_path, {"train": rows_of(tmp_path / "videos.parquet")})
     assert count_trained(tmp_path, rows_of(tmp_path / "videos.parquet")).by_split == {"train": 6} and not read
-    monkeypatch.setattr(trained_videos, "MAX_READ", 3)
+    monkeypatch.setattr(repeated_videos, "MAX_READ", 3)
     write_trained_videos(tmp_path, {"train": rows_of(videos)})
     assert len(read) == 3 and len(json.loads((tmp_path / TRAINED_VIDEOS_FILE).read_text())["digests"]["train"]) == 3
     assert count_trained(tmp_path, rows_of(tmp_path / "videos.parquet")) == TrainedVideos({"train": 3}, is_least=True)

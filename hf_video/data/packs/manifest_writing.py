@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, concatenate_datasets
 
-from hf_video.data.columns import VideoRows, arrow_column
+from hf_video.data.columns import VideoRows, arrow_column, is_multi_label, label_names
 from hf_video.data.inspection import InspectedVideo
-from hf_video.data.labels import is_multi_label, label_names
 from hf_video.data.manifest import DECODED, KEY, OPENED, manifest_schema
-from hf_video.data.packed_videos import is_packed
-from hf_video.data.video_column import BYTES
-from hf_video.data.video_names import segment_suffix, video_id
+from hf_video.data.places import segment_suffix, video_id
+from hf_video.data.stored_videos import BYTES, is_packed
 from hf_video.reading.video_downloading import public_url
 
 _ROWS_AT_A_TIME = 8192

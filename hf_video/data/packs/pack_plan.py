@@ -16,7 +16,7 @@ from datasets import Dataset
 from hf_video.data.annotation_files import listed
 from hf_video.data.columns import VideoRows, arrow_column
 from hf_video.data.manifest import CONTENT, ERROR, SIZE
-from hf_video.data.video_column import BYTES
+from hf_video.data.stored_videos import BYTES
 
 # The size of a video behind a URL is known only when it has been fetched.
 _SIZE_OF_URL = 10 * 10**6

@@ -17,10 +17,8 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm.auto import tqdm
 
-from hf_video.data.columns import VideoRows
-from hf_video.data.content_digest import bytes_digest, content_digest
+from hf_video.data.columns import VideoRows, is_multi_label, label_names
 from hf_video.data.inspection import tell_reason
-from hf_video.data.labels import is_multi_label, label_names
 from hf_video.data.manifest import (
     CHECKED,
     CONTENT,
@@ -31,22 +29,30 @@ from hf_video.data.manifest import (
     KEY,
     OPENED,
     SIZE,
+    bytes_digest,
+    content_digest,
     load_manifest,
 )
-from hf_video.data.packed_videos import check_shards
-from hf_video.data.places import absolute
-from hf_video.data.video_bytes import open_bytes
-from hf_video.data.video_column import BYTES
-from hf_video.data.video_names import segment_suffix
+from hf_video.data.places import absolute, segment_suffix
+from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.video_downloading import public_url
 from hf_video.stored_folder import StoredFolder
 
 from .manifest_writing import make_keys
-from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
+from .pack_files import (
+    ROW,
+    PackedCounts,
+    ShardWriter,
+    encode_part,
+    part_schema,
+    read_pack_facts,
+    verify_shard,
+    video_suffix,
+    write_index,
+)
 from .pack_plan import PackPlan, plan_pack
-from .shards import ShardWriter, verify_shard, video_suffix
 from .video_cutting import Piece, PieceOfClip, cut_video
 
 # Gone when the pack is whole.
