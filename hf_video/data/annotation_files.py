@@ -188,17 +188,8 @@ def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> st
 
 
 def cell_text(where: str, column: str, value: Any) -> str:
-    """The text of a cell, without the spaces around it. A number becomes a text.
-
-    Args:
-        where: the place of the row, for messages.
-        column: the name of the cell.
-        value: the value in the file.
-
-    Raises:
-        ValueError: the cell is empty, null, NaN or a text that stands for one of these; true or false; or no single
-            value.
-    """
+    """The text of a cell, without the spaces around it. A number becomes a text. A cell that is empty, null, NaN or a
+    text that stands for one of these, true or false, or no single value raises `ValueError`."""
     if isinstance(value, str):
         text = value.strip()
         if text in _MISSING_TEXTS:
@@ -214,11 +205,7 @@ def cell_text(where: str, column: str, value: Any) -> str:
 
 
 def segment(where: str, start: Any, end: Any) -> tuple[float | None, float | None]:
-    """Start and end in seconds, None for an empty cell.
-
-    Raises:
-        ValueError: one of them is not a time, or the end is not after the start.
-    """
+    """Start and end in seconds, None for an empty cell. An end that is not after the start raises `ValueError`."""
     first, stop = _seconds(where, "start", start), _seconds(where, "end", end)
     if stop is not None and stop <= (first or 0.0):
         raise ValueError(

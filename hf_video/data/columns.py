@@ -41,11 +41,7 @@ def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:
 
 
 def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
-    """Whether a label is a tuple of names in all splits, rather than one name.
-
-    Raises:
-        ValueError: The splits differ.
-    """
+    """Whether a label is a tuple of names in all splits, rather than one name. A mixture raises `ValueError`."""
     kinds = {isinstance(clip.label, tuple) for clips in splits.values() for clip in clips}
     if len(kinds) > 1:
         raise ValueError(
@@ -81,11 +77,6 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
 
     Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
     which of the names that are found are almost the same, such as `Run` and `run`.
-
-    Args:
-        source: The data, for messages.
-        found: The names of the classes in each split.
-        labels: All names, if they are known.
 
     Raises:
         ValueError: A class is not among `labels`. Without `labels`: the training split lacks a class, or there are

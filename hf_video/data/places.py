@@ -30,11 +30,7 @@ def absolute(place: str | os.PathLike) -> str:
 
 
 def require_root(root: str | os.PathLike | None) -> None:
-    """Refuses a folder of videos that is not there, before it is joined to any path.
-
-    Raises:
-        FileNotFoundError: it is a local path, and no folder is there.
-    """
+    """Raises `FileNotFoundError` for a local folder of videos that is not there, before it is joined to any path."""
     if root is not None and not is_url(root) and not os.path.isdir(absolute(root)):
         raise FileNotFoundError(f"There is no folder {absolute(root)}, which `video_root` (--video-root) names.")
 
@@ -54,12 +50,7 @@ def folder_of(place: str) -> str:
 
 def file_system(place: str) -> tuple[Any, str]:
     """The file system of a URL and the path there; None and the path itself for a local path, so that no character of
-    it has a meaning of its own. It is looked up for each access: connections do not survive a fork.
-
-    Raises:
-        ValueError: fsspec does not know the protocol.
-        ImportError: the package for the protocol is not installed.
-    """
+    it has a meaning of its own. It is looked up for each access: connections do not survive a fork."""
     return url_to_fs(place) if is_url(place) else (None, place)
 
 
@@ -69,14 +60,8 @@ def split_of(name: str) -> str | None:
 
 
 def sources_by_split(names: Iterable[tuple[str, Path]]) -> dict[str, Path]:
-    """The file or folder of each split, in the order train, validation, test.
-
-    Args:
-        names: pairs of a name and its file or folder; names of no split are left out.
-
-    Raises:
-        ValueError: two names stand for one split.
-    """
+    """The file or folder of each split, in the order train, validation, test, of pairs of a name and its source.
+    Names of no split are left out; two names of one split raise `ValueError`."""
     found: dict[str, Path] = {}
     for name, source in names:
         split = split_of(name)
@@ -118,28 +103,9 @@ def visible_entries(folder: Path) -> list[Path]:
 
 
 def videos_in(folder: Path) -> list[Path]:
-    """The videos directly inside, also those that are broken."""
-    return [entry for entry in visible_entries(folder) if _is_video(entry) or _stands_for_video(entry)]
-
-
-def _is_video(path: Path) -> bool:
-    return is_frame_folder(path) or (is_named_video(path) and path.is_file())
-
-
-def is_named_video(path: Path) -> bool:
-    kind, _ = mimetypes.guess_type(path.name)
-    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
-
-
-def _stands_for_video(path: Path) -> bool:
-    """Whether a path has the name of a video but is none, or is a broken link that may have led to a video."""
-    if leads_nowhere(path):
-        return is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
-    return is_named_video(path) and not (path.is_dir() and any(map(_is_video, visible_entries(path))))
-
-
-def leads_nowhere(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
+    """The videos directly inside, also those that are broken: what has the name of a video, and links to nowhere that
+    may have led to one."""
+    return [entry for entry in visible_entries(folder) if _stands_for_video(entry)]
 
 
 def videos_below(folder: Path) -> Iterator[Path]:
@@ -149,3 +115,21 @@ def videos_below(folder: Path) -> Iterator[Path]:
     for entry in visible_entries(folder):
         if entry.is_dir() and not entry.is_symlink() and entry not in videos:
             yield from videos_below(entry)
+
+
+def is_named_video(path: Path) -> bool:
+    """Whether a path has the suffix of a video."""
+    kind, _ = mimetypes.guess_type(path.name)
+    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
+
+
+def leads_nowhere(path: Path) -> bool:
+    """Whether a path is a broken link."""
+    return path.is_symlink() and not path.exists()
+
+
+def _stands_for_video(path: Path) -> bool:
+    if leads_nowhere(path):
+        return is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
+    # A folder of videos may have such a name, too.
+    return is_frame_folder(path) or (is_named_video(path) and not (path.is_dir() and videos_in(path)))

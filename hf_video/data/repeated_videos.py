@@ -21,7 +21,7 @@ from hf_video.files import read_own_json, replace_text
 from .annotation_files import listed
 from .columns import label_ids, label_names
 from .manifest import CONTENT, ERROR, bytes_digest, content_digest, path_digest
-from .stored_videos import BYTES, is_packed
+from .stored_videos import BYTES, is_packed, stored_sizes
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
 # Rows whose videos are read for their digests at most, some seconds of work; and digests that are kept at most, 7 MB.
@@ -147,7 +147,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     paths: dict[str, str] = {}
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
-        for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
+        for row, (video, size) in enumerate(zip(split["video"][:], stored_sizes(split), strict=True)):
             if video in paths:
                 continue
             paths[video] = path = video if size is not None or "://" in video else os.path.realpath(video)
@@ -162,14 +162,6 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
                 with suppress(OSError):
                     digests[path] = digest()
     return {video: digests.get(path, path) for video, path in paths.items()}
-
-
-def _stored_sizes(split: Dataset) -> list[int | None]:
-    """The sizes of the videos that are stored inside a data set, without reading them; None for all others."""
-    if BYTES not in split.column_names:
-        return [None] * len(split)
-    batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
-    return [size for batch in batches for size in pc.binary_length(batch[BYTES]).to_pylist()]
 
 
 def _stored_digest(split: Dataset, row: int) -> str:

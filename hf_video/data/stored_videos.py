@@ -65,15 +65,8 @@ def stored_sha256(row: Mapping[str, Any]) -> str | None:
 
 
 def check_unchanged(row: Mapping[str, Any]) -> None:
-    """Refuses a file that is gone or was changed since it was checked. It is compared by its `content_digest`; of rows
-    without one, of folders of frames and of URLs nothing is compared.
-
-    Args:
-        row: A row of `load_video_dataset`.
-
-    Raises:
-        StaleManifestError: The file is gone or has another content.
-    """
+    """Raises `StaleManifestError` for a file that is gone or was changed since it was checked. It is compared by its
+    `content_digest`; of rows without one, of folders of frames and of URLs nothing is compared."""
     expected, path = row.get(CONTENT), row["video"]
     if expected is None or "://" in path or os.path.isdir(path):
         return
@@ -89,12 +82,17 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
         raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
+def stored_sizes(dataset: Dataset) -> list[int | None]:
+    """The sizes of the videos that are stored in rows, without reading them; None for all others."""
+    if BYTES not in dataset.column_names:
+        return [None] * len(dataset)
+    batches = dataset.select_columns(BYTES).with_format("arrow").iter(1000)
+    return [size for batch in batches for size in pc.binary_length(batch[BYTES]).to_pylist()]
+
+
 @contextmanager
 def open_bytes(row: Mapping[str, Any]) -> Iterator[BinaryIO]:
     """An open file with the bytes of a video, at its start. That of a URL is first fetched to a temporary file.
-
-    Args:
-        row: A row of `load_video_dataset`.
 
     Raises:
         VideoReadError: The video is not what its manifest describes, or its URL cannot be fetched.
@@ -167,14 +165,8 @@ def open_packed(row: Mapping[str, Any]) -> BinaryIO:
 
 
 def check_shards(dataset: Dataset) -> None:
-    """Refuses a pack that is not whole: each shard must exist, and be as long as its rows say. None is opened.
-
-    Args:
-        dataset: Rows of `load_video_dataset`; those of no pack pass.
-
-    Raises:
-        StaleManifestError: A shard is missing, too short, or cannot be examined.
-    """
+    """Raises `StaleManifestError` for a pack that is not whole: each shard must exist, and be as long as its rows say.
+    None is opened. Data of no pack pass."""
     if not is_packed(dataset):
         return
     table = pa.table({name: arrow_column(dataset, name) for name in (SHARD, OFFSET, SIZE)})

@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 from .annotation_files import Clip, Label, cell_text, listed, segment
 from .manifest import is_manifest
 from .places import split_of
-from .stored_videos import BYTES
+from .stored_videos import BYTES, stored_sizes
 
 logger = logging.getLogger(__name__)
 _TIMES = ("start", "end")
@@ -40,11 +40,8 @@ class VideoColumn(NamedTuple):
 
 
 def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
-    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither.
-
-    Raises:
-        FileNotFoundError: `data` is no path, and the Hub has no data set of this name.
-    """
+    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither. A name
+    that is no path and no data set of the Hub raises `FileNotFoundError`."""
     path = Path(data).expanduser()
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
@@ -67,17 +64,8 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
 
 
 def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn:
-    """The splits of a data set with a column of videos and one of labels.
-
-    Args:
-        dataset: Splits, or one data set, which is then "train".
-        root: The folder that relative paths count from.
-
-    Raises:
-        FileNotFoundError: A video does not exist.
-        ValueError: There is no known split, not exactly one column of videos or labels, or a row lacks its video or
-            label.
-    """
+    """The splits of a data set with one column of videos and one of labels; a single data set is "train". Relative
+    paths count from `root`."""
     splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
     features = next(iter(splits.values())).features
     video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
@@ -92,7 +80,7 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
             continue
         split = split.select_columns([video, label, *times]).cast_column(video, Video(decode=False)).flatten()
         split = split.rename_columns({f"{video}.path": "video", f"{video}.bytes": BYTES})
-        stored = _is_stored(split)
+        stored = [size is not None for size in stored_sizes(split)]
         if any(stored):
             files[name] = split.select_columns(BYTES)
         nothing = [None] * len(split)
@@ -143,12 +131,6 @@ def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[
 
 def _item(feature: Any) -> Any:
     return feature.feature if isinstance(feature, List) else feature
-
-
-def _is_stored(split: Dataset) -> list[bool]:
-    """Whether each row holds the bytes of a file; they are not read."""
-    batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
-    return [is_stored for batch in batches for is_stored in batch[BYTES].is_valid().to_pylist()]
 
 
 def _name(where: str, path: str | None) -> str:

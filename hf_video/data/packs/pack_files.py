@@ -37,14 +37,7 @@ class Member(NamedTuple):
 
 
 class ShardWriter:
-    """Appends samples to a shard.
-
-    Args:
-        file: an empty file.
-
-    Attributes:
-        digests: offset and SHA-256 of each member, by name.
-    """
+    """Appends samples to an empty file; `digests` holds offset and SHA-256 of each member, by name."""
 
     def __init__(self, file: BinaryIO):
         self._tar: Any = tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_CHUNK)
@@ -106,16 +99,7 @@ class ShardWriter:
 
 
 def verify_shard(file: BinaryIO, digests: Mapping[str, tuple[int, str]], name: str) -> None:
-    """Reads a shard and compares each member with what was written.
-
-    Args:
-        file: the shard.
-        digests: from `ShardWriter`.
-        name: the shard, for messages.
-
-    Raises:
-        OSError: the shard is not what was written.
-    """
+    """Reads a shard, and raises `OSError` if a member is not what `ShardWriter` wrote by its `digests`."""
     found = {}
     try:
         tar: Any
@@ -211,13 +195,10 @@ def write_index(
     facts: Mapping[str, Any],
     max_duration: float | None,
 ) -> PackedCounts:
-    """Joins the parts, in the order of the data set. Few of them are in memory at a time.
+    """Joins the parts, named in the order of the shards, in the order of the data set. Few are in memory at a time.
 
     Args:
-        folder: the pack.
-        parts: the names of their files, in the order of the shards.
-        first_rows: the first row of each; later parts have no earlier row.
-        schema: from `part_schema`.
+        first_rows: the first row of each part; later parts have no earlier row.
         facts: what was packed, for the metadata.
         max_duration: seconds beyond which a video counts as long.
     """
@@ -237,11 +218,7 @@ def write_index(
 
 
 def read_pack_facts(folder: StoredFolder) -> dict[str, Any] | None:
-    """What was packed, as the index says; None if it is not the index of a pack.
-
-    Raises:
-        FileNotFoundError: there is no index.
-    """
+    """What was packed, as the index says; None if it is not the index of a pack."""
     with folder.open(INDEX_FILE) as file:
         try:
             metadata = pq.read_schema(file).metadata or {}

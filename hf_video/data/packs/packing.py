@@ -98,7 +98,7 @@ def pack_videos(
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
     plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
-    if _is_finished(folder, plan, listing):
+    if _is_finished(folder, plan):
         for split in load_manifest({"": f"{absolute(str(folder))}/{INDEX_FILE}"}).values():
             check_shards(split)
         folder.remove(_WORKING)
@@ -119,8 +119,7 @@ def pack_videos(
             bar.update()
     parts = [_part_of(number) for number in range(len(plan.shards))]
     first_rows = [shard.first_row for shard in plan.shards]
-    facts = {name: value for name, value in plan.facts().items() if name != "shards"}
-    counts = write_index(folder, parts, first_rows, shards.schema, facts, max_duration)
+    counts = write_index(folder, parts, first_rows, shards.schema, plan.facts(), max_duration)
     folder.remove(_WORKING)
     return counts
 
@@ -132,7 +131,7 @@ def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
     return rows if KEY in rows.column_names else rows.add_column(KEY, make_keys(rows, base).to_pylist())
 
 
-def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bool:
+def _is_finished(folder: StoredFolder, plan: PackPlan) -> bool:
     """Whether the folder has the whole pack. Refuses a folder with anything but this pack or a part of it."""
     names = [name for name in folder.names() if not name.startswith(".")]
     known = None
@@ -145,7 +144,7 @@ def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bo
             listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise ValueError(f"{folder} has other files ({listed}): choose another folder for the pack.")
         return False
-    if difference := plan.difference(known, listing.videos):
+    if difference := plan.difference(known):
         raise ValueError(
             f"{folder} has {'a pack' if INDEX_FILE in names else 'the beginning of a pack'} of {difference}. Choose "
             "another folder, or take the same data and settings."
