@@ -100,12 +100,8 @@ def iterate_inspected(
 
 
 def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:
-    """The videos that cannot be read, with the reasons. If there are several processes, each of them must call this:
-    each reads its share of the videos, and all get the whole answer.
-
-    Args:
-        dataset, decode, num_workers: see `inspect_videos`.
-        at_most: how many videos to read; if there are more, a random sample of this size.
+    """The videos that cannot be read, with the reasons; of more than `at_most`, a random sample is read. If there are
+    several processes, each of them must call this: each reads its share of the videos, and all get the whole answer.
     """
     together = distributed.is_available() and distributed.is_initialized()
     rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)

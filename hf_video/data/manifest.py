@@ -79,11 +79,7 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
 
 def is_manifest(file: str | os.PathLike) -> bool:
     """Whether a Parquet file has a column `path` and a column `label` or `labels`; it may lack all others. A file with
-    a column of the feature `Video` is none.
-
-    Raises:
-        ValueError: The file cannot be read as Parquet, or has a column twice.
-    """
+    a column of the feature `Video` is none. One that is not Parquet raises `ValueError`."""
     schema = _read_schema(os.fspath(file))
     has_labels = "label" in schema.names or "labels" in schema.names
     return has_labels and "path" in schema.names and not any(_holds_videos(field.type) for field in schema)
@@ -91,10 +87,7 @@ def is_manifest(file: str | os.PathLike) -> bool:
 
 def find_manifest(place: str | os.PathLike) -> dict[str, str] | None:
     """The files of a manifest by split; a single file, whose rows name their splits, stands under "". None if there is
-    no manifest.
-
-    Args:
-        place: A Parquet file, a folder of them, or a pack, by path or URL.
+    no manifest. The place is a Parquet file, a folder of them, or a pack, by path or URL.
 
     Raises:
         ValueError: A file lacks the columns of a manifest, or two files stand for one split.
@@ -387,19 +380,11 @@ def _holds_videos(kind: pa.DataType) -> bool:
 
 
 def content_digest(path: str | os.PathLike) -> str:
-    """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them.
+    """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them. A file of
+    up to 64 KiB is read whole. In a larger one a change between the blocks that keeps the size is not seen.
 
-    Files of up to 64 KiB are read whole. In a larger file a change between the blocks that keeps the size is not seen.
-
-    Args:
-        path: a file; a folder, whose digest is that of the names and digests of the files directly inside; or a URL,
-            whose digest is that of its text.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        OSError: the file does not exist, cannot be read, or is neither file nor folder, such as a FIFO.
+    The digest of a folder is that of the names and digests of the files directly inside, that of a URL of its text.
+    What is not there, cannot be read, or is neither file nor folder, such as a FIFO, raises `OSError`.
     """
     digest = hashlib.sha256()
     if "://" in os.fspath(path):

@@ -152,7 +152,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
                 continue
             paths[video] = path = video if size is not None or "://" in video else os.path.realpath(video)
             if size is not None:
-                of_size[size][path] = partial(_stored_digest, split, row)
+                of_size[size][path] = partial(lambda split, row: bytes_digest(split[row][BYTES]), split, row)
             elif os.path.isfile(path):
                 of_size[os.path.getsize(path)][path] = partial(content_digest, path)
     digests: dict[str, str] = {}
@@ -164,18 +164,9 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     return {video: digests.get(path, path) for video, path in paths.items()}
 
 
-def _stored_digest(split: Dataset, row: int) -> str:
-    return bytes_digest(split[row][BYTES])
-
-
 class TrainedVideos(NamedTuple):
-    """
-    How many rows have a video that a model knows.
-
-    Attributes:
-        by_split: the number of rows for each split of the training, "train" and "validation".
-        is_least: whether there may be more, because only a sample of many videos was compared.
-    """
+    """How many rows have a video that a model knows, for each split of its training; there may be more if `is_least`,
+    because only a sample of many videos was compared."""
 
     by_split: dict[str, int]
     is_least: bool
@@ -185,25 +176,15 @@ def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
     """Writes `trained_videos.json`: the `content_digest`s of the videos of each split, and no name.
 
     Of a split with more than `MAX_READ` rows whose videos would have to be read, or more than `MAX_KEPT` whose digests
-    a manifest or pack knows, an evenly spaced sample is kept.
-
-    Args:
-        folder: that of the model.
-        splits: data sets of `load_video_dataset` by name, "train" and "validation".
-    """
+    a manifest or pack knows, an evenly spaced sample is kept."""
     digests = {name: sorted({*filter(None, _digests(rows))}) for name, rows in splits.items()}
     samples = [name for name, rows in splits.items() if _step(rows) > 1]
     replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps({"samples": samples, "digests": digests}) + "\n")
 
 
 def count_trained(folder: Path, rows: Dataset) -> TrainedVideos | None:
-    """How many rows have a video that a model was trained on, or that its checkpoint was chosen on. None if the folder
-    does not say so.
-
-    Args:
-        folder: that of a model, or of a checkpoint inside.
-        rows: a data set of `load_video_dataset`. Of many, a sample is compared, as in `write_trained_videos`.
-    """
+    """How many rows have a video that a model was trained on, or that its checkpoint was chosen on; of many, a sample
+    is compared. None if the folder, that of a model or of a checkpoint inside, does not say so."""
     folder = folder.absolute()
     kept = read_own_json((folder.parent if folder.name.startswith("checkpoint-") else folder) / TRAINED_VIDEOS_FILE)
     if not isinstance(kept, dict) or not {"samples", "digests"} <= kept.keys():

@@ -28,8 +28,7 @@ class VideoColumn(NamedTuple):
     """The content of a data set with a column of videos.
 
     Attributes:
-        clips: the clips of each split, one for each row. `video` is a path; for a video that is stored inside the data
-            set, it is a name made of its row.
+        clips: the clips of each split, one for each row. The `video` of one that is stored inside is a name.
         names: class names by id, None if the data set declares none.
         files: for each split, the column of the videos that are stored inside.
     """
