@@ -29,7 +29,7 @@ from helpers.scene_video import FPS, encode_scene
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
 from hf_video.data.packs.packing import pack_videos
-from hf_video.data.video_column import open_video
+from hf_video.data.stored_videos import open_video
 from hf_video.processing import VideoClipProcessor
 from hf_video.stored_folder import StoredFolder
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .addresses import is_loopback
+from .visitors import is_loopback
 
 UNFINISHED_SECONDS = 600
 LARGEST_MESSAGE = 2**20

@@ -1,26 +1,25 @@
 """The page: its layout, and what its buttons do."""
 
 import logging
+import os
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.data_classes import FileData
 
 from hf_video.drawing.clock import clock
 from hf_video.inference.segments import SegmentFinder
 
-from . import fragments
-from .addresses import MEGABYTE, fetch_video
-from .loaded_models import LoadedModel
-from .sentences import without_paths
-from .uploads import VideoFile
+from . import page_texts as texts
 from .visitors import Cancelled, Ticket, Visitor, Visitors
+from .work import MEGABYTE, LoadedModel, answer, classify, draw_heat_map, fetch_video, find_segments
 
 logger = logging.getLogger(__name__)
 
-_INTRODUCTION = "Drop a video, record one, or open one by its address. Then choose what to do with it below."
 _BUSY = "Too many others are waiting. Try again in a while."
 # Puts the time of the player in place of the last value that a button sends.
 _WITH_MOMENT = """
@@ -36,14 +35,15 @@ class PageOptions:
     Attributes:
         max_upload: most megabytes of a video.
         workers: requests that are worked on at a time, over all visitors.
-        only_public: whether videos are fetched from public machines alone.
+        only_local: whether the page is for this machine alone. Then it opens addresses; for others it would reach
+            the private network of this machine.
         tell_error: gives a sentence for an error that an input explains, None for a bug.
         has_tracebacks: whether the log shows where an error came from.
     """
 
     max_upload: int
     workers: int
-    only_public: bool
+    only_local: bool
     tell_error: Callable[[Exception], str | None]
     has_tracebacks: bool = False
 
@@ -65,7 +65,8 @@ class _Page:
         title = models[0].name if len(models) == 1 else "Video models"
         # Results and files belong to the page in a browser: nothing of them is kept in this object.
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 6 * 3600)) as self.blocks:
-            gr.Markdown(f"# {title}\n\n{_INTRODUCTION}", elem_id="title")
+            ways = "record one, or open one by its address" if options.only_local else "or record one"
+            gr.Markdown(f"# {title}\n\nDrop a video, {ways}. Then choose what to do with it below.", elem_id="title")
             self._lay_out(models)
             self._wire()
 
@@ -77,13 +78,14 @@ class _Page:
         with gr.Row():
             with gr.Column(min_width=320, elem_id="player"):
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
-                gr.HTML(fragments.message(), elem_id="playback")
+                gr.HTML(texts.message(), elem_id="playback")
             with gr.Column(min_width=320):
-                self.url = gr.Textbox(
-                    label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
-                )
-                self.open_url = gr.Button("Open address", elem_id="open-url")
-                self.message = gr.HTML(fragments.message(), elem_id="message")
+                if self.options.only_local:
+                    self.url = gr.Textbox(
+                        label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
+                    )
+                    self.open_url = gr.Button("Open address", elem_id="open-url")
+                self.message = gr.HTML(texts.message(), elem_id="message")
                 self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
         # Two groups, because Gradio does not hide a tab that was shown.
         with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
@@ -139,8 +141,9 @@ class _Page:
             running.then(self._finish, None, self.cancel, **at_once)
             running.failure(self._turn_away, None, self.message, **at_once)
 
-        for trigger in (self.open_url.click, self.url.submit):
-            work(trigger, self._open_url, [self.url], [self.video])
+        if self.options.only_local:
+            for trigger in (self.open_url.click, self.url.submit):
+                work(trigger, self._open_url, [self.url], [self.video])
         work(self.classify.click, self._classify, [], [self.classes])
         timeline = [self.segments, self.timeline_picture]
         work(self.find_segments.click, self._find_segments, [self.onset], timeline)
@@ -164,7 +167,7 @@ class _Page:
         """Work tells its own errors; it fails only in the queue: if that is full, or if Cancel takes it out."""
         if self.visitors[str(request.session_hash)].was_cancelled:
             return self._say("Cancelled.")
-        return {self.message: fragments.message(_BUSY, is_problem=True)}
+        return {self.message: texts.message(_BUSY, is_problem=True)}
 
     def _finish(self, request: gr.Request) -> Any:
         return _active(self.visitors[str(request.session_hash)].is_busy)
@@ -196,15 +199,13 @@ class _Page:
 
     def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
         most = self.options.max_upload * MEGABYTE
-        for found in fetch_video(url.strip(), visitor.new_folder(), most, self.options.only_public, ticket):
+        for found in fetch_video(url.strip(), visitor.new_folder(), most, ticket):
             if isinstance(found, Path):
                 yield self._say(f"{found.name} is open.") | {self.video: str(found)}
             else:
                 yield self._say(f"{found / MEGABYTE:.0f} MB fetched ...")
 
     def _classify(self, visitor: Visitor, ticket: Ticket) -> Iterator[dict[Any, Any]]:
-        from .classification import classify
-
         file = _required(ticket)
         yield self._say("Reading the video ...") | {self.classes: None}
         scores = classify(self.models[ticket.model], file, ticket)
@@ -212,8 +213,6 @@ class _Page:
         yield self._say(f"{best}: {scores[best]:.1%}.") | {self.classes: scores}
 
     def _find_segments(self, visitor: Visitor, ticket: Ticket, onset: float) -> Iterator[dict[Any, Any]]:
-        from .timeline import find_segments
-
         file, shown = _required(ticket), 0
         yield self._say("Opening the video ...") | {self.segments: "", self.timeline_picture: ""}
         for found in find_segments(self.models[ticket.model], file, visitor.new_folder(), ticket, onset=onset):
@@ -226,26 +225,22 @@ class _Page:
                 step = self._say(f"{count} in {clock(found.end)}." + " Choose one to see it." * bool(found.segments))
             if len(found.segments) != shown or found.picture is not None:
                 shown = len(found.segments)
-                step[self.segments] = fragments.segment_list(found.segments)
+                step[self.segments] = texts.segment_list(found.segments)
             if found.picture is not None:
-                step[self.timeline_picture] = fragments.picture(found.picture, f"Timeline: {count}")
+                step[self.timeline_picture] = texts.picture(found.picture, f"Timeline: {count}")
             yield step
 
     def _explain(
         self, visitor: Visitor, ticket: Ticket, target: str, is_around: bool, moment: float
     ) -> Iterator[dict[Any, Any]]:
-        from .heat_map import draw_heat_map
-
         part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
         file = _required(ticket)
         yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
         found = draw_heat_map(self.models[ticket.model], file, target or None, visitor.new_folder(), ticket, **part)
-        pictures = {self.heat_map_frames: fragments.picture(found.picture, found.sentence)}
+        pictures = {self.heat_map_frames: texts.picture(found.picture, found.sentence)}
         yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
 
     def _ask(self, visitor: Visitor, ticket: Ticket, question: str) -> Iterator[dict[Any, Any]]:
-        from .answers import answer
-
         file = _required(ticket)
         if not question.strip():
             raise ValueError("There is no question: type one first.")
@@ -280,7 +275,7 @@ class _Page:
         return self._say("" if visitor.video is None else f"{visitor.video.name} is open.")
 
     def _say(self, sentence: str) -> dict[Any, Any]:
-        return {self.message: fragments.message(sentence)}
+        return {self.message: texts.message(sentence)}
 
     def _problem(self, visitor: Visitor, error: Exception) -> dict[Any, Any]:
         sentence = self.options.tell_error(error)
@@ -290,12 +285,12 @@ class _Page:
         if visitor.video is not None:
             names[str(visitor.video)] = visitor.video.name
         sentence = sentence or f"This is a bug ({type(error).__name__}): see the log of the server."
-        return {self.message: fragments.message(without_paths(sentence, names), is_problem=True)}
+        return {self.message: texts.message(texts.without_paths(sentence, names), is_problem=True)}
 
 
 def _required(ticket: Ticket) -> Path:
     if ticket.video is None:
-        raise ValueError("There is no video yet: drop one, record one, or open one by its address.")
+        raise ValueError("There is no video yet: drop one, or record one.")
     # A folder would be read as frames; nobody can send one.
     if not ticket.video.is_file():
         raise ValueError("The video is no longer here: open it again.")
@@ -314,3 +309,39 @@ def _default_onset() -> float:
     import inspect
 
     return inspect.signature(SegmentFinder).parameters["onset"].default
+
+
+class _WithoutStub(type(gr.Video)):  # type: ignore[misc]
+    """Makes a class of a component. Gradio's own way also writes a stub beside the source file."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> Any:
+        return ABCMeta.__new__(cls, name, bases, attributes)
+
+
+class VideoFile(gr.Video, metaclass=_WithoutStub):
+    """
+    A `gr.Video` that leaves files as they are. Gradio's own converts what a browser cannot play, with a program that
+    may be missing, and fetches any address that a browser names, of any size.
+    """
+
+    # Gradio then shows it as what it is derived from.
+    is_template = True
+
+    def preprocess(self, payload: FileData | None) -> str | None:
+        """The path of the file."""
+        return None if payload is None else payload.path
+
+    def postprocess(self, value: str | Path | None) -> FileData | None:
+        """The file at a path in the folder of the page."""
+        return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
+
+    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
+        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
+
+        Raises:
+            gr.Error: it is an address.
+        """
+        if url_or_file_path is not None and "://" in str(url_or_file_path):
+            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
+        path = await super().async_move_resource_to_block_cache(url_or_file_path)
+        return None if path is None else os.path.relpath(path)

@@ -8,7 +8,7 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Event
 
-from .loaded_models import LoadedModel
+from .work import MEGABYTE, LoadedModel
 
 
 @contextmanager
@@ -47,7 +47,6 @@ def serve(
         import gradio as gr
         from starlette.middleware import Middleware
 
-        from .addresses import MEGABYTE
         from .gate import Gate
         from .page import PageOptions, make_page
         from .visitors import Visitors
@@ -57,7 +56,7 @@ def serve(
         script = (own / "page.js").read_text(encoding="utf-8")
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
         page = make_page(models, visitors, PageOptions(**options))
-        gate = Middleware(Gate, folder=folder, max_size=most * MEGABYTE, only_local=not options["only_public"])
+        gate = Middleware(Gate, folder=folder, max_size=most * MEGABYTE, only_local=options["only_local"])
         page.queue(max_size=queue, api_open=False)
         try:
             page.launch(

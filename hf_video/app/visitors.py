@@ -1,5 +1,6 @@
 """Who has the page open: the files and the running work of each, which end with the page."""
 
+import ipaddress
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -189,3 +190,13 @@ class Visitors:
             video.unlink(missing_ok=True)
             with suppress(OSError):
                 video.parent.rmdir()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own, which no other machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -11,11 +11,12 @@ from .error_messages import explain, report_bug
 from .model_loading import load_answering_model, load_trained_model, locate_model
 
 DESCRIPTION = """\
-Open models in a browser: drop a video, open one by its address or record one, and see its classes, when it shows
-which, what the model looked at, and answers to questions where the model gives them.
+Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model looked
+at, and answers to questions where the model gives them.
 
-The page is for this machine alone, unless --host says otherwise. Videos and results are removed when a page is closed,
-and all of them when the command ends: with Ctrl-C or SIGTERM.
+The page is for this machine alone, unless --host says otherwise. One for this machine alone also opens videos by
+their address. Videos and results are removed when a page is closed, and all of them when the command ends: with Ctrl-C
+or SIGTERM.
 """
 EPILOG = """\
 example: hf-video app my_model
@@ -49,16 +50,16 @@ def run(args: argparse.Namespace) -> int:
         raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
     _check_port(args.host, args.port)
 
-    from hf_video.app.addresses import is_loopback
-    from hf_video.app.loaded_models import LoadedModel, name_models
     from hf_video.app.server import serve
+    from hf_video.app.visitors import is_loopback
+    from hf_video.app.work import LoadedModel, name_models
 
     models = [
         LoadedModel(name, *_load(model, args))
         for name, model in zip(name_models(args.models), args.models, strict=True)
     ]
-    is_private = is_loopback(args.host)
-    if not is_private:
+    only_local = is_loopback(args.host)
+    if not only_local:
         print(
             f"warning: anybody who reaches port {args.port} of this machine can use the page. There is no password.",
             file=sys.stderr,
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
         max_upload=args.max_upload,
         workers=args.workers,
-        only_public=not is_private,
+        only_local=only_local,
         tell_error=tell_error,
         has_tracebacks=args.debug,
     )

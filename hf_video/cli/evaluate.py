@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
-    from hf_video.data.packed_videos import check_shards
-    from hf_video.data.trained_videos import count_trained
+    from hf_video.data.repeated_videos import count_trained
+    from hf_video.data.stored_videos import check_shards
     from hf_video.files import replace_text
     from hf_video.loading.classifiers import class_names_of
     from hf_video.metrics import measure

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data import load_video_dataset
     from hf_video.data.manifest import without_checks
     from hf_video.data.packs.manifest_writing import check_can_list
-    from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+    from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
 
     splits = without_checks(load_video_dataset(args.data, video_root=args.video_root))
     if output is not None:
@@ -135,7 +135,7 @@ def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None)
 
 def _count_classes(split: Any) -> dict[str, int]:
     from hf_video.data import label_names
-    from hf_video.data.labels import label_ids
+    from hf_video.data.columns import label_ids
 
     names = label_names(split)
     counts = dict.fromkeys(names, 0)

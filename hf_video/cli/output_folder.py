@@ -356,7 +356,7 @@ def _is_unfinished(path: Path) -> bool:
 @functools.cache
 def _own_files() -> dict[str, list[set[str]]]:
     """Our files by name. Each version of a file has keys that tell it from a user's file of the same name."""
-    from hf_video.data.trained_videos import TRAINED_VIDEOS_FILE
+    from hf_video.data.repeated_videos import TRAINED_VIDEOS_FILE
     from hf_video.hub.training_facts import FACTS_FILE
 
     return {

@@ -144,7 +144,7 @@ def _load(
     import torch
 
     from hf_video.data import ClipDataset, is_multi_label
-    from hf_video.data.labels import label_ids
+    from hf_video.data.columns import label_ids
     from hf_video.inference.features import extract_features
     from hf_video.loading.classifiers import load_classifier, load_processor
     from hf_video.loading.clip_size import check_clips

@@ -109,7 +109,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     from transformers import set_seed
 
     from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
-    from hf_video.data.labels import label_ids
+    from hf_video.data.columns import label_ids
     from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_settings
     from hf_video.training.arguments import check_optimization
     from hf_video.training.distillation import make_distillation

@@ -64,7 +64,7 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
     """Logs how many clips have different labels or stand in several splits, on the first process of a launcher."""
     if not is_first_process():
         return
-    from hf_video.data.repeated_clips import find_repeated_clips, repetition_warnings
+    from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
 
     for sentence in repetition_warnings(find_repeated_clips(splits)):
         logger.warning(sentence)
@@ -85,7 +85,7 @@ def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list
     from hf_video.data.columns import VideoRows, rows_without
     from hf_video.data.inspection import find_broken
     from hf_video.data.manifest import DECODED, OPENED, is_checked, known_errors
-    from hf_video.data.packed_videos import check_shards
+    from hf_video.data.stored_videos import check_shards
 
     rows = concatenate_datasets([*data.values()])
     decided_by_first(lambda: check_shards(rows))
@@ -134,7 +134,7 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
         splits: data sets by name.
         class_names: names of the classes by id; None for videos without classes.
     """
-    from hf_video.data.packed_videos import source_names
+    from hf_video.data.stored_videos import source_names
 
     names = {name: source_names(split).to_pylist() for name, split in splits.items()}
     root = len(os.path.commonprefix([*chain.from_iterable(names.values())]))
@@ -156,8 +156,7 @@ def _digest_content(splits: DatasetDict) -> dict[str, str]:
     """A digest of each video's size and of a sample of its bytes, or of what a manifest says of them. A missing video
     counts as "none". Videos inside a table of the `datasets` library are left out. Of more than `MAX_OPENED` files
     without a manifest some are read, evenly spaced; the digest then has another name."""
-    from hf_video.data.content_digest import path_digest
-    from hf_video.data.manifest import CONTENT
+    from hf_video.data.manifest import CONTENT, path_digest
 
     digest_of = functools.cache(path_digest)
 

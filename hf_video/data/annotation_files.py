@@ -1,15 +1,15 @@
 """Reads files that list labelled videos: CSV, JSON, the lists of Kinetics, and the files of Something-Something."""
 
 import csv
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_video.reading.video_reading import FRAME_EXTENSIONS
 from hf_video.text_files import named_rows, read_csv, read_json, read_lines
 
-from .row_values import cell_text, segment
+from .places import is_frame_folder
 
 ANNOTATION_SUFFIXES = (".csv", ".txt", ".json")
 _COLUMNS = ("path", "label", "labels", "start", "end")
@@ -17,11 +17,12 @@ _LIST_COLUMNS = ("path", "label", "start", "end")
 _UNLABELLED = ("path", "start", "end")
 # Between the labels of a clip in a CSV file.
 _LABEL_SEPARATOR = ";"
-
 # The name of a clip's class, or the names of all its classes if clips may have several.
 Label = str | tuple[str, ...]
 _Row = dict[str, Any]
 _JSON_VIDEO_SUFFIXES = (".webm", ".mp4", "")
+# How programs write a value that is missing.
+_MISSING_TEXTS = ("nan", "NaN", "None", "null", "NULL", "<NA>")
 
 
 class Clip(NamedTuple):
@@ -179,15 +180,47 @@ def _labels(where: str, labels: Any) -> tuple[str, ...]:
     return names
 
 
-def is_frame_folder(path: Path) -> bool:
-    """Whether a path is a folder with JPEG or PNG frames in it."""
-    return path.is_dir() and any(
-        entry.suffix.lower() in FRAME_EXTENSIONS and not entry.name.startswith(".") for entry in path.iterdir()
-    )
-
-
 def listed(items: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
     """The first `limit` items and the number of the others, for an error message."""
     shown = [str(item) for item in items]
     more = f"{separator}and {len(shown) - limit} more" if len(shown) > limit else ""
     return separator.join(shown[:limit]) + more
+
+
+def cell_text(where: str, column: str, value: Any) -> str:
+    """The text of a cell, without the spaces around it. A number becomes a text. A cell that is empty, null, NaN or a
+    text that stands for one of these, true or false, or no single value raises `ValueError`."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text in _MISSING_TEXTS:
+            raise ValueError(
+                f"{where}: {column} is {text!r}, as programs write a missing value. Leave the row out, or write it "
+                "otherwise if it is meant."
+            )
+        if text:
+            return text
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    raise ValueError(f"{where}: {column} is {value!r}; a text is expected. Leave the row out if there is none.")
+
+
+def segment(where: str, start: Any, end: Any) -> tuple[float | None, float | None]:
+    """Start and end in seconds, None for an empty cell. An end that is not after the start raises `ValueError`."""
+    first, stop = _seconds(where, "start", start), _seconds(where, "end", end)
+    if stop is not None and stop <= (first or 0.0):
+        raise ValueError(
+            f"{where}: end is {stop} s, but the segment starts at {first or 0.0} s; a later end is expected."
+        )
+    return first, stop
+
+
+def _seconds(where: str, column: str, value: Any) -> float | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{where}: {column} is {value!r}; seconds from 0 on are expected, or an empty cell.")
+    return seconds

@@ -1,22 +1,30 @@
 """Changes training clips at random, in the same way for all frames of a clip."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling, pil_torch_interpolation_mapping
 
-from .multi_scale_crop import multi_scale_crop
-from .rand_augment import rand_augment
 from .settings import ClipAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
+SCALES = (1, 0.875, 0.75, 0.66)
+# Places of the crop, in quarters of the room that it leaves: (right, down).
+_CORNERS_AND_CENTRE = ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2))
+_SIDES = ((0, 2), (4, 2), (2, 4), (2, 0))
+_QUARTERS = ((1, 1), (3, 1), (1, 3), (3, 3))
+_PLACES = _CORNERS_AND_CENTRE + _SIDES + _QUARTERS
+# Sides that differ from the size of the result by less are not resized.
+_TOLERANCE = 3
+_GREY = (128, 128, 128)
 
 
 @dataclass(frozen=True)
@@ -128,3 +136,94 @@ class _DrawsFrom(TorchFunctionMode):
         if func in self._DRAWING:
             kwargs = {**kwargs, "generator": self.generator}
         return func(*args, **kwargs)
+
+
+def multi_scale_crop(frames: torch.Tensor, size: tuple[int, int], generator: np.random.Generator) -> torch.Tensor:
+    """
+    A part of the frames, the same in all of them, resized bilinearly and smoothed against aliasing, as by Pillow.
+
+    Height and width are each one of `SCALES` times the shorter side, at most one scale apart. Source:
+    `GroupMultiScaleCrop` of VideoMAE (`transforms.py`), after TSN (https://arxiv.org/abs/1608.00859).
+
+    Args:
+        frames: uint8 `(num_frames, num_channels, height, width)`.
+        size: height and width of the result in pixels.
+        generator: source of the draws.
+    """
+    height, width = frames.shape[-2:]
+    sides = [int(min(height, width) * scale) for scale in SCALES]
+    heights, widths = ([s if abs(side - s) < _TOLERANCE else side for side in sides] for s in size)
+    pairs = [(h, w) for i, h in enumerate(heights) for j, w in enumerate(widths) if abs(i - j) <= 1]
+    crop_height, crop_width = pairs[generator.integers(len(pairs))]
+    right, down = _PLACES[generator.integers(len(_PLACES))]
+    left, top = right * ((width - crop_width) // 4), down * ((height - crop_height) // 4)
+    return v2.functional.resized_crop(frames, top, left, crop_height, crop_width, list(size), antialias=True)
+
+
+def rand_augment(
+    frames: torch.Tensor, num_ops: int, magnitude: float, magnitude_std: float, generator: np.random.Generator
+) -> torch.Tensor:
+    """
+    Draw `num_ops` of `OPERATIONS`, with replacement, and apply each with probability 1/2 to all frames.
+
+    The operations are Pillow's, as in the originals. So every byte is theirs; and torchvision, which has no bicubic
+    affine maps, is not faster.
+
+    Source: `rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1` of `rand_augment.py` of VideoMAE, after timm's
+    `auto_augment.py`; paper: https://arxiv.org/abs/1909.13719.
+
+    Args:
+        frames: uint8 (T, 3, H, W).
+        num_ops: Operations to draw.
+        magnitude: Mean magnitude, from 0 to 10.
+        magnitude_std: Standard deviation of the magnitude of each operation; what is drawn is clipped to [0, 10].
+        generator: Draws everything.
+
+    Returns:
+        uint8 (T, 3, H, W); `frames` itself if no operation is applied.
+    """
+    drawn = []
+    for name in generator.choice(list(OPERATIONS), num_ops):
+        if generator.random() < 0.5:
+            level = np.clip(generator.normal(magnitude, magnitude_std), 0, 10) / 10
+            drawn.append((OPERATIONS[name], float(level * generator.choice([-1, 1]))))
+    if not drawn:
+        return frames
+    images = [Image.fromarray(frame) for frame in frames.permute(0, 2, 3, 1).contiguous().numpy()]
+    for operation, level in drawn:
+        images = [operation(image, level) for image in images]
+    return torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
+
+
+def _solarize_add(image: Image.Image, level: float) -> Image.Image:
+    added = int(110 * abs(level))
+    return image.point([min(255, value + added) if value < 128 else value for value in range(256)] * 3)
+
+
+def _affine(image: Image.Image, *matrix: float) -> Image.Image:
+    """The pixel (x, y) becomes that at (ax + by + c, dx + ey + f) for the matrix a, b, c, d, e, f."""
+    return image.transform(
+        image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BICUBIC, fillcolor=_GREY
+    )
+
+
+# Each takes an image and a level from -1 to 1: the magnitude over 10, and the direction. At 0 it changes nothing,
+# but for the first three, which have no strength, and posterize, which keeps 4 bits then. At 1 it keeps one, the least
+# that Pillow allows.
+OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "AutoContrast": lambda image, level: ImageOps.autocontrast(image),
+    "Equalize": lambda image, level: ImageOps.equalize(image),
+    "Invert": lambda image, level: ImageOps.invert(image),
+    "Rotate": lambda image, level: image.rotate(30 * level, resample=Image.Resampling.BICUBIC, fillcolor=_GREY),
+    "PosterizeIncreasing": lambda image, level: ImageOps.posterize(image, max(4 - int(4 * abs(level)), 1)),
+    "SolarizeIncreasing": lambda image, level: ImageOps.solarize(image, 256 - int(256 * abs(level))),
+    "SolarizeAdd": _solarize_add,
+    "ColorIncreasing": lambda image, level: ImageEnhance.Color(image).enhance(1 + 0.9 * level),
+    "ContrastIncreasing": lambda image, level: ImageEnhance.Contrast(image).enhance(1 + 0.9 * level),
+    "BrightnessIncreasing": lambda image, level: ImageEnhance.Brightness(image).enhance(1 + 0.9 * level),
+    "SharpnessIncreasing": lambda image, level: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * level),
+    "ShearX": lambda image, level: _affine(image, 1, 0.3 * level, 0, 0, 1, 0),
+    "ShearY": lambda image, level: _affine(image, 1, 0, 0, 0.3 * level, 1, 0),
+    "TranslateXRel": lambda image, level: _affine(image, 1, 0, 0.45 * level * image.width, 0, 1, 0),
+    "TranslateYRel": lambda image, level: _affine(image, 1, 0, 0, 0, 1, 0.45 * level * image.height),
+}

@@ -19,10 +19,9 @@ from hf_video.reading import probe_video, read_video
 from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column
-from .content_digest import content_digest
-from .packed_videos import COLUMNS as PACKED_COLUMNS
-from .packed_videos import is_packed
-from .video_column import BYTES, open_video
+from .manifest import content_digest
+from .stored_videos import BYTES, is_packed, open_video
+from .stored_videos import COLUMNS as PACKED_COLUMNS
 
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
@@ -101,12 +100,8 @@ def iterate_inspected(
 
 
 def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:
-    """The videos that cannot be read, with the reasons. If there are several processes, each of them must call this:
-    each reads its share of the videos, and all get the whole answer.
-
-    Args:
-        dataset, decode, num_workers: see `inspect_videos`.
-        at_most: how many videos to read; if there are more, a random sample of this size.
+    """The videos that cannot be read, with the reasons; of more than `at_most`, a random sample is read. If there are
+    several processes, each of them must call this: each reads its share of the videos, and all get the whole answer.
     """
     together = distributed.is_available() and distributed.is_initialized()
     rank, num_processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)

@@ -6,11 +6,15 @@ in a tar each video is; see `packed_videos`.
 """
 
 import datetime
+import errno
+import hashlib
+import io
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +25,8 @@ from datasets.table import InMemoryTable
 
 from hf_video.reading import VideoReadError
 
-from .columns import arrow_column
-from .content_digest import content_digest
-from .labels import choose_names, label_feature
-from .places import absolute, file_system, folder_of, is_url
-from .splits import SPLITS, sources_by_split, split_of
+from .columns import arrow_column, choose_names, label_feature
+from .places import SPLITS, absolute, file_system, folder_of, is_url, sources_by_split, split_of
 
 SUFFIX = ".parquet"
 # Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
@@ -39,7 +40,6 @@ INDEX_FILE = f"index{SUFFIX}"
 DECODED, OPENED = "decoded", "opened"
 # Names of entries in the metadata of a file: when it was written, and the class names by id as a JSON list.
 _WRITTEN, CLASS_NAMES = b"hf_video_written", b"hf_video_class_names"
-
 _TYPES = {
     **dict.fromkeys((KEY, "path", "split", "label", CHECKED, ERROR, CONTENT, SHARD, SHA256), pa.string()),
     "labels": pa.list_(pa.string()),
@@ -55,6 +55,8 @@ _CHECKS = (CHECKED, ERROR, SIZE, CONTENT, DURATION, FRAMES)
 _PACKED = (SHARD, OFFSET, SHA256)
 # Names of other files cannot be written so.
 _SHARD_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
+_NUM_BLOCKS = 4
+_BLOCK_SIZE = 16 * 1024
 
 
 class StaleManifestError(VideoReadError):
@@ -77,11 +79,7 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
 
 def is_manifest(file: str | os.PathLike) -> bool:
     """Whether a Parquet file has a column `path` and a column `label` or `labels`; it may lack all others. A file with
-    a column of the feature `Video` is none.
-
-    Raises:
-        ValueError: The file cannot be read as Parquet, or has a column twice.
-    """
+    a column of the feature `Video` is none. One that is not Parquet raises `ValueError`."""
     schema = _read_schema(os.fspath(file))
     has_labels = "label" in schema.names or "labels" in schema.names
     return has_labels and "path" in schema.names and not any(_holds_videos(field.type) for field in schema)
@@ -89,10 +87,7 @@ def is_manifest(file: str | os.PathLike) -> bool:
 
 def find_manifest(place: str | os.PathLike) -> dict[str, str] | None:
     """The files of a manifest by split; a single file, whose rows name their splits, stands under "". None if there is
-    no manifest.
-
-    Args:
-        place: A Parquet file, a folder of them, or a pack, by path or URL.
+    no manifest. The place is a Parquet file, a folder of them, or a pack, by path or URL.
 
     Raises:
         ValueError: A file lacks the columns of a manifest, or two files stand for one split.
@@ -206,31 +201,6 @@ def without_checks(splits: Mapping[str, Dataset]) -> DatasetDict:
             for name, split in splits.items()
         }
     )
-
-
-def check_unchanged(row: Mapping[str, Any]) -> None:
-    """Refuses a file that is gone or was changed since it was checked. It is compared by its `content_digest`; of rows
-    without one, of folders of frames and of URLs nothing is compared.
-
-    Args:
-        row: A row of `load_video_dataset`.
-
-    Raises:
-        StaleManifestError: The file is gone or has another content.
-    """
-    expected, path = row.get(CONTENT), row["video"]
-    if expected is None or "://" in path or os.path.isdir(path):
-        return
-    way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`"
-    try:
-        found = content_digest(path)
-    except OSError as error:
-        raise StaleManifestError(
-            f"{path} is listed in the manifest, but cannot be read ({error.strerror or error}). {way_out}; or, if "
-            "the videos lie elsewhere, say where with `video_root`."
-        ) from error
-    if found != expected:
-        raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
 
 
 def _declared_names(files: Mapping[str, str]) -> list[str] | None:
@@ -407,3 +377,51 @@ def _describe(file: str) -> str:
 def _holds_videos(kind: pa.DataType) -> bool:
     """Whether a column has the type of the feature `Video`."""
     return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
+
+
+def content_digest(path: str | os.PathLike) -> str:
+    """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them. A file of
+    up to 64 KiB is read whole. In a larger one a change between the blocks that keeps the size is not seen.
+
+    The digest of a folder is that of the names and digests of the files directly inside, that of a URL of its text.
+    What is not there, cannot be read, or is neither file nor folder, such as a FIFO, raises `OSError`.
+    """
+    digest = hashlib.sha256()
+    if "://" in os.fspath(path):
+        digest.update(os.fsencode(path))
+    elif os.path.isdir(path):
+        for file in sorted(Path(path).iterdir()):
+            if file.is_file():
+                digest.update(os.fsencode(file.name) + b"\0" + _file_digest(file))
+    else:
+        digest.update(_file_digest(path))
+    return digest.hexdigest()
+
+
+def path_digest(path: str | os.PathLike) -> str | None:
+    """The `content_digest` of a path or URL; None for what cannot be read."""
+    try:
+        return content_digest(path)
+    except OSError:
+        return None
+
+
+def bytes_digest(content: bytes) -> str:
+    """The `content_digest` of a file that holds these bytes."""
+    return hashlib.sha256(_sample(io.BytesIO(content), len(content))).hexdigest()
+
+
+def _file_digest(path: str | os.PathLike) -> bytes:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a FIFO would wait for its other end.
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    with open(path, "rb", buffering=0) as file:
+        return _sample(file, os.fstat(file.fileno()).st_size)
+
+
+def _sample(file: BinaryIO | io.RawIOBase, size: int) -> bytes:
+    digest = hashlib.sha256(size.to_bytes(8))
+    last = max(size - _BLOCK_SIZE, 0)
+    for block in range(_NUM_BLOCKS):
+        file.seek(last * block // (_NUM_BLOCKS - 1))
+        digest.update(file.read(_BLOCK_SIZE) or b"")
+    return digest.digest()

@@ -1,9 +1,20 @@
-"""Places of data: local paths, and URLs of the file systems that fsspec knows."""
+"""Where videos lie: paths and URLs, the names of splits and videos, and what in a folder is a video."""
 
+import mimetypes
 import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
+from datasets.data_files import SPLIT_KEYWORDS
+from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 from fsspec.core import url_to_fs
+
+from hf_video.reading.video_reading import FRAME_EXTENSIONS
+
+SPLITS = tuple(map(str, SPLIT_KEYWORDS))
 
 
 def is_url(place: str | os.PathLike) -> bool:
@@ -19,11 +30,7 @@ def absolute(place: str | os.PathLike) -> str:
 
 
 def require_root(root: str | os.PathLike | None) -> None:
-    """Refuses a folder of videos that is not there, before it is joined to any path.
-
-    Raises:
-        FileNotFoundError: it is a local path, and no folder is there.
-    """
+    """Raises `FileNotFoundError` for a local folder of videos that is not there, before it is joined to any path."""
     if root is not None and not is_url(root) and not os.path.isdir(absolute(root)):
         raise FileNotFoundError(f"There is no folder {absolute(root)}, which `video_root` (--video-root) names.")
 
@@ -43,10 +50,86 @@ def folder_of(place: str) -> str:
 
 def file_system(place: str) -> tuple[Any, str]:
     """The file system of a URL and the path there; None and the path itself for a local path, so that no character of
-    it has a meaning of its own. It is looked up for each access: connections do not survive a fork.
-
-    Raises:
-        ValueError: fsspec does not know the protocol.
-        ImportError: the package for the protocol is not installed.
-    """
+    it has a meaning of its own. It is looked up for each access: connections do not survive a fork."""
     return url_to_fs(place) if is_url(place) else (None, place)
+
+
+def split_of(name: str) -> str | None:
+    """The split, "train", "validation" or "test", that a name stands for; None if it stands for none."""
+    return next((str(split) for split, words in SPLIT_KEYWORDS.items() if name.lower() in words), None)
+
+
+def sources_by_split(names: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+    """The file or folder of each split, in the order train, validation, test, of pairs of a name and its source.
+    Names of no split are left out; two names of one split raise `ValueError`."""
+    found: dict[str, Path] = {}
+    for name, source in names:
+        split = split_of(name)
+        if split is None:
+            continue
+        if split in found:
+            raise ValueError(f"{found[split]} and {source.name} both name the split {split!r}. Keep one of them.")
+        found[split] = source
+    return {str(split): found[split] for split in SPLIT_KEYWORDS if split in found}
+
+
+def segment_suffix(start: float | None, end: float | None) -> str:
+    """What a name of a segment has after that of its video (https://www.w3.org/TR/media-frags/#naming-time)."""
+    return f"#t={'' if start is None else start},{'' if end is None else end}"
+
+
+def video_id(video: str | os.PathLike, base: Path) -> str:
+    """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
+    URL, the name of its file."""
+    if "://" in os.fspath(video):
+        # Also that of an address that is not valid: who reads it says so.
+        _, _, name = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
+        return PurePosixPath(unquote(name)).stem or "video"
+    path = Path(video)
+    path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
+    return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()
+
+
+def is_frame_folder(path: Path) -> bool:
+    """Whether a path is a folder with JPEG or PNG frames in it."""
+    return path.is_dir() and any(
+        entry.suffix.lower() in FRAME_EXTENSIONS and not entry.name.startswith(".") for entry in path.iterdir()
+    )
+
+
+def visible_entries(folder: Path) -> list[Path]:
+    """The files and folders that are not hidden, sorted."""
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+
+
+def videos_in(folder: Path) -> list[Path]:
+    """The videos directly inside, also those that are broken: what has the name of a video, and links to nowhere that
+    may have led to one."""
+    return [entry for entry in visible_entries(folder) if _stands_for_video(entry)]
+
+
+def videos_below(folder: Path) -> Iterator[Path]:
+    """The videos at any depth, also those that are broken."""
+    videos = videos_in(folder)
+    yield from videos
+    for entry in visible_entries(folder):
+        if entry.is_dir() and not entry.is_symlink() and entry not in videos:
+            yield from videos_below(entry)
+
+
+def is_named_video(path: Path) -> bool:
+    """Whether a path has the suffix of a video."""
+    kind, _ = mimetypes.guess_type(path.name)
+    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
+
+
+def leads_nowhere(path: Path) -> bool:
+    """Whether a path is a broken link."""
+    return path.is_symlink() and not path.exists()
+
+
+def _stands_for_video(path: Path) -> bool:
+    if leads_nowhere(path):
+        return is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
+    # A folder of videos may have such a name, too.
+    return is_frame_folder(path) or (is_named_video(path) and not (path.is_dir() and videos_in(path)))

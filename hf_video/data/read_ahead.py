@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import recursively_apply
 from torch.utils.data import DataLoader, get_worker_info
 
-from .collation import collate_clips
+from .batches import collate_clips
 
 Item = TypeVar("Item")
 

@@ -1,12 +1,10 @@
 """Reads data sets of the `datasets` library that have a column of the feature `Video`."""
 
-import hashlib
-import io
 import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video
@@ -14,16 +12,12 @@ from datasets.data_files import SPLIT_KEYWORDS
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from .annotation_files import Clip, Label, listed
-from .manifest import SHA256, SHARD, check_unchanged, is_manifest
-from .packed_videos import open_packed
-from .row_values import cell_text, segment
-from .splits import split_of
+from .annotation_files import Clip, Label, cell_text, listed, segment
+from .manifest import is_manifest
+from .places import split_of
+from .stored_videos import BYTES, stored_sizes
 
 logger = logging.getLogger(__name__)
-
-# The column of video files that are stored inside a data set.
-BYTES = "bytes"
 _TIMES = ("start", "end")
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
@@ -34,8 +28,7 @@ class VideoColumn(NamedTuple):
     """The content of a data set with a column of videos.
 
     Attributes:
-        clips: the clips of each split, one for each row. `video` is a path; for a video that is stored inside the data
-            set, it is a name made of its row.
+        clips: the clips of each split, one for each row. The `video` of one that is stored inside is a name.
         names: class names by id, None if the data set declares none.
         files: for each split, the column of the videos that are stored inside.
     """
@@ -46,11 +39,8 @@ class VideoColumn(NamedTuple):
 
 
 def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
-    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither.
-
-    Raises:
-        FileNotFoundError: `data` is no path, and the Hub has no data set of this name.
-    """
+    """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither. A name
+    that is no path and no data set of the Hub raises `FileNotFoundError`."""
     path = Path(data).expanduser()
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
@@ -73,17 +63,8 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
 
 
 def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn:
-    """The splits of a data set with a column of videos and one of labels.
-
-    Args:
-        dataset: Splits, or one data set, which is then "train".
-        root: The folder that relative paths count from.
-
-    Raises:
-        FileNotFoundError: A video does not exist.
-        ValueError: There is no known split, not exactly one column of videos or labels, or a row lacks its video or
-            label.
-    """
+    """The splits of a data set with one column of videos and one of labels; a single data set is "train". Relative
+    paths count from `root`."""
     splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
     features = next(iter(splits.values())).features
     video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
@@ -98,7 +79,7 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
             continue
         split = split.select_columns([video, label, *times]).cast_column(video, Video(decode=False)).flatten()
         split = split.rename_columns({f"{video}.path": "video", f"{video}.bytes": BYTES})
-        stored = _is_stored(split)
+        stored = [size is not None for size in stored_sizes(split)]
         if any(stored):
             files[name] = split.select_columns(BYTES)
         nothing = [None] * len(split)
@@ -118,31 +99,6 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
     if not clips:
         raise ValueError(f"The data set has no labels in its column {label!r}.")
     return VideoColumn(clips, getattr(_item(features[label]), "names", None), files)
-
-
-def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
-    """The video of a row of `load_video_dataset`, for `read_video`: a path or URL, or a file if it is stored in the
-    row or in a pack.
-
-    Raises:
-        StaleManifestError: A manifest lists the video, and the file is gone or was changed; or a shard of a pack was.
-        VideoReadError: The video is not in the pack.
-    """
-    if SHARD in row:
-        return open_packed(row)
-    if row.get(BYTES) is None:
-        check_unchanged(row)
-        return row["video"]
-    file = io.BytesIO(row[BYTES])
-    file.name = row["video"]  # for messages
-    return file
-
-
-def stored_sha256(row: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of a video that is stored in its row or in a pack; None for a file of its own or a URL."""
-    if row.get(SHA256) is not None or row.get(BYTES) is None:
-        return row.get(SHA256)
-    return hashlib.sha256(row[BYTES]).hexdigest()
 
 
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
@@ -174,12 +130,6 @@ def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[
 
 def _item(feature: Any) -> Any:
     return feature.feature if isinstance(feature, List) else feature
-
-
-def _is_stored(split: Dataset) -> list[bool]:
-    """Whether each row holds the bytes of a file; they are not read."""
-    batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
-    return [is_stored for batch in batches for is_stored in batch[BYTES].is_valid().to_pylist()]
 
 
 def _name(where: str, path: str | None) -> str:

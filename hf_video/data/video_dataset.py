@@ -14,24 +14,37 @@ from typing import cast
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
-from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
-from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
-from .labels import class_names, has_several, label_feature, label_ids
+from .annotation_files import ANNOTATION_SUFFIXES, Clip, listed, read_annotations
+from .columns import class_names, has_several, label_feature, label_ids
 from .manifest import INDEX_FILE, find_manifest, load_manifest
-from .packed_videos import source_names
-from .places import absolute, is_url, no_root_for, require_root
-from .splits import sources_by_split, split_of
+from .places import (
+    absolute,
+    is_named_video,
+    is_url,
+    leads_nowhere,
+    no_root_for,
+    require_root,
+    sources_by_split,
+    split_of,
+    videos_below,
+    videos_in,
+    visible_entries,
+)
+from .stored_videos import source_names
 from .video_column import VideoColumn, find_dataset, read_video_column
 
 logger = logging.getLogger(__name__)
-
 _LAYOUTS = (
     "Expected one folder for each class with videos inside (DATA/<class>/<video>); such folders in train/, "
     "validation/ and test/; a CSV file with the columns path,label[,start,end]; a list of `path label` lines as of "
     "Kinetics; a JSON file of Something-Something; a manifest that `hf-video inspect --output` wrote (.parquet); a "
     "folder with such files named train, validation and test; a pack of `hf-video pack`; or a data set with a column "
     "of the feature Video, in a folder of save_to_disk or on the Hub."
+)
+_EXPECTED = (
+    "Expected a folder with videos at any depth; a list of paths (CSV, .txt or JSON), with or without labels; a "
+    "manifest; a pack; or a data set with a column of the feature Video."
 )
 
 
@@ -229,7 +242,7 @@ def _read_class_folders(folder: Path) -> list[Clip]:
         holds = f"It holds {listed(loose)}." if loose else "It is empty."
         raise ValueError(f"{folder} has no class folder. {holds} {_LAYOUTS}")
     if loose_videos := [
-        entry.name for entry in visible_entries(folder) if not entry.is_dir() and _is_named_video(entry)
+        entry.name for entry in visible_entries(folder) if not entry.is_dir() and is_named_video(entry)
     ]:
         logger.warning(
             f"{len(loose_videos)} videos are left out: they lie in {folder} beside the folders of the classes, and "
@@ -243,7 +256,7 @@ def _read_class_folders(folder: Path) -> list[Clip]:
             holds = f"holds only {listed(entry.name for entry in others)}" if others else "is empty"
             raise ValueError(f"The class folder {class_folder} has no video: it {holds}. {_LAYOUTS}")
         for entry in others:
-            if entry.is_dir() and _holds_videos(entry):
+            if entry.is_dir() and any(videos_below(entry)):
                 raise ValueError(
                     f"The class folder {class_folder} has videos, and more of them further down in {entry.name}/. "
                     "Put all videos of a class directly into its folder."
@@ -252,15 +265,10 @@ def _read_class_folders(folder: Path) -> list[Clip]:
     return clips
 
 
-def visible_entries(folder: Path) -> list[Path]:
-    """The files and folders that are not hidden, sorted."""
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-
-
 def _folders_in(folder: Path) -> list[Path]:
     entries = visible_entries(folder)
     for entry in entries:
-        if _leads_nowhere(entry) and mimetypes.guess_type(entry.name)[0] is None:
+        if leads_nowhere(entry) and mimetypes.guess_type(entry.name)[0] is None:
             raise FileNotFoundError(
                 f"{entry} is a link to {os.readlink(entry)}, where nothing is. It may stand for the folder of a class "
                 "or split: repair or remove it."
@@ -268,32 +276,46 @@ def _folders_in(folder: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir()]
 
 
-def videos_in(folder: Path) -> list[Path]:
-    """The videos directly inside, also those that are broken."""
-    return [entry for entry in visible_entries(folder) if _is_video(entry) or _stands_for_video(entry)]
+def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.PathLike | None = None) -> DatasetDict:
+    """List the training videos of a folder, a list or a data set, without their labels.
 
+    Args:
+        data: A folder with videos at any depth, of which only train/ counts if it is there; a file as for
+            `load_video_dataset`, whose rows may lack labels, or a folder of such files named after splits; or a
+            manifest, a pack or a data set of the `datasets` library, as for `load_video_dataset`.
+        video_root: The folder that relative paths count from; see `load_video_dataset`.
 
-def _holds_videos(folder: Path) -> bool:
-    """Whether there are videos at any depth."""
-    folders = (entry for entry in visible_entries(folder) if entry.is_dir() and not entry.is_symlink())
-    return bool(videos_in(folder)) or any(map(_holds_videos, folders))
+    Returns:
+        The split "train", with the columns of `load_video_dataset` except `label` and `labels`.
 
-
-def _is_video(path: Path) -> bool:
-    return is_frame_folder(path) or (_is_named_video(path) and path.is_file())
-
-
-def _is_named_video(path: Path) -> bool:
-    kind, _ = mimetypes.guess_type(path.name)
-    return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
-
-
-def _stands_for_video(path: Path) -> bool:
-    """Whether a path has the name of a video but is none, or is a broken link that may have led to a video."""
-    if _leads_nowhere(path):
-        return _is_named_video(path) or mimetypes.guess_type(path.name)[0] is None
-    return _is_named_video(path) and not (path.is_dir() and any(map(_is_video, visible_entries(path))))
-
-
-def _leads_nowhere(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
+    Raises:
+        FileNotFoundError: If `data`, or a file that it names, does not exist.
+        ValueError: If there are no videos, or no training split; or the file is none of these.
+    """
+    if is_url(data) or find_manifest(data) is not None or find_dataset(data) is not None:
+        splits = load_video_dataset(data, video_root=video_root)
+        if "train" not in splits:
+            raise ValueError(f"{data} has no training split, only {', '.join(splits)}.")
+        rows = splits["train"]
+        return DatasetDict(train=rows.remove_columns({"label", "labels"}.intersection(rows.column_names)))
+    path = Path(data).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. {_EXPECTED}")
+    if path.is_file() and path.suffix.lower() not in ANNOTATION_SUFFIXES:
+        raise ValueError(f"{path} is a file, but no list of videos. {_EXPECTED}")
+    splits = find_splits(path)
+    if "train" not in splits:
+        raise ValueError(f"{path} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
+    source = splits["train"]
+    if source.is_dir():
+        folders = (entry for entry in visible_entries(source) if entry.is_dir())
+        source = sources_by_split((folder.name, folder) for folder in folders).get("train", source)
+        clips = [Clip(str(video), "") for video in videos_below(source)]
+    else:
+        root = None if video_root is None else Path(video_root).expanduser().absolute()
+        clips = read_annotations(source, root, labelled=False)
+    if not clips:
+        raise ValueError(f"{source} has no videos inside. {_EXPECTED}")
+    features = Features({"video": Value("string"), "start": Value("float64"), "end": Value("float64")})
+    columns = {name: [getattr(clip, name) for clip in clips] for name in features}
+    return DatasetDict(train=Dataset.from_dict(columns, features=features, split="train"))

@@ -9,13 +9,23 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
+from .annotation_files import ANNOTATION_SUFFIXES
 from .manifest import KEY, SUFFIX, find_manifest
-from .places import absolute, is_url, no_root_for, require_root
-from .splits import split_of
-from .video_column import BYTES, find_dataset, open_video, stored_sha256
-from .video_dataset import load_video_dataset, videos_in, visible_entries
-from .video_names import segment_suffix, video_id
+from .places import (
+    absolute,
+    is_frame_folder,
+    is_url,
+    no_root_for,
+    require_root,
+    segment_suffix,
+    split_of,
+    video_id,
+    videos_below,
+    visible_entries,
+)
+from .stored_videos import BYTES, open_video, stored_sha256
+from .video_column import find_dataset
+from .video_dataset import load_video_dataset
 
 
 @dataclass(frozen=True)
@@ -150,15 +160,6 @@ def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
             if video not in seen:
                 seen.add(video)
                 yield ListedVideo(key.removesuffix(segment_suffix(start, end)), video, split, row)
-
-
-def videos_below(folder: Path) -> Iterator[Path]:
-    """The videos at any depth, also those that are broken."""
-    videos = videos_in(folder)
-    yield from videos
-    for entry in visible_entries(folder):
-        if entry.is_dir() and not entry.is_symlink() and entry not in videos:
-            yield from videos_below(entry)
 
 
 def _holds_list(folder: Path) -> bool:

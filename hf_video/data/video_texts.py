@@ -13,11 +13,10 @@ from transformers import ProcessorMixin
 
 from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
+from .annotation_files import cell_text, segment
+from .batches import collate_clips
 from .clip_dataset import ClipDataset
-from .collation import collate_clips
-from .places import require_root
-from .row_values import cell_text, segment
-from .splits import sources_by_split
+from .places import require_root, sources_by_split
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 COLUMNS = ("video", "question", "answer", "start", "end")

@@ -21,7 +21,7 @@ import hf_video
 from hf_video.data import is_multi_label, label_names
 from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
-from hf_video.data.packed_videos import is_packed, source_names
+from hf_video.data.stored_videos import is_packed, source_names
 from hf_video.files import replace_text
 from hf_video.metrics import METRICS
 from hf_video.text_files import read_object

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipDataset, ReadAheadLoader
-from hf_video.data.video_column import stored_sha256
+from hf_video.data.stored_videos import stored_sha256
 from hf_video.files import replace_file, replace_text
 
 from .feature_key import feature_key, video_identity

@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_video.data.video_column import BYTES, open_video
+from hf_video.data.stored_videos import BYTES, open_video
 from hf_video.data.video_listing import ListedVideo
 
 from .bulk_batches import BulkVideo

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
 from hf_video.data import collate_clips
-from hf_video.data.collation import SAMPLE_KEY
+from hf_video.data.batches import SAMPLE_KEY
 from hf_video.loading.clip_size import clip_size
 
 from .trainer import VideoTrainer

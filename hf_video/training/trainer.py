@@ -13,8 +13,8 @@ from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
 from hf_video.data import ClipDataset, collate_clips
-from hf_video.data.collation import SAMPLE_KEY
-from hf_video.data.frame_intervals import median_frame_interval
+from hf_video.data.batches import SAMPLE_KEY
+from hf_video.data.clip_dataset import median_frame_interval
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.classifiers import drop_query_axis

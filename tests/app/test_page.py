@@ -7,8 +7,8 @@ import torch
 from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 
 import hf_video.app
-from hf_video.app.loaded_models import LoadedModel
 from hf_video.app.visitors import Visitors
+from hf_video.app.work import LoadedModel
 from hf_video.processing import VideoClipProcessor
 
 from ..video_files import encode_video, make_frames
@@ -33,8 +33,8 @@ def make(tmp_path, monkeypatch):
         "videomae", VideoMAEForVideoClassification(config).eval(), VideoClipProcessor(num_frames=2, crop_size=size)
     )
 
-    def make_page_of(tell_error=lambda error: str(error)):
-        options = PageOptions(max_upload=1, workers=1, only_public=True, tell_error=tell_error)
+    def make_page_of(tell_error=lambda error: str(error), only_local=True):
+        options = PageOptions(max_upload=1, workers=1, only_local=only_local, tell_error=tell_error)
         return make_page([model], Visitors(tmp_path), options)
 
     return make_page_of
@@ -101,8 +101,15 @@ def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
 
 
 def test_a_path_of_the_server_is_no_address(press):
-    assert "This is no address of a video" in press("open-url", None, "videomae", "/etc/passwd")[-1]
-    assert "is a machine of a private network" in press("open-url", None, "videomae", "http://127.0.0.1:9/x.mp4")[-1]
+    assert "passwd is no valid address" in press("open-url", None, "videomae", "/etc/passwd")[-1]
+
+
+def test_a_page_for_other_machines_opens_no_address(make):
+    """Neither the field and its button nor the functions behind them are there."""
+    own, others = make(), make(only_local=False)
+    ids = [{getattr(block, "elem_id", None) for block in page.blocks.values()} for page in (own, others)]
+    assert ids[0] - ids[1] == {"url", "open-url"}
+    assert len(own.fns) - len(others.fns) == 2 * 4
 
 
 def test_work_goes_on_when_the_page_tells_its_video_later(make, find, tmp_path):

@@ -1,10 +1,14 @@
 """Lists of Kinetics and JSON files of Something-Something; CSV files are tested with the data sets."""
 
 import json
+import math
 
 import pytest
+from datasets import Dataset, Features, List, Value, Video
 
-from hf_video.data import load_video_dataset
+from hf_video.data import label_names, load_video_dataset
+from hf_video.data.annotation_files import cell_text, segment
+from hf_video.data.video_texts import load_video_texts
 
 
 @pytest.fixture
@@ -88,3 +92,165 @@ def test_something_something(root, tmp_path):
 def test_what_is_wrong_is_named(root, tmp_path, name, lines, error, message):
     with pytest.raises(error, match=message):
         load_video_dataset(write(tmp_path, name, *lines), video_root=root)
+
+
+NO_TEXTS = [None, math.nan, math.inf, True, False, "", "  ", [], ["a"], {"a": 1}]
+MISSING = ["nan", "NaN", "None", "null", "NULL", "<NA>", " None "]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def write_json(folder, rows, name="train.json"):
+    (folder / name).write_text(json.dumps(rows))
+    return folder / name
+
+
+@pytest.mark.parametrize(("value", "text"), [("run", "run"), (" a b\n", "a b"), (3, "3"), (0, "0"), (1.5, "1.5")])
+def test_texts_and_numbers_are_texts(value, text):
+    assert cell_text("x.csv, line 2", "label", value) == text
+
+
+@pytest.mark.parametrize("value", [*NO_TEXTS, *MISSING, b"run", -math.inf])
+def test_what_is_no_text_is_refused_by_column_and_row(value):
+    shown = value.strip() if value in MISSING else value
+    with pytest.raises(ValueError) as error:
+        cell_text("x.csv, line 2", "label", value)
+    assert str(error.value).startswith(f"x.csv, line 2: label is {shown!r}")
+
+
+@pytest.mark.parametrize("value", NO_TEXTS + MISSING)
+@pytest.mark.parametrize("column", ["label", "template"])
+def test_a_label_in_json(folder, column, value):
+    others = {"path": "a.mp4"} if column == "label" else {"id": "a"}
+    rows = [{**others, column: "run"}, {**others, column: "sit"}]
+    load_video_dataset(write_json(folder, rows))
+    rows[1][column] = value
+    with pytest.raises(ValueError, match=f"train.json, entry 2: {column} is "):
+        load_video_dataset(write_json(folder, rows))
+
+
+@pytest.mark.parametrize("value", [value for value in NO_TEXTS + MISSING if value not in ([], ["a"])])
+def test_one_of_the_labels_in_json(folder, value):
+    rows = [{"path": "a.mp4", "labels": ["run", "sit"]}, {"path": "b.mp4", "labels": ["run", value]}]
+    with pytest.raises(ValueError, match="train.json, entry 2: one of labels is |but .* entry 2 has"):
+        load_video_dataset(write_json(folder, rows))
+
+
+@pytest.mark.parametrize("value", ["", " ", *MISSING])
+@pytest.mark.parametrize("column", ["label", "labels"])
+def test_a_label_in_csv(folder, column, value):
+    (folder / "train.csv").write_text(f"path,{column}\na.mp4,run\nb.mp4,sit\na.mp4,{value}\n")
+    if column == "labels" and not value.strip():
+        assert load_video_dataset(folder / "train.csv")["train"]["labels"][:] == [[0], [1], []]
+        return
+    with pytest.raises(ValueError, match=f"train.csv, line 4: (one of )?{column} is "):
+        load_video_dataset(folder / "train.csv")
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_numbers_and_texts_are_not_mixed(folder, kind):
+    labels = [kind(1), kind(0)]
+    rows = [{"path": "a.mp4", "label": label} for label in labels]
+    assert label_names(load_video_dataset(write_json(folder, rows))["train"]) == ["0", "1"]
+    rows.append({"path": "b.mp4", "label": 1 if kind is str else "1"})
+    with pytest.raises(ValueError, match="Labels are all texts or all numbers, but .* entry . has '1' and .* has 1"):
+        load_video_dataset(write_json(folder, rows))
+
+
+@pytest.mark.parametrize(
+    ("feature", "good", "value"),
+    [
+        *(("string", "run", value) for value in [None, "", " ", *MISSING]),
+        *(("float64", 1.0, value) for value in (None, math.nan, math.inf)),
+        *(("bool", None, value) for value in (True, False)),
+        ("int64", 1, None),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_a_column_of_a_data_set(folder, feature, good, value, several):
+    labels = [value if good is None else good, value]
+    features = {"video": Video(decode=False), "label": Value(feature)}
+    if several:
+        features["label"], labels = List(Value(feature)), [[label] for label in labels]
+    rows = {"video": [str(folder / "a.mp4"), str(folder / "b.mp4")], "label": labels}
+    with pytest.raises(ValueError, match=rf"train\[{int(good is not None)}\](: the label is | has no label)"):
+        load_video_dataset(Dataset.from_dict(rows, features=Features(features)))
+
+
+def test_spaces_around_names_of_a_column_do_not_make_classes(folder):
+    features = Features({"video": Video(decode=False), "label": Value("string")})
+    rows = {"video": [str(folder / "a.mp4")] * 3, "label": ["run", "run ", "sit"]}
+    dataset = load_video_dataset(Dataset.from_dict(rows, features=features))
+    assert label_names(dataset["train"]) == ["run", "sit"]
+
+
+@pytest.mark.parametrize("column", ["question", "answer", "caption"])
+@pytest.mark.parametrize("value", [value for value in NO_TEXTS + MISSING if value not in (None, "")])
+def test_a_text_of_a_video(folder, column, value):
+    row = {"video": "a.mp4", "answer": "one"} if column == "question" else {"video": "a.mp4"}
+    load_video_texts(write_json(folder, [{**row, column: "two"}]))
+    name = "answer" if column == "caption" else column
+    with pytest.raises(ValueError, match=f"train.json, row 1: (the )?{name} is "):
+        load_video_texts(write_json(folder, [{**row, column: value}]))
+
+
+def test_an_answer_is_not_cut_at_a_comma(folder):
+    (folder / "train.csv").write_text("video,answer\na.mp4,one, or two\n")
+    with pytest.raises(ValueError, match="train.csv, line 2 has more cells than the first line"):
+        load_video_texts(folder / "train.csv")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(None, None, (None, None)), ("", " ", (None, None)), ("0.5", 2, (0.5, 2.0)), (0, None, (0.0, None))],
+)
+def test_times(start, end, expected):
+    assert segment("x", start, end) == expected
+
+
+@pytest.mark.parametrize("value", ["soon", math.nan, "nan", math.inf, -1, True, [], 10**400])
+@pytest.mark.parametrize("column", ["start", "end"])
+def test_what_is_no_time_is_refused(column, value):
+    with pytest.raises(ValueError, match=f"x: {column} is .*seconds from 0 on are expected"):
+        segment("x", **{"start": None, "end": None, column: value})
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 1), (1, 1), (None, 0)])
+def test_an_end_before_the_start(start, end):
+    with pytest.raises(ValueError, match="a later end is expected"):
+        segment("x", start, end)
+
+
+def test_the_times_of_a_data_set_are_checked(folder):
+    features = Features({"video": Video(decode=False), "label": Value("string"), "start": Value("float64")})
+    rows = {"video": [str(folder / "a.mp4")] * 2, "label": ["run", "sit"], "start": [0.0, math.nan]}
+    with pytest.raises(ValueError, match=r"train\[1\]: start is nan"):
+        load_video_dataset(Dataset.from_dict(rows, features=features))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["path,label,label", "a.mp4,run,sit"], "has the column 'label' twice"),
+        (["path,label,Start", "a.mp4,run,1"], "has the column 'Start'; did you mean 'start'"),
+        (["path,label", 'a.mp4,"run', "b.mp4,sit"], "in the row from line 2 on"),
+    ],
+)
+def test_columns_and_rows_of_csv_are_not_lost(folder, lines, message):
+    (folder / "train.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=message):
+        load_video_dataset(folder / "train.csv")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_csv_of_spreadsheet_programs(folder, end):
+    lines = ["path,label", 'a.mp4,"run, fast"', '"b.mp4", "sit"', ""]
+    (folder / "train.csv").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+    data = load_video_dataset(folder / "train.csv")["train"]
+    assert data["video"][:] == [str(folder / "a.mp4"), str(folder / "b.mp4")]
+    assert label_names(data) == ["run, fast", "sit"]

@@ -13,24 +13,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, concatenate_datasets
 
-from hf_video.data.columns import VideoRows, arrow_column
+from hf_video.data.columns import VideoRows, arrow_column, is_multi_label, label_names
 from hf_video.data.inspection import InspectedVideo
-from hf_video.data.labels import is_multi_label, label_names
 from hf_video.data.manifest import DECODED, KEY, OPENED, manifest_schema
-from hf_video.data.packed_videos import is_packed
-from hf_video.data.video_column import BYTES
-from hf_video.data.video_names import segment_suffix, video_id
+from hf_video.data.places import segment_suffix, video_id
+from hf_video.data.stored_videos import BYTES, is_packed
 from hf_video.reading.video_downloading import public_url
 
 _ROWS_AT_A_TIME = 8192
 
 
 def check_can_list(splits: Mapping[str, Dataset]) -> None:
-    """Refuses videos that are stored inside a data set or a pack: a manifest lists files.
-
-    Raises:
-        ValueError: There are such videos.
-    """
+    """Raises `ValueError` for videos that are stored inside a data set or a pack: a manifest lists files."""
     if any(BYTES in split.column_names for split in splits.values()):
         raise ValueError(
             "A manifest lists files, but videos of this data set are stored inside its table: train on the data set "
@@ -121,12 +115,7 @@ def _of_rows(listed: VideoRows, inspected: Iterable[InspectedVideo]) -> Iterator
 
 def make_keys(rows: Dataset, base: Path) -> pa.Array:
     """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
-    it also has the suffix or segment, or a number. What may be a key of access in a URL is not part of it.
-
-    Args:
-        rows: Rows of `load_video_dataset`.
-        base: The folder that paths count from.
-    """
+    it also has the suffix or segment, or a number. What may be a key of access in a URL is not part of it."""
     listed = VideoRows(rows)
     ids = pa.array((video_id(video.as_py(), base) for video in listed.videos), pa.string())
     ways = (

@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset
 
 from hf_video.data.annotation_files import listed
 from hf_video.data.columns import VideoRows, arrow_column
 from hf_video.data.manifest import CONTENT, ERROR, SIZE
-from hf_video.data.video_column import BYTES
+from hf_video.data.stored_videos import stored_sizes
 
 # The size of a video behind a URL is known only when it has been fetched.
 _SIZE_OF_URL = 10 * 10**6
@@ -62,17 +61,12 @@ class PackPlan:
 
     def facts(self) -> dict[str, Any]:
         """What tells this plan from others, for a file."""
-        shards = [asdict(shard) for shard in self.shards]
-        digest = hashlib.sha256(json.dumps(shards).encode()).hexdigest()
-        return {**asdict(self), "shards": shards, "digest": digest}
+        facts = asdict(self)
+        shards = json.dumps(facts.pop("shards"))
+        return facts | {"digest": hashlib.sha256(shards.encode()).hexdigest()}
 
-    def difference(self, known: Mapping[str, Any], videos: Sequence[Any]) -> str | None:
-        """How a plan that was put down before differs from this one, for a message; None if it does not.
-
-        Args:
-            known: the `facts` of that plan, with or without its shards.
-            videos: the videos in the order of their first rows.
-        """
+    def difference(self, known: Mapping[str, Any]) -> str | None:
+        """How a plan of which the `facts` were put down differs from this one, for a message; None if it does not."""
         told = [
             f"{name.replace('_', '-')} {known['settings'].get(name)}, not {value}"
             for name, value in self.settings.items()
@@ -82,30 +76,13 @@ class PackPlan:
             return f"other settings ({'; '.join(told)})"
         if (known["class_names"], known["rows"]) != (self.class_names, self.rows):
             return "other data: keys, splits, classes or segments differ"
-        ours = self.facts()
-        if known["digest"] == ours["digest"]:
-            return None
-        pairs = zip(ours["shards"], known.get("shards", ()), strict=False)
-        changed = next((shard for shard, theirs in pairs if shard != theirs), None)
-        if changed is None:
-            return "videos that were changed since: other sizes or dates"
-        first, last = videos[changed["first"]], videos[changed["stop"] - 1]
-        return f"videos that were changed since: one from {first} to {last} has another size or date"
+        same = known["digest"] == self.facts()["digest"]
+        return None if same else "videos that were changed since: they have other sizes or dates"
 
 
 def plan_pack(rows: Dataset, listing: VideoRows, settings: Mapping[str, Any], class_names: Sequence[str]) -> PackPlan:
     """Divides the videos of a data set into shards of about `settings["shard_size"]` bytes. A larger video has a shard
-    of its own. The same data give the same plan.
-
-    Args:
-        rows: Rows of `load_video_dataset`, with the columns `split` and `key`.
-        listing: Their videos.
-        settings: The options that decide what is written.
-        class_names: The class names by id.
-
-    Raises:
-        ValueError: Videos are folders of frames.
-    """
+    of its own. The same data give the same plan. Folders of frames raise `ValueError`."""
     sources = _find_sources(rows, listing)
     if folders := [video.as_py() for video, (_, kind) in zip(listing.videos, sources, strict=True) if kind == _FOLDER]:
         raise ValueError(
@@ -142,7 +119,7 @@ def _find_sources(rows: Dataset, listing: VideoRows) -> list[tuple[int, Any]]:
         arrow_column(rows, name).take(pa.array(first_rows)).to_pylist() if name in rows.column_names else nothing
         for name in (SIZE, CONTENT, ERROR)
     ]
-    stored = _stored_sizes(rows) if BYTES in rows.column_names else None
+    stored = stored_sizes(rows)
     found: list[tuple[int, Any]] = []
     asked: list[int] = []
     paths = listing.videos.to_pylist()
@@ -150,7 +127,7 @@ def _find_sources(rows: Dataset, listing: VideoRows) -> list[tuple[int, Any]]:
         found.append((0, "broken"))
         if size is not None and content is not None:
             found[video] = size, content
-        elif stored is not None and (size := stored[first_rows[video]]) is not None:
+        elif (size := stored[first_rows[video]]) is not None:
             found[video] = size, "stored"
         elif "://" in paths[video]:
             found[video] = _SIZE_OF_URL, "url"
@@ -170,9 +147,3 @@ def _ask_disk(path: str) -> tuple[int, Any]:
     except OSError:
         return 0, "missing"
     return (0, _FOLDER) if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_mtime_ns)
-
-
-def _stored_sizes(rows: Dataset) -> list[int | None]:
-    """The sizes of the videos that are stored in rows. The videos are not read."""
-    batches = rows.select_columns(BYTES).with_format("arrow").iter(1000)
-    return [size for batch in batches for size in pc.binary_length(batch[BYTES]).to_pylist()]

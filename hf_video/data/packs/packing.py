@@ -17,10 +17,8 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm.auto import tqdm
 
-from hf_video.data.columns import VideoRows
-from hf_video.data.content_digest import bytes_digest, content_digest
+from hf_video.data.columns import VideoRows, is_multi_label, label_names
 from hf_video.data.inspection import tell_reason
-from hf_video.data.labels import is_multi_label, label_names
 from hf_video.data.manifest import (
     CHECKED,
     CONTENT,
@@ -31,22 +29,30 @@ from hf_video.data.manifest import (
     KEY,
     OPENED,
     SIZE,
+    bytes_digest,
+    content_digest,
     load_manifest,
 )
-from hf_video.data.packed_videos import check_shards
-from hf_video.data.places import absolute
-from hf_video.data.video_bytes import open_bytes
-from hf_video.data.video_column import BYTES
-from hf_video.data.video_names import segment_suffix
+from hf_video.data.places import absolute, segment_suffix
+from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.video_downloading import public_url
 from hf_video.stored_folder import StoredFolder
 
 from .manifest_writing import make_keys
-from .pack_index import ROW, PackedCounts, encode_part, part_schema, read_pack_facts, write_index
+from .pack_files import (
+    ROW,
+    PackedCounts,
+    ShardWriter,
+    encode_part,
+    part_schema,
+    read_pack_facts,
+    verify_shard,
+    video_suffix,
+    write_index,
+)
 from .pack_plan import PackPlan, plan_pack
-from .shards import ShardWriter, verify_shard, video_suffix
 from .video_cutting import Piece, PieceOfClip, cut_video
 
 # Gone when the pack is whole.
@@ -92,7 +98,7 @@ def pack_videos(
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
     plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
-    if _is_finished(folder, plan, listing):
+    if _is_finished(folder, plan):
         for split in load_manifest({"": f"{absolute(str(folder))}/{INDEX_FILE}"}).values():
             check_shards(split)
         folder.remove(_WORKING)
@@ -113,8 +119,7 @@ def pack_videos(
             bar.update()
     parts = [_part_of(number) for number in range(len(plan.shards))]
     first_rows = [shard.first_row for shard in plan.shards]
-    facts = {name: value for name, value in plan.facts().items() if name != "shards"}
-    counts = write_index(folder, parts, first_rows, shards.schema, facts, max_duration)
+    counts = write_index(folder, parts, first_rows, shards.schema, plan.facts(), max_duration)
     folder.remove(_WORKING)
     return counts
 
@@ -126,7 +131,7 @@ def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
     return rows if KEY in rows.column_names else rows.add_column(KEY, make_keys(rows, base).to_pylist())
 
 
-def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bool:
+def _is_finished(folder: StoredFolder, plan: PackPlan) -> bool:
     """Whether the folder has the whole pack. Refuses a folder with anything but this pack or a part of it."""
     names = [name for name in folder.names() if not name.startswith(".")]
     known = None
@@ -139,7 +144,7 @@ def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bo
             listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise ValueError(f"{folder} has other files ({listed}): choose another folder for the pack.")
         return False
-    if difference := plan.difference(known, listing.videos):
+    if difference := plan.difference(known):
         raise ValueError(
             f"{folder} has {'a pack' if INDEX_FILE in names else 'the beginning of a pack'} of {difference}. Choose "
             "another folder, or take the same data and settings."

@@ -42,14 +42,7 @@ _AT_A_TIME = 32
 
 
 class Piece(NamedTuple):
-    """A part of a video in a file of its own.
-
-    Attributes:
-        path: the file.
-        start, end: where it lies in the source, in seconds after the first frame.
-        num_frames: number of its frames.
-        duration: its duration in seconds.
-    """
+    """A part of a video in a file of its own; `start` and `end` are seconds in the source after its first frame."""
 
     path: Path
     start: float

@@ -1,13 +1,17 @@
-"""Reads videos out of the tars of a pack, each by one range of bytes that its index names.
+"""Opens the video of a row of a data set: a file, a URL, bytes in the row, or a range of bytes of a pack.
 
-An index is a manifest with the columns `shard`, `offset` and `sha256`; `docs/packed_data.md` describes the files.
+The index of a pack is a manifest with the columns `shard`, `offset` and `sha256`; `docs/packed_data.md` describes the
+files.
 """
 
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from shutil import copyfileobj
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -15,18 +19,110 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from hf_video.reading import VideoReadError
+from hf_video.reading.range_file import RangeFile
+from hf_video.reading.video_downloading import public_url
+from hf_video.reading.video_urls import is_url, open_ranges
 from hf_video.text_files import check_regular_file
 
 from .columns import arrow_column
-from .manifest import ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError
+from .manifest import CONTENT, ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError, content_digest
 from .places import file_system
 
+# The column of video files that are stored inside a data set.
+BYTES = "bytes"
+_CHUNK = 2**20
 # What `open_packed` takes of a row, besides the name of the video.
 COLUMNS = (KEY, SHARD, OFFSET, SIZE, SHA256, ERROR)
 # Object stores answer many requests at a time.
 _THREADS = 16
 # What a key has where several rows are segments of one video, see `manifest_writing`.
 _SEGMENT = r"#t=[0-9.e+-]*,[0-9.e+-]*(#[0-9]+)?$"
+
+
+def open_video(row: Mapping[str, Any]) -> str | BinaryIO:
+    """The video of a row of `load_video_dataset`, for `read_video`: a path or URL, or a file if it is stored in the
+    row or in a pack.
+
+    Raises:
+        StaleManifestError: A manifest lists the video, and the file is gone or was changed; or a shard of a pack was.
+        VideoReadError: The video is not in the pack.
+    """
+    if SHARD in row:
+        return open_packed(row)
+    if row.get(BYTES) is None:
+        check_unchanged(row)
+        return row["video"]
+    file = io.BytesIO(row[BYTES])
+    file.name = row["video"]  # for messages
+    return file
+
+
+def stored_sha256(row: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of a video that is stored in its row or in a pack; None for a file of its own or a URL."""
+    if row.get(SHA256) is not None or row.get(BYTES) is None:
+        return row.get(SHA256)
+    return hashlib.sha256(row[BYTES]).hexdigest()
+
+
+def check_unchanged(row: Mapping[str, Any]) -> None:
+    """Raises `StaleManifestError` for a file that is gone or was changed since it was checked. It is compared by its
+    `content_digest`; of rows without one, of folders of frames and of URLs nothing is compared."""
+    expected, path = row.get(CONTENT), row["video"]
+    if expected is None or "://" in path or os.path.isdir(path):
+        return
+    way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`"
+    try:
+        found = content_digest(path)
+    except OSError as error:
+        raise StaleManifestError(
+            f"{path} is listed in the manifest, but cannot be read ({error.strerror or error}). {way_out}; or, if "
+            "the videos lie elsewhere, say where with `video_root`."
+        ) from error
+    if found != expected:
+        raise StaleManifestError(f"{path} is not the file that the manifest describes: it was changed. {way_out}.")
+
+
+def stored_sizes(dataset: Dataset) -> list[int | None]:
+    """The sizes of the videos that are stored in rows, without reading them; None for all others."""
+    if BYTES not in dataset.column_names:
+        return [None] * len(dataset)
+    batches = dataset.select_columns(BYTES).with_format("arrow").iter(1000)
+    return [size for batch in batches for size in pc.binary_length(batch[BYTES]).to_pylist()]
+
+
+@contextmanager
+def open_bytes(row: Mapping[str, Any]) -> Iterator[BinaryIO]:
+    """An open file with the bytes of a video, at its start. That of a URL is first fetched to a temporary file.
+
+    Raises:
+        VideoReadError: The video is not what its manifest describes, or its URL cannot be fetched.
+        OSError: The file does not exist or cannot be read.
+        ValueError: It is a folder, FIFO, socket or device.
+    """
+    source = open_video(row)
+    if not isinstance(source, str):
+        yield source
+    elif is_url(source):
+        with tempfile.TemporaryFile() as file:
+            _fetch(source, file)
+            file.seek(0)
+            yield file
+    else:
+        check_regular_file(source)
+        with open(source, "rb") as file:
+            yield file
+
+
+def _fetch(url: str, file: Any) -> None:
+    file.raw.name = public_url(url)  # for messages
+    with open_ranges(url) as remote:
+        if isinstance(remote, str):
+            with open(remote, "rb") as local:
+                copyfileobj(local, file, _CHUNK)
+            return
+        if isinstance(remote, RangeFile):
+            remote.stream()
+        copyfileobj(remote, file, _CHUNK)
 
 
 def is_packed(dataset: Dataset) -> bool:
@@ -69,14 +165,8 @@ def open_packed(row: Mapping[str, Any]) -> BinaryIO:
 
 
 def check_shards(dataset: Dataset) -> None:
-    """Refuses a pack that is not whole: each shard must exist, and be as long as its rows say. None is opened.
-
-    Args:
-        dataset: Rows of `load_video_dataset`; those of no pack pass.
-
-    Raises:
-        StaleManifestError: A shard is missing, too short, or cannot be examined.
-    """
+    """Raises `StaleManifestError` for a pack that is not whole: each shard must exist, and be as long as its rows say.
+    None is opened. Data of no pack pass."""
     if not is_packed(dataset):
         return
     table = pa.table({name: arrow_column(dataset, name) for name in (SHARD, OFFSET, SIZE)})

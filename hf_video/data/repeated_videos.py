@@ -1,5 +1,7 @@
-"""Finds clips that occur several times in a data set: with different labels, or in several splits."""
+"""Finds videos again by digests of their content: twice in a data set, and among those that a model was trained on."""
 
+import functools
+import json
 import math
 import os
 from collections import defaultdict
@@ -7,16 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from hf_video.files import read_own_json, replace_text
+
 from .annotation_files import listed
-from .content_digest import bytes_digest, content_digest
-from .labels import label_ids, label_names
-from .manifest import CONTENT, ERROR
-from .video_column import BYTES
+from .columns import label_ids, label_names
+from .manifest import CONTENT, ERROR, bytes_digest, content_digest, path_digest
+from .stored_videos import BYTES, is_packed, stored_sizes
+
+TRAINED_VIDEOS_FILE = "trained_videos.json"
+# Rows whose videos are read for their digests at most, some seconds of work; and digests that are kept at most, 7 MB.
+MAX_READ, MAX_KEPT = 5_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -138,12 +147,12 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     paths: dict[str, str] = {}
     of_size: dict[int, dict[str, Callable[[], str]]] = defaultdict(dict)
     for split in splits.values():
-        for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
+        for row, (video, size) in enumerate(zip(split["video"][:], stored_sizes(split), strict=True)):
             if video in paths:
                 continue
             paths[video] = path = video if size is not None or "://" in video else os.path.realpath(video)
             if size is not None:
-                of_size[size][path] = partial(_stored_digest, split, row)
+                of_size[size][path] = partial(lambda split, row: bytes_digest(split[row][BYTES]), split, row)
             elif os.path.isfile(path):
                 of_size[os.path.getsize(path)][path] = partial(content_digest, path)
     digests: dict[str, str] = {}
@@ -155,13 +164,48 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     return {video: digests.get(path, path) for video, path in paths.items()}
 
 
-def _stored_sizes(split: Dataset) -> list[int | None]:
-    """The sizes of the videos that are stored inside a data set, without reading them; None for all others."""
-    if BYTES not in split.column_names:
-        return [None] * len(split)
-    batches = split.select_columns(BYTES).with_format("arrow").iter(1000)
-    return [size for batch in batches for size in pc.binary_length(batch[BYTES]).to_pylist()]
+class TrainedVideos(NamedTuple):
+    """How many rows have a video that a model knows, for each split of its training; there may be more if `is_least`,
+    because only a sample of many videos was compared."""
+
+    by_split: dict[str, int]
+    is_least: bool
 
 
-def _stored_digest(split: Dataset, row: int) -> str:
-    return bytes_digest(split[row][BYTES])
+def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
+    """Writes `trained_videos.json`: the `content_digest`s of the videos of each split, and no name.
+
+    Of a split with more than `MAX_READ` rows whose videos would have to be read, or more than `MAX_KEPT` whose digests
+    a manifest or pack knows, an evenly spaced sample is kept."""
+    digests = {name: sorted({*filter(None, _digests(rows))}) for name, rows in splits.items()}
+    samples = [name for name, rows in splits.items() if _step(rows) > 1]
+    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps({"samples": samples, "digests": digests}) + "\n")
+
+
+def count_trained(folder: Path, rows: Dataset) -> TrainedVideos | None:
+    """How many rows have a video that a model was trained on, or that its checkpoint was chosen on; of many, a sample
+    is compared. None if the folder, that of a model or of a checkpoint inside, does not say so."""
+    folder = folder.absolute()
+    kept = read_own_json((folder.parent if folder.name.startswith("checkpoint-") else folder) / TRAINED_VIDEOS_FILE)
+    if not isinstance(kept, dict) or not {"samples", "digests"} <= kept.keys():
+        return None
+    found = list(_digests(rows))
+    known = {name: set(digests) for name, digests in kept["digests"].items()}
+    counts = {name: sum(digest in digests for digest in found) for name, digests in known.items()}
+    return TrainedVideos(counts, bool(kept["samples"]) or _step(rows) > 1)
+
+
+def _step(rows: Dataset) -> int:
+    """Every how manieth row is looked at."""
+    return math.ceil(len(rows) / (MAX_KEPT if CONTENT in rows.column_names else MAX_READ)) or 1
+
+
+def _digests(rows: Dataset) -> Iterator[str | None]:
+    """The digest of the video of each row that is looked at; None for a video that cannot be read."""
+    rows = rows.select(range(0, len(rows), _step(rows)))
+    if CONTENT in rows.column_names:
+        yield from rows[CONTENT][:]
+    elif BYTES in rows.column_names:
+        yield from (path_digest(row["video"]) if row[BYTES] is None else bytes_digest(row[BYTES]) for row in rows)
+    elif not is_packed(rows):
+        yield from map(functools.cache(path_digest), rows["video"][:])

@@ -1,11 +1,21 @@
-"""Pieces of the page in HTML. Names of files and classes come from strangers, so every text is escaped."""
+"""Texts of the page: pieces of HTML, and sentences about errors.
 
+Names of files and classes come from strangers, so every text is escaped. Paths of the server are told to nobody.
+"""
+
+import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from hf_video.drawing.clock import clock
 from hf_video.inference.segments import Segment
+
+# An absolute path of POSIX or Windows, also after `file:`. It is no part of an address or of a relative path, and ends
+# at a space.
+_PATH = re.compile(
+    r"""(?:(?<![\w:/.\\~-])|\bfile:(?://)?)(?:~?/|[A-Za-z]:[\\/])(?:[^\s/\\'"<>|:]+[/\\])+([^\s/\\'"<>|:,;)]*[\w)\]])?"""
+)
 
 
 def message(sentence: str = "", is_problem: bool = False) -> str:
@@ -28,3 +38,16 @@ def segment_list(segments: Sequence[Segment]) -> str:
 def picture(png: bytes, description: str) -> str:
     """A picture that is part of the page, so that no file has to be served."""
     return f'<img src="data:image/png;base64,{b64encode(png).decode()}" alt="{escape(description)}">'
+
+
+def without_paths(sentence: str, names: Mapping[str, str]) -> str:
+    """
+    A sentence with names in place of paths.
+
+    Args:
+        sentence: may hold paths of files on this machine.
+        names: what the page calls some of these files, by path. Of all other paths, only the last part is left.
+    """
+    for path in sorted(names, key=len, reverse=True):
+        sentence = sentence.replace(path, names[path])
+    return _PATH.sub(lambda match: match[1] or "a folder", sentence)
