@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from huggingface_hub.utils import httpx
 
-from hf_video.reading.video_downloading import open_response, public_url, receive_pieces
-from hf_video.reading.video_opening import VideoReadError
+from hf_video.reading.downloading import open_response, receive_pieces
+from hf_video.reading.sources import VideoReadError, public_url
 
 from .visitors import Ticket
 

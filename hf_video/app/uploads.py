@@ -8,6 +8,8 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import FileData
 
+from hf_video.reading.sources import is_url
+
 
 class _WithoutStub(type(gr.Video)):  # type: ignore[misc]
     """Makes a class of a component. Gradio's own way also writes a stub beside the source file."""
@@ -39,7 +41,7 @@ class VideoFile(gr.Video, metaclass=_WithoutStub):
         Raises:
             gr.Error: it is an address.
         """
-        if url_or_file_path is not None and "://" in str(url_or_file_path):
+        if is_url(str(url_or_file_path)):
             raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
         path = await super().async_move_resource_to_block_cache(url_or_file_path)
         return None if path is None else os.path.relpath(path)

@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from hf_video.reading.sources import is_url
+
 _NUM_BLOCKS = 4
 _BLOCK_SIZE = 16 * 1024
 
@@ -28,7 +30,7 @@ def content_digest(path: str | os.PathLike) -> str:
         OSError: the file does not exist, cannot be read, or is neither file nor folder, such as a FIFO.
     """
     digest = hashlib.sha256()
-    if "://" in os.fspath(path):
+    if is_url(path):
         digest.update(os.fsencode(path))
     elif os.path.isdir(path):
         for file in sorted(Path(path).iterdir()):

@@ -20,11 +20,12 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from datasets.table import InMemoryTable
 
 from hf_video.reading import VideoReadError
+from hf_video.reading.sources import is_url
 
 from .columns import arrow_column
 from .content_digest import content_digest
 from .labels import choose_names, label_feature
-from .places import absolute, file_system, folder_of, is_url
+from .places import absolute, file_system, folder_of
 from .splits import SPLITS, sources_by_split, split_of
 
 SUFFIX = ".parquet"
@@ -219,7 +220,7 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
         StaleManifestError: The file is gone or has another content.
     """
     expected, path = row.get(CONTENT), row["video"]
-    if expected is None or "://" in path or os.path.isdir(path):
+    if expected is None or is_url(path) or os.path.isdir(path):
         return
     way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`"
     try:

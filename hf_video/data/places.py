@@ -5,10 +5,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-
-def is_url(place: str | os.PathLike) -> bool:
-    """Whether a place is a URL, such as `s3://bucket/folder`."""
-    return "://" in os.fspath(place)
+from hf_video.reading.sources import is_url
 
 
 def absolute(place: str | os.PathLike) -> str:

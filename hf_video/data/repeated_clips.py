@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import listed
 from .content_digest import bytes_digest, content_digest
 from .labels import label_ids, label_names
@@ -141,7 +143,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
         for row, (video, size) in enumerate(zip(split["video"][:], _stored_sizes(split), strict=True)):
             if video in paths:
                 continue
-            paths[video] = path = video if size is not None or "://" in video else os.path.realpath(video)
+            paths[video] = path = video if size is not None or is_url(video) else os.path.realpath(video)
             if size is not None:
                 of_size[size][path] = partial(_stored_digest, split, row)
             elif os.path.isfile(path):

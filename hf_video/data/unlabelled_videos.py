@@ -5,9 +5,10 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, Value
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, read_annotations
 from .manifest import find_manifest
-from .places import is_url
 from .splits import sources_by_split
 from .video_column import find_dataset
 from .video_dataset import find_splits, load_video_dataset, visible_entries

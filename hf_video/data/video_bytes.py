@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from shutil import copyfileobj
 from typing import Any, BinaryIO
 
-from hf_video.reading.range_file import RangeFile
-from hf_video.reading.video_downloading import public_url
-from hf_video.reading.video_urls import is_url, open_ranges
+from hf_video.reading.ranges import RangeFile, open_ranges
+from hf_video.reading.sources import is_url, public_url
 from hf_video.text_files import check_regular_file
 
 from .video_column import open_video

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, is_frame_folder, listed, read_annotations
 from .labels import class_names, has_several, label_feature, label_ids
 from .manifest import INDEX_FILE, find_manifest, load_manifest
 from .packed_videos import source_names
-from .places import absolute, is_url, no_root_for, require_root
+from .places import absolute, no_root_for, require_root
 from .splits import sources_by_split, split_of
 from .video_column import VideoColumn, find_dataset, read_video_column
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import ANNOTATION_SUFFIXES, is_frame_folder
 from .manifest import KEY, SUFFIX, find_manifest
-from .places import absolute, is_url, no_root_for, require_root
+from .places import absolute, no_root_for, require_root
 from .splits import split_of
 from .video_column import BYTES, find_dataset, open_video, stored_sha256
 from .video_dataset import load_video_dataset, videos_in, visible_entries

@@ -5,6 +5,8 @@ import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from hf_video.reading.sources import is_url
+
 
 def segment_suffix(start: float | None, end: float | None) -> str:
     """What a name of a segment has after that of its video (https://www.w3.org/TR/media-frags/#naming-time)."""
@@ -14,9 +16,9 @@ def segment_suffix(start: float | None, end: float | None) -> str:
 def video_id(video: str | os.PathLike, base: Path) -> str:
     """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
     URL, the name of its file."""
-    if "://" in os.fspath(video):
+    if is_url(video):
         # Also that of an address that is not valid: who reads it says so.
-        _, _, name = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
+        _, _, name = re.sub(r"[?#].*$", "", str(video).partition("://")[2], flags=re.DOTALL).partition("/")
         return PurePosixPath(unquote(name)).stem or "video"
     path = Path(video)
     path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)

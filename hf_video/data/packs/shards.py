@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, BinaryIO, NamedTuple
 
+from hf_video.reading.sources import is_url
+
 _CHUNK = 2**20
 
 
@@ -127,7 +129,7 @@ _WAY_OUT = "Check the disk or network, and run the same command again: it writes
 
 def video_suffix(video: str) -> str:
     """The suffix of a video by its path or URL; `.mp4` if it has none."""
-    found = re.search(r"\.[A-Za-z0-9]{1,5}$", re.sub(r"[?#].*$", "", video) if "://" in video else video)
+    found = re.search(r"\.[A-Za-z0-9]{1,5}$", re.sub(r"[?#].*$", "", video) if is_url(video) else video)
     return found[0] if found else ".mp4"
 
 
