@@ -74,8 +74,8 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
         `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
     """
     if is_http(url):
-        with _telling_first_error(_open_http(url)) as file:
-            yield file
+        with _telling_first_error(_open_http(url)) as opened:
+            yield opened
         return
     name = public_url(url)
     system, path = _find_system(url, name)
@@ -83,13 +83,13 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
         yield path
         return
     # The cache is that of `RangeFile`.
-    with _call_file_system(name, lambda: system.open(path, "rb", cache_type="none")) as opened:
-        file = _call_file_system(name, lambda: _FsspecFile(name, opened))
-        before = getattr(opened, "details", None) or _call_file_system(name, lambda: system.info(path))
+    with _call_file_system(name, lambda: system.open(path, "rb", cache_type="none")) as remote:
+        file = _call_file_system(name, lambda: _FsspecFile(name, remote))
+        before = getattr(remote, "details", None) or _call_file_system(name, lambda: system.info(path))
         if file.size > (max_size := read_max_size()):
             raise VideoReadError(tell_too_large(name, max_size))
-        with _telling_first_error(file):
-            yield file
+        with _telling_first_error(file) as opened:
+            yield opened
         # The other file systems have no request for a range of one version.
         after = _call_file_system(name, lambda: system.info(path)) if file.num_fetches > 1 else before
         if any(before[mark] != after[mark] for mark in _MARKS if mark in before and mark in after):
