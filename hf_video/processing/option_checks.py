@@ -81,8 +81,8 @@ def check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{name}={options[name]!r} must be positive and finite.")
     if options["fps"] is not None and strategy not in STRIDED_STRATEGIES:
         raise ValueError(
-            f"fps={options['fps']} has no meaning for sampling_strategy={strategy!r}, whose clips span the whole video; "
-            f"use one of {', '.join(STRIDED_STRATEGIES)}."
+            f"fps={options['fps']} has no meaning for sampling_strategy={strategy!r}, whose clips span the whole "
+            f"video; use one of {', '.join(STRIDED_STRATEGIES)}."
         )
     for name, step in {"size": "do_resize", "crop_size": "do_center_crop"}.items():
         sides = dict(options[name] or {}) if options[step] else {}

@@ -76,7 +76,8 @@ def index_packets(file: RangeFile, container: Any, stream: Any) -> list[Packet] 
     if moov is None or b"mvex" in moov:
         return None
     try:
-        with open_stream(_Hollow(file), file.label) as (hollow, same):
+        hollow_file: Any = _Hollow(file)
+        with open_stream(hollow_file, file.label) as (hollow, same):
             packets = [Packet.of(packet) for packet in hollow.demux(same) if packet.size]
             # Those flags the parser takes from zeros.
             keys = {entry.pos: entry.is_keyframe for entry in same.index_entries}

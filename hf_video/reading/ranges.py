@@ -97,7 +97,7 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
 
 
 @contextmanager
-def _telling_first_error(file: BinaryIO) -> Iterator[BinaryIO]:
+def _telling_first_error(file: Any) -> Iterator[Any]:
     """What went wrong in fetching a file is the reason for all that follows, also where nobody has noticed it."""
     try:
         yield file
@@ -107,7 +107,7 @@ def _telling_first_error(file: BinaryIO) -> Iterator[BinaryIO]:
             raise
         raise first from None
     if getattr(file, "error", None) is not None:
-        raise file.error  # type: ignore[attr-defined]
+        raise file.error
 
 
 def _find_system(url: str, name: str) -> tuple[Any, str]:

@@ -39,6 +39,9 @@ except ImportError:
 # packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
 _TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
+# Codecs that mark the frames that no other frame depends on. The decoder leaves those out that are not wanted: without
+# it, 16 frames of a file as x264 makes it take 1.2 times as long (`benchmarks/reading.py`).
+SKIPPING_CODECS = ("h264",)
 # With more frames than this per seek, threads of the decoder gain more than they cost.
 _FRAMES_WORTH_THREADS = 100
 # Frames that a decoder may hold back before its first output: H.264 and HEVC allow 16, each thread holds one more.
@@ -87,9 +90,7 @@ class VideoFileReader:
         self._time_base = stream.time_base
         self._rate = stream.average_rate or _DEFAULT_RATE
         self._reorder_depth = stream.codec_context.reorder_depth
-        # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted: of files as
-        # x264 makes them, 16 frames take 1.2 times as long without this (`benchmarks/reading.py`).
-        self._skips = stream.codec_context.codec.canonical_name == "h264"
+        self._skips = stream.codec_context.codec.canonical_name in SKIPPING_CODECS
         self._packets = packets if isinstance(source, RangeFile) else []
         if not _packets_tell_frames(container, stream, packets):
             self._index_by_decoding()

@@ -269,8 +269,8 @@ def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
         with _open_url(str(video)) as source, _open_source(source, name, backend) as reader:
             yield reader
     else:
-        source = io.BytesIO(video) if isinstance(video, bytes) else video
-        with _open_source(os.fspath(source) if isinstance(source, os.PathLike) else source, name, backend) as reader:
+        file: Any = io.BytesIO(video) if isinstance(video, bytes) else video
+        with _open_source(os.fspath(file) if isinstance(file, os.PathLike) else file, name, backend) as reader:
             yield reader
 
 
