@@ -24,7 +24,7 @@ from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
 
 from hf_video.reading import probe_video, read_video
-from hf_video.reading.video_downloading import download_video
+from hf_video.reading.downloading import download_video
 
 SECONDS, KEY_FRAME_EVERY = 300, 250
 NUM_FRAMES, STEP = 16, 4

@@ -13,6 +13,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_video.files import replacing_file
+from hf_video.reading.sources import is_url
 
 
 class StoredFolder:
@@ -27,7 +28,7 @@ class StoredFolder:
 
     def __init__(self, where: str | os.PathLike):
         self.where = os.fspath(where)
-        system, path = url_to_fs(os.path.expanduser(self.where) if "://" not in self.where else self.where)
+        system, path = url_to_fs(self.where if is_url(self.where) else os.path.expanduser(self.where))
         self.path = Path(path) if isinstance(system, LocalFileSystem) else None
 
     def __str__(self) -> str:

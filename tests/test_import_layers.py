@@ -14,7 +14,7 @@ FORBIDDEN = {
     "models/videomamba/configuration_videomamba.py": "from hf_video.models.videovit import VideoViTConfig",
     "models/videovit/configuration_videovit.py": "from hf_video.files import replace_file",
     "processing/clip_sampling.py": "import hf_video",
-    "processing/image_statistics.py": "from hf_video import ops",
+    "processing/option_checks.py": "from hf_video import ops",
 }
 CYCLE = {"data/augmentation.py": "from hf_video.data import batches"}
 

@@ -21,8 +21,9 @@ from hf_video.drawing.timeline_picture import save_figure
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
 from hf_video.inference.timeline import make_finder
 from hf_video.inference.window_batching import choose_windows
+from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames
-from hf_video.reading.video_downloading import open_response, public_url, receive_pieces
+from hf_video.reading.sources import public_url
 
 from .visitors import Ticket, Visitor
 

@@ -268,7 +268,7 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
 
 
 def _public_name(args: argparse.Namespace) -> str:
-    from hf_video.reading.video_downloading import public_url
+    from hf_video.reading.sources import public_url
 
     return public_url(args.video)
 

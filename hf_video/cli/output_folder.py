@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from hf_video.files import FULL_DISK, read_own_json, replace_text, write_error_number
+from hf_video.reading.sources import is_url
 
 from .processes import is_first_process
 
@@ -156,7 +157,7 @@ def check_none_inside(paths: Iterable[str], folder: Path) -> None:
         ValueError: data lies inside. The error names the first such file or folder.
     """
     for path in paths:
-        if "://" not in path and Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
+        if not is_url(path) and Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{path}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
 
 

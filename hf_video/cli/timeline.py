@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
 
     from hf_video.inference.timeline import make_finder, score_windows
-    from hf_video.reading.live_streams import is_live
+    from hf_video.reading.sources import is_live
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
     finder, windows = make_finder(model, **thresholds), window_options(args, processor)

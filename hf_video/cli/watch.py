@@ -159,7 +159,7 @@ def _is_file(args: argparse.Namespace) -> bool:
 
 def _name(args: argparse.Namespace) -> str:
     """The video in messages and in the memory, without passwords."""
-    from hf_video.reading.video_downloading import public_url
+    from hf_video.reading.sources import public_url
 
     return public_url(args.video)
 
@@ -171,7 +171,7 @@ def _open_video(args: argparse.Namespace) -> Iterator[Any]:
     if _is_file(args) and args.source_fps is None:
         return frame_streaming.stream_frames(args.video, args.fps)
 
-    from hf_video.reading.frame_sources import open_frames
+    from hf_video.reading.streams import open_frames
 
     return frame_streaming.first_at_rate(open_frames(args.video, args.source_fps), args.fps)
 

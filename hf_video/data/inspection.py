@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_video.reading import probe_video, read_video
+from hf_video.reading.sources import is_url
 from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column
@@ -155,7 +156,7 @@ def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, di
     make = partial(InspectedVideo, path)
     try:
         opened = open_video(video)
-        is_file = isinstance(opened, str) and "://" not in path and not os.path.isdir(path)
+        is_file = isinstance(opened, str) and not is_url(path) and not os.path.isdir(path)
         if is_file:
             check_regular_file(path)
         if digest:

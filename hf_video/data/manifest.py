@@ -24,9 +24,10 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from datasets.table import InMemoryTable
 
 from hf_video.reading import VideoReadError
+from hf_video.reading.sources import is_url
 
 from .columns import arrow_column, choose_names, label_feature
-from .places import SPLITS, absolute, file_system, folder_of, is_url, sources_by_split, split_of
+from .places import SPLITS, absolute, file_system, folder_of, sources_by_split, split_of
 
 SUFFIX = ".parquet"
 # Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
@@ -387,7 +388,7 @@ def content_digest(path: str | os.PathLike) -> str:
     What is not there, cannot be read, or is neither file nor folder, such as a FIFO, raises `OSError`.
     """
     digest = hashlib.sha256()
-    if "://" in os.fspath(path):
+    if is_url(path):
         digest.update(os.fsencode(path))
     elif os.path.isdir(path):
         for file in sorted(Path(path).iterdir()):

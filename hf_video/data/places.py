@@ -12,14 +12,10 @@ from datasets.data_files import SPLIT_KEYWORDS
 from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 from fsspec.core import url_to_fs
 
+from hf_video.reading.sources import is_url
 from hf_video.reading.video_reading import FRAME_EXTENSIONS
 
 SPLITS = tuple(map(str, SPLIT_KEYWORDS))
-
-
-def is_url(place: str | os.PathLike) -> bool:
-    """Whether a place is a URL, such as `s3://bucket/folder`."""
-    return "://" in os.fspath(place)
 
 
 def absolute(place: str | os.PathLike) -> str:
@@ -81,7 +77,7 @@ def segment_suffix(start: float | None, end: float | None) -> str:
 def video_id(video: str | os.PathLike, base: Path) -> str:
     """The path of a video from a folder, without suffix and with slashes; its name alone if it lies elsewhere. For a
     URL, the name of its file."""
-    if "://" in os.fspath(video):
+    if is_url(video):
         # Also that of an address that is not valid: who reads it says so.
         _, _, name = re.sub(r"[?#].*$", "", os.fspath(video).partition("://")[2], flags=re.DOTALL).partition("/")
         return PurePosixPath(unquote(name)).stem or "video"

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from hf_video.files import read_own_json, replace_text
+from hf_video.reading.sources import is_url
 
 from .annotation_files import listed
 from .columns import label_ids, label_names
@@ -150,7 +151,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
         for row, (video, size) in enumerate(zip(split["video"][:], stored_sizes(split), strict=True)):
             if video in paths:
                 continue
-            paths[video] = path = video if size is not None or "://" in video else os.path.realpath(video)
+            paths[video] = path = video if size is not None or is_url(video) else os.path.realpath(video)
             if size is not None:
                 of_size[size][path] = partial(lambda split, row: bytes_digest(split[row][BYTES]), split, row)
             elif os.path.isfile(path):

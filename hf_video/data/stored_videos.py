@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from hf_video.reading import VideoReadError
-from hf_video.reading.range_file import RangeFile
-from hf_video.reading.video_downloading import public_url
-from hf_video.reading.video_urls import is_url, open_ranges
+from hf_video.reading.ranges import RangeFile, open_ranges
+from hf_video.reading.sources import is_url, public_url
 from hf_video.text_files import check_regular_file
 
 from .columns import arrow_column

@@ -12,6 +12,8 @@ from datasets.data_files import SPLIT_KEYWORDS
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import Clip, Label, cell_text, listed, segment
 from .manifest import is_manifest
 from .places import split_of
@@ -89,7 +91,7 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
             where = f"{name}[{row}]"
             path = _name(where, path) if is_stored else _path(where, path, root)
             clips[name].append(Clip(path, _label(where, value, features[label]), *segment(where, start, end)))
-            if not is_stored and "://" not in path and not os.path.exists(path):
+            if not is_stored and not is_url(path) and not os.path.exists(path):
                 missing.append(path)
     if missing:
         raise FileNotFoundError(
@@ -139,7 +141,7 @@ def _name(where: str, path: str | None) -> str:
 def _path(where: str, path: str | None, root: Path) -> str:
     if path is None:
         raise ValueError(f"{where} has no video.")
-    return path if "://" in path else str(root / Path(path).expanduser())
+    return path if is_url(path) else str(root / Path(path).expanduser())
 
 
 def _label(where: str, value: Any, feature: Any) -> Label:

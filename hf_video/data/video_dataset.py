@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, listed, read_annotations
 from .columns import class_names, has_several, label_feature, label_ids
 from .manifest import INDEX_FILE, find_manifest, load_manifest
 from .places import (
     absolute,
     is_named_video,
-    is_url,
     leads_nowhere,
     no_root_for,
     require_root,

@@ -9,12 +9,13 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from hf_video.reading.sources import is_url
+
 from .annotation_files import ANNOTATION_SUFFIXES
 from .manifest import KEY, SUFFIX, find_manifest
 from .places import (
     absolute,
     is_frame_folder,
-    is_url,
     no_root_for,
     require_root,
     segment_suffix,

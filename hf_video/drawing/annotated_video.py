@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_video.inference.segments import Segment
 from hf_video.reading.frame_streaming import stream_frames
-from hf_video.reading.video_opening import VideoReadError
+from hf_video.reading.sources import VideoReadError
 
 from .clock import clock
 from .drawable_text import find_fonts, shorten

@@ -59,7 +59,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
         usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
         results=found,
         sections=_sections(folder, facts),
-        limits=_limits(config, facts, auto_class),
+        limits=_limits(config, facts, auto_class, needs_hf_video),
     )
     card.save(folder / CARD)
 
@@ -261,7 +261,7 @@ def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"title": title, "rows": rows} for title, rows in tables.items() if rows]
 
 
-def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> list[str]:
+def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str, needs_hf_video: bool) -> list[str]:
     limits = []
     takes_images = auto_class == "AutoModelForImageClassification"
     if "Classification" in auto_class:
@@ -274,6 +274,11 @@ def _limits(config: dict[str, Any], facts: dict[str, Any], auto_class: str) -> l
         limits.append(f"It sees {config['num_frames']} frames of a video at a time.")
     if "recipe" not in facts:
         limits.append("How it was trained was not recorded.")
+    if not (takes_images or needs_hf_video):
+        limits.append(
+            "Without hf_video its processor decodes files with PyAV or torchcodec alone (`pip install av`): it reads "
+            "no addresses, and does not tell of all damage in a file."
+        )
     return limits
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hf_video.processing import VideoClipProcessor
+from hf_video.reading.sources import kind_of
 from hf_video.reading.video_reading import TimedVideo, read_timed_video
 
 
@@ -54,7 +55,7 @@ def read_clip(
         VideoReadError: the video cannot be read, or the part holds no frame.
         ValueError: a folder of frames comes without `source_fps`, or with `start` or `end`.
     """
-    if source_fps is None and isinstance(video, str | os.PathLike) and os.path.isdir(video):
+    if source_fps is None and kind_of(video) == "folder":
         raise ValueError(
             f"{os.fspath(video)} has no times: give source_fps=..., the rate at which its frames were taken."
         )

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import BaseVideoProcessor, PreTrainedModel
 
 import hf_video
+from hf_video.reading.sources import is_url
 
 # Weights and configuration fields that do not change the features: the head, the classes and the origin.
 _HEAD = "classifier."
@@ -73,7 +74,7 @@ def video_identity(video: str, sha256: str | None = None) -> list[Any]:
         OSError: there is no such file or folder.
     """
     found: Any = sha256
-    if sha256 is None and "://" not in video:
+    if sha256 is None and not is_url(video):
         path = Path(video)
         stats = [(file.name, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
         found = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

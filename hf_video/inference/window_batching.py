@@ -9,9 +9,8 @@ from transformers.utils import logging
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
-from hf_video.reading.frame_sources import describe
 from hf_video.reading.frame_streaming import StreamedFrame
-from hf_video.reading.video_opening import VideoReadError
+from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples
 
 logger = logging.get_logger(__name__)

@@ -8,7 +8,6 @@ a model needs is imported where it is used: a process that reads videos starts i
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import torch
 
 from hf_video.inference.window_batching import window_batches
+from hf_video.reading.sources import kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -103,7 +103,7 @@ class ExtractTask:
         return kind
 
     def read(self, source: Any) -> Iterator[Piece]:
-        is_frame_folder = isinstance(source, str) and "://" not in source and os.path.isdir(source)
+        is_frame_folder = isinstance(source, str) and kind_of(source) == "folder"
         rate = self.source_fps if is_frame_folder else None
         windows = self.windows | {"source_fps": rate, "dtype": torch.uint8}
         for batch in window_batches(self.frame_processor, source, **windows):

@@ -23,8 +23,9 @@ from hf_video.inference.feature_key import feature_key, video_identity
 from hf_video.inference.window_batching import choose_windows, window_batches
 from hf_video.inference.window_features import WindowFeatures, feature_shape, stream_window_features
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading.frame_sources import describe, open_frames
 from hf_video.reading.frame_streaming import StreamedFrame
+from hf_video.reading.sources import describe, kind_of
+from hf_video.reading.streams import open_frames
 
 from .feature_files import WRITERS, FileFormat
 
@@ -109,7 +110,7 @@ def extract_to_folder(
             if records.has(video, identity):
                 continue
             path = records.path_of(video)
-            is_frame_folder = "://" not in video.source and os.path.isdir(video.source)
+            is_frame_folder = kind_of(video.source) == "folder"
             frames = _TimedFrames(video.open(), source_fps if is_frame_folder else None)
             batches = stream_window_features(
                 model, processor, frames, settings=settings, batch_size=batch_size, **windows

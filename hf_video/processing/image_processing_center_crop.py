@@ -7,7 +7,7 @@ from torchvision.transforms.v2 import functional as F
 from transformers import CLIPImageProcessor
 from transformers.image_utils import SizeDict
 
-from .image_statistics import check_statistics
+from .option_checks import check_statistics
 
 
 class CenterCropImageProcessor(CLIPImageProcessor):

@@ -1,6 +1,5 @@
 """Video processor that makes the input of a model: samples clips, resizes, crops and normalises."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ from transformers.utils import TensorType
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoInput, VideoMetadata, make_batched_metadata
 
-from .clip_sampling import SAMPLING_STRATEGIES, STRIDED_STRATEGIES, sample_clip_indices
-from .image_statistics import check_statistics
-from .option_numbers import is_number, is_whole
+from .clip_sampling import STRIDED_STRATEGIES, sample_clip_indices
+from .option_checks import check_options, check_shapes, check_statistics, is_positive
 from .uint8_resize import resize_bicubic, resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
 
@@ -31,15 +29,6 @@ try:
     from hf_video.reading import read_video
 except ImportError:  # on a machine without hf_video
     from .plain_video_reading import read_video
-
-OTHER_SWITCHES = (
-    "default_to_square",
-    "do_convert_rgb",
-    "do_pad",
-    "do_sample_frames",
-    "repeat_last_frame",
-    "return_metadata",
-)
 
 
 class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-arg]
@@ -136,12 +125,12 @@ class VideoClipProcessor(BaseVideoProcessor):
 
     def __init__(self, **kwargs: Unpack[VideoClipProcessorKwargs]):
         kwargs = self._settle_rate(kwargs)
-        self._check_shapes(kwargs)
+        check_shapes(kwargs)
         super().__init__(**kwargs)
         interval = self.frame_interval
-        if interval is not None and not (is_number(interval) and 0 < interval < math.inf):
+        if interval is not None and not is_positive(interval):
             raise ValueError(f"frame_interval={interval!r} must be a positive, finite number of seconds, or None.")
-        self._check_options(**{name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
+        check_options({name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
 
     def preprocess(self, videos: VideoInput, **kwargs: Unpack[VideoClipProcessorKwargs]) -> BatchFeature:
         """
@@ -167,9 +156,9 @@ class VideoClipProcessor(BaseVideoProcessor):
         # Other names stay, also with None: the base class refuses them.
         given = {name: value for name, value in kwargs.items() if value is not None or name not in options}
         kwargs = self._settle_rate(given)
-        self._check_shapes(kwargs)
+        check_shapes(kwargs)
         defaults = {name: getattr(self, name, None) for name in options}
-        self._check_options(**self._standardize_kwargs(**{**defaults, **kwargs}))
+        check_options(self._standardize_kwargs(**{**defaults, **kwargs}))
         return super().preprocess(videos, **kwargs)
 
     def sample_frames(
@@ -384,83 +373,3 @@ class VideoClipProcessor(BaseVideoProcessor):
         if frame_sampling_rate is not None:
             return {**kwargs, "fps": None}
         return kwargs
-
-    @staticmethod
-    def _check_shapes(kwargs: Any) -> None:
-        """Raise `ValueError` for sizes that the base class cannot read."""
-        for name in ("size", "crop_size"):
-            value = kwargs.get(name)
-            is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-            if value is not None and not (is_pair or is_whole(value) or isinstance(value, (dict, SizeDict))):
-                raise ValueError(f"{name}={value!r} must be one number of pixels, (height, width) or a mapping.")
-
-    @staticmethod
-    def _check_options(
-        sampling_strategy: str,
-        num_frames: int | None,
-        frame_sampling_rate: float | None,
-        fps: float | None,
-        num_clips: int,
-        num_crops: int,
-        do_resize: bool | None,
-        size: SizeDict | None,
-        do_center_crop: bool | None,
-        crop_size: SizeDict | None,
-        do_rescale: bool | None,
-        rescale_factor: float | None,
-        do_normalize: bool | None,
-        image_mean: float | list[float] | None,
-        image_std: float | list[float] | None,
-        resample: Any,
-        antialias: bool | None,
-        data_format: Any,
-        input_data_format: Any,
-        **kwargs: Any,
-    ) -> None:
-        if not isinstance(sampling_strategy, str) or sampling_strategy not in SAMPLING_STRATEGIES:
-            raise ValueError(
-                f"sampling_strategy={sampling_strategy!r} is unknown; choose from {', '.join(SAMPLING_STRATEGIES)}."
-            )
-        counts = {"num_frames": num_frames, "num_clips": num_clips, "num_crops": num_crops}
-        for name, value in counts.items():
-            if not (value is None and name == "num_frames") and (not is_whole(value) or value < 1):
-                raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
-        for name, rate in {"frame_sampling_rate": frame_sampling_rate, "fps": fps}.items():
-            if rate is not None and not (is_number(rate) and 0 < rate < math.inf):
-                raise ValueError(f"{name}={rate!r} must be positive and finite.")
-        if fps is not None and sampling_strategy not in STRIDED_STRATEGIES:
-            raise ValueError(
-                f"fps={fps} has no meaning for sampling_strategy={sampling_strategy!r}, whose clips span the whole "
-                f"video; use one of {', '.join(STRIDED_STRATEGIES)}."
-            )
-        sizes = {"size": size if do_resize else None, "crop_size": crop_size if do_center_crop else None}
-        for name, given in sizes.items():
-            sides = {} if given is None else dict(given)
-            if not all(is_whole(side) and int(side) >= 1 for side in sides.values()):
-                raise ValueError(f"{name}={sides} must be whole numbers of pixels, at least 1.")
-            if name == "crop_size" and sides and not sides.keys() >= {"height", "width"}:
-                raise ValueError(f"{name}={sides} must have height and width.")
-        if num_crops > 1 and not do_center_crop:
-            raise ValueError(f"num_crops={num_crops} needs do_center_crop=True; without crops, use num_crops=1.")
-        switches = {"do_resize": do_resize, "do_center_crop": do_center_crop, "do_rescale": do_rescale}
-        switches |= {"do_normalize": do_normalize, "antialias": antialias}
-        switches |= {name: kwargs.get(name) for name in OTHER_SWITCHES}
-        for name, value in switches.items():
-            if value not in (None, True, False):
-                raise ValueError(f"{name}={value!r} must be True or False.")
-        for name, value in {"data_format": data_format, "input_data_format": input_data_format}.items():
-            if value is not None and value not in [*ChannelDimension]:
-                raise ValueError(
-                    f"{name}={value!r} must be one of {', '.join(each.value for each in ChannelDimension)}."
-                )
-        filters = [*PILImageResampling, *InterpolationMode]
-        if do_resize and resample is not None and (isinstance(resample, bool) or resample not in filters):
-            raise ValueError(f"resample={resample!r} is no filter of Pillow or torchvision; 2 is bilinear, 3 bicubic.")
-        if do_resize and resample in (PILImageResampling.LANCZOS, InterpolationMode.LANCZOS) and not antialias:
-            raise ValueError(
-                f"resample={resample!r} needs antialias=True, as torchvision has no other Lanczos filter."
-            )
-        if do_rescale and not (is_number(rescale_factor) and 0 < rescale_factor < math.inf):
-            raise ValueError(f"rescale_factor={rescale_factor!r} must be a finite number above 0.")
-        if do_normalize:
-            check_statistics(image_mean, image_std)

@@ -11,7 +11,7 @@ _PUBLIC_NAMES = {
     "SampleGroup": ".windows",
     "sliding_windows": ".windows",
     "timed_samples": ".windows",
-    "VideoReadError": ".video_opening",
+    "VideoReadError": ".sources",
     "Window": ".windows",
 }
 

@@ -8,12 +8,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .frame_orientation import RgbConverter
-from .range_file import RangeFile
+from .pyav_streams import RgbConverter, open_stream
+from .ranges import RangeFile, open_ranges
+from .sources import VideoReadError, is_url, public_url
 from .video_decoding import decode_in_order
-from .video_downloading import public_url
-from .video_opening import VideoReadError, open_stream
-from .video_urls import is_url, open_ranges
 
 _DEFAULT_RATE = Fraction(25)
 

@@ -1,17 +1,16 @@
-"""The packets of an MP4 or MOV file from the tables in its `moov` box, without reading the packets.
+"""The packets of an MP4 or MOV file far away from its `moov` box alone, without fetching the packets.
 
-ISO/IEC 14496-12 describes the boxes. FFmpeg gives the decode time, place, size and key flag of every packet that it
-will read (`index_entries`), with edit lists applied. What it does not give is read here: the offsets from decode times
-to presentation times (8.6.1.3) and the durations (8.6.1.2). Where anything in these tables and in FFmpeg's index does
-not fit together, nothing is certain, and only the packets themselves tell.
+FFmpeg knows from the tables in this box (ISO/IEC 14496-12) when every packet is decoded and shown, where it lies and
+which ones are key frames. It reads the data of packets, but does not look at them: so the packets of a file whose
+other bytes are zeros tell the same. A pass over all packets of a file behind an address would fetch the whole of it,
+whatever cache is used.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from .range_file import RangeFile
+from .pyav_streams import open_stream
+from .ranges import RangeFile
+from .sources import VideoReadError
 
 # FFmpeg's name for the formats of this family.
 _FORMAT = "mov,mp4,m4a,3gp,3g2,mj2"
@@ -24,8 +23,6 @@ _LARGEST_MOOV = 2**28
 _TAIL = 2**20
 # The first frame lies behind a `moov` at the start.
 _BEHIND = 64 * 2**10
-# FFmpeg leaves out tables with larger offsets.
-_LARGEST_OFFSET = 2**28
 
 
 class Packet(NamedTuple):
@@ -58,64 +55,51 @@ class Packet(NamedTuple):
         return cls(packet.pts, packet.duration or 0, packet.dts, *flags, packet.pos, packet.size)
 
 
-class _Samples(NamedTuple):
-    """Durations, offsets from decode to presentation time, and sizes in bytes: (num_samples,) int64 each."""
-
-    durations: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
-
-
 def index_packets(file: RangeFile, container: Any, stream: Any) -> list[Packet] | None:
     """
-    The packets of a stream in the order of the file, from its tables.
+    The packets of a stream in the order of the file, as a pass over all of them gives, from what has been fetched.
 
     Args:
         file (`RangeFile`):
             The file. Its `moov` box has been fetched by [`fetch_moov`].
-        container (`av.container.InputContainer`):
-            The container that PyAV has opened it as; no packet has been read.
-        stream (`av.video.stream.VideoStream`):
-            The stream.
+        container (`av.container.InputContainer`), stream (`av.video.stream.VideoStream`):
+            What PyAV has opened it as.
 
     Returns:
-        `list[Packet]`, *optional*: what a pass over all packets gives, up to a constant that is added to all
-            presentation times ([`continue_packets`] finds it). None if the tables do not tell it for certain.
+        `list[Packet]`, *optional*: None if the tables do not tell them for certain.
     """
     codec = stream.codec_context.codec
     if container.format.name != _FORMAT or not (codec.intra_only or codec.canonical_name in _PLAIN_CODECS):
         return None
-    entries = list(stream.index_entries)
+    moov = fetch_moov(file)
+    # With this box, most packets are in fragments.
+    if moov is None or b"mvex" in moov:
+        return None
     try:
-        moov = fetch_moov(file)
-        samples = None if moov is None else _read_samples(moov, stream.id, len(entries))
-    except ValueError:
+        hollow_file: Any = _Hollow(file)
+        with open_stream(hollow_file, file.label) as (hollow, same):
+            packets = [Packet.of(packet) for packet in hollow.demux(same) if packet.size]
+            # Those flags the parser takes from zeros.
+            keys = {entry.pos: entry.is_keyframe for entry in same.index_entries}
+    except VideoReadError:
         return None
-    if samples is None or not entries:
-        return None
-    decode_times = np.array([entry.timestamp for entry in entries])
-    sizes, places = np.array([entry.size for entry in entries]), np.array([entry.pos for entry in entries])
-    if (samples.sizes != sizes).any() or (np.diff(decode_times) != samples.durations[:-1]).any():
-        return None
-    # FFmpeg guesses what has no duration. The end of a file that was cut off is missing.
-    if min(samples.durations.min(), sizes.min()) <= 0 or places.min() < 0 or (places + sizes).max() > file.size:
-        return None
-    times = (decode_times + samples.offsets).tolist()
-    return [
-        Packet(time, duration, e.timestamp, e.is_keyframe, e.is_discard, False, e.pos, e.size)
-        for time, duration, e in zip(times, samples.durations.tolist(), entries, strict=True)
-    ]
+    packets = [packet._replace(is_keyframe=bool(keys.get(packet.position))) for packet in packets]
+    is_whole = packets and not any(p.is_corrupt or p.position is None or p.duration <= 0 for p in packets)
+    return packets if is_whole else None
 
 
-def continue_packets(start: list[Packet], indexed: list[Packet]) -> list[Packet] | None:
-    """All packets of a file, from the first ones that were read, and all of [`index_packets`]; None if they do not fit
-    together."""
-    if not start or start[0].time is None:
-        return None
-    # FFmpeg shifts presentation times if offsets are negative.
-    shift = start[0].time - indexed[0].time
-    packets = [packet._replace(time=packet.time + shift) for packet in indexed] if shift else indexed
-    return packets if packets[: len(start)] == start else None
+class _Hollow(RangeFile):
+    """A file with zeros in place of all bytes that have not been fetched."""
+
+    def __init__(self, file: RangeFile):
+        super().__init__(file.label, file.size)
+        self._file = file
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._file.peek_span(self._position, min(self._position + len(buffer), self.size))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 def fetch_moov(file: RangeFile) -> bytes | None:
@@ -130,9 +114,14 @@ def fetch_moov(file: RangeFile) -> bytes | None:
     for _ in range(_MOST_BOXES):
         if not file.is_at_hand(place, place + 16):
             file.prefetch([(place, place + _TAIL)])
-        try:
-            size, kind, content = _read_header(memoryview(file.read_span(place, place + 16)), file.size - place)
-        except ValueError:
+        head = file.read_span(place, place + 16)
+        size, kind, content = int.from_bytes(head[:4]), head[4:8], 8
+        if size == 1:
+            size, content = int.from_bytes(head[8:16]), 16
+        elif size == 0:
+            # To the end.
+            size = file.size - place
+        if not content <= size <= file.size - place:
             return None
         if kind == b"moov":
             if size > _LARGEST_MOOV:
@@ -140,94 +129,3 @@ def fetch_moov(file: RangeFile) -> bytes | None:
             return file.read_span(place, place + size + _BEHIND)[content:size]
         place += size
     return None
-
-
-def _read_header(data: memoryview, room: int) -> tuple[int, bytes, int]:
-    """The size of a box in bytes, its kind, and where its content begins. Raises `ValueError` if it has no room."""
-    size, kind, content = int.from_bytes(data[:4]), bytes(data[4:8]), 8
-    if size == 1:
-        size, content = int.from_bytes(data[8:16]), 16
-    elif size == 0:
-        # To the end.
-        size = room
-    if not content <= size <= room:
-        raise ValueError(f"The box {kind!r} of {size} bytes has {room} bytes of room.")
-    return size, kind, content
-
-
-def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """The kind and the content of each box in the content of another one."""
-    while len(data) >= 8:
-        size, kind, content = _read_header(data, len(data))
-        yield kind, data[content:size]
-        data = data[size:]
-
-
-def _only(data: memoryview, *path: bytes) -> memoryview:
-    """The content of the box that a path of kinds leads to. Raises `ValueError` if there is none, or more than one."""
-    for kind in path:
-        found = [content for other, content in _boxes(data) if other == kind]
-        if len(found) != 1:
-            raise ValueError(f"{len(found)} boxes {kind!r}.")
-        data = found[0]
-    return data
-
-
-def _read_samples(moov: bytes, track: int, num_samples: int) -> _Samples | None:
-    """The tables of a track that has `num_samples`; None if it has another number, or if more than one description."""
-    kinds = [kind for kind, _ in _boxes(memoryview(moov))]
-    if b"mvex" in kinds:
-        # Most samples are in fragments.
-        return None
-    for kind, content in _boxes(memoryview(moov)):
-        if kind == b"trak" and _track_number(_only(content, b"tkhd")) == track:
-            table = _only(content, b"mdia", b"minf", b"stbl")
-            break
-    else:
-        return None
-    if _count(_only(table, b"stsd")) != 1:
-        return None
-    durations = _read_runs(_only(table, b"stts"), num_samples)
-    offsets = np.zeros(num_samples, dtype=np.int64)
-    if any(kind == b"ctts" for kind, _ in _boxes(table)):
-        offsets = _read_runs(_only(table, b"ctts"), num_samples)
-    if (np.abs(offsets) >= _LARGEST_OFFSET).any():
-        return None
-    return _Samples(durations, offsets, _read_sizes(_only(table, b"stsz"), num_samples))
-
-
-def _track_number(header: memoryview) -> int:
-    # The times before it have 64 bits in version 1.
-    place = 20 if header[:1] == b"\1" else 12
-    return int.from_bytes(header[place : place + 4])
-
-
-def _count(table: memoryview, place: int = 4) -> int:
-    """The number of entries, which follows version and flags."""
-    if len(table) < place + 4:
-        raise ValueError("The table has no number of entries.")
-    return int.from_bytes(table[place : place + 4])
-
-
-def _read_runs(table: memoryview, num_samples: int) -> np.ndarray:
-    """(num_samples,) int64: the values of a table of runs (number of samples, value). FFmpeg reads all of them as
-    signed, whatever the version of the table."""
-    num_runs = _count(table)
-    if num_runs > num_samples or len(table) < 8 + 8 * num_runs:
-        raise ValueError(f"{num_runs} runs.")
-    runs = np.frombuffer(table, dtype=[("count", ">u4"), ("value", ">i4")], count=num_runs, offset=8)
-    if int(runs["count"].sum(dtype=np.uint64)) != num_samples:
-        raise ValueError("The runs are not those of all samples.")
-    return np.repeat(runs["value"].astype(np.int64), runs["count"].astype(np.int64))
-
-
-def _read_sizes(table: memoryview, num_samples: int) -> np.ndarray:
-    """(num_samples,) int64: the sizes of samples, of which all may have one."""
-    if _count(table, 8) != num_samples:
-        raise ValueError("The sizes are not those of all samples.")
-    size = _count(table, 4)
-    if size:
-        return np.full(num_samples, size, dtype=np.int64)
-    if len(table) < 12 + 4 * num_samples:
-        raise ValueError("Sizes are missing.")
-    return np.frombuffer(table, dtype=">u4", count=num_samples, offset=12).astype(np.int64)

@@ -24,11 +24,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .frame_orientation import RgbConverter, find_orientation
-from .h264_headers import SliceHeader, are_shown_in_order, find_gaps, leave_out_groups, read_sequence_parameters
-from .mp4_index import Packet, continue_packets, index_packets
-from .range_file import RangeFile
-from .video_opening import VideoReadError, open_stream
+from .mp4_index import Packet, index_packets
+from .pyav_streams import RgbConverter, find_orientation, open_stream
+from .ranges import RangeFile
+from .sources import VideoReadError
 
 try:
     import av
@@ -40,8 +39,9 @@ except ImportError:
 # packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
 _TIMED_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv")
 _ONE_FRAME_PER_PACKET = ("h264", "hevc", "vp9", "av1")
-# To decode this many frames costs less than to seek past them.
-_FRAMES_WORTH_A_SEEK = 8
+# Codecs that mark the frames that no other frame depends on. The decoder leaves those out that are not wanted: without
+# it, 16 frames of a file as x264 makes it take 1.2 times as long (`benchmarks/reading.py`).
+SKIPPING_CODECS = ("h264",)
 # With more frames than this per seek, threads of the decoder gain more than they cost.
 _FRAMES_WORTH_THREADS = 100
 # Frames that a decoder may hold back before its first output: H.264 and HEVC allow 16, each thread holds one more.
@@ -90,9 +90,7 @@ class VideoFileReader:
         self._time_base = stream.time_base
         self._rate = stream.average_rate or _DEFAULT_RATE
         self._reorder_depth = stream.codec_context.reorder_depth
-        # H.264 marks the frames that no other frame depends on. They are decoded only if they are wanted.
-        skips = stream.codec_context.codec.canonical_name == "h264"
-        self._sequence = read_sequence_parameters(stream.codec_context.extradata) if skips else None
+        self._skips = stream.codec_context.codec.canonical_name in SKIPPING_CODECS
         self._packets = packets if isinstance(source, RangeFile) else []
         if not _packets_tell_frames(container, stream, packets):
             self._index_by_decoding()
@@ -174,9 +172,9 @@ class VideoFileReader:
                 if packet.size:
                     packets.append(Packet.of(packet))
                 if indexed and (first_frame is not None or len(packets) > _MOST_HELD_BACK):
-                    continued = None if first_frame is None else continue_packets(packets, indexed)
-                    if continued and _packets_tell_frames(container, stream, continued):
-                        return continued, first_frame
+                    is_sure = first_frame is not None and indexed[: len(packets)] == packets
+                    if is_sure and _packets_tell_frames(container, stream, indexed):
+                        return indexed, first_frame
                     indexed = None
                     self._fetch_whole()
             breaks_off = bool(packets) and packets[-1].is_corrupt
@@ -267,7 +265,8 @@ class VideoFileReader:
     def _decode_by_seeking(self, numbers: list[int]) -> dict[int, np.ndarray]:
         runs: list[list[int]] = []
         for i in numbers:
-            if runs and self._key_place(i) - self._place(runs[-1][-1]) <= _FRAMES_WORTH_A_SEEK:
+            # To seek costs less than to decode a single frame that is not needed.
+            if runs and self._key_place(i) <= self._place(runs[-1][-1]) + 1:
                 runs[-1].append(i)
             else:
                 runs.append([i])
@@ -278,7 +277,7 @@ class VideoFileReader:
         opened = self._open_anew(threaded) if threaded or self._opened is None else nullcontext(self._opened)
         with opened as (container, stream):
             for run in runs:
-                for skips in (True, False) if self._sequence else (False,):
+                for skips in (True, False) if self._skips else (False,):
                     key_time = self._key_time(run[0])
                     try:
                         container.seek(key_time, stream=stream)
@@ -303,7 +302,7 @@ class VideoFileReader:
         self, container: Any, stream: Any, key_time: int | None, run: list[int], skips: bool
     ) -> tuple[dict[int, np.ndarray], bool]:
         """Decode the frames of `run`, from the packet that is shown at `key_time`, or without one from the position of
-        the container. With `skips`, H.264 frames that are not needed are left out, also whole groups of pictures.
+        the container. With `skips`, the decoder leaves out H.264 frames that no other frame depends on.
 
         Returns the undamaged frames by number, and whether there is damage."""
         wanted = {int(self._times[i]): i for i in run}
@@ -311,16 +310,6 @@ class VideoFileReader:
         last_place = max(self._place(i) for i in run)
         in_doubt = self._in_doubt[first_place : last_place + 1].any()
         skips = skips and not in_doubt
-        needed = {*wanted, key_time}
-        # What would be decoded after a seek to the key frame of each wanted frame, from there to the last of them.
-        ends: dict[int, int] = {}
-        for i in run:
-            key_place = self._key_place(i)
-            ends[key_place] = max(self._place(i), ends.get(key_place, 0))
-        near = {place for begin, end in ends.items() for place in range(begin, end + 1)}
-        headers: list[SliceHeader | None] = []
-        starts: list[bool] = []
-        times: list[int] = []
         given: list[int] = []
         shown: list[int] = []
         frames: dict[int, np.ndarray] = {}
@@ -342,44 +331,31 @@ class VideoFileReader:
                     frames[wanted[frame.pts]] = self._to_rgb(frame)
 
         shown_packets = (packet for packet in container.demux(stream) if packet.pts in self._decode_order)
-        packets = dropwhile(lambda packet: key_time not in (None, packet.pts), shown_packets)
-
-        def is_near(packet: Any) -> bool:
-            return not skips or self._decode_order[packet.pts] in near
-
-        for packet, header in leave_out_groups(packets, is_near, self._sequence):
+        for packet in dropwhile(lambda packet: key_time not in (None, packet.pts), shown_packets):
             place = self._decode_order[packet.pts]
-            times.append(packet.pts)
-            headers.append(header)
-            starts.append(packet.is_keyframe)
-            if skips and header is None:
-                return {}, False
-            if not skips or packet.pts in needed or (header and header.is_reference):
-                given.append(packet.pts)
-                decode(packet, place)
+            given.append(packet.pts)
+            stream.codec_context.skip_frame = "NONREF" if skips and packet.pts not in wanted else "DEFAULT"
+            decode(packet, place)
             # If times are in doubt, the decoder must return the wanted frames by itself, before it is drained.
             last_try = last_place + _MOST_HELD_BACK
             if place >= last_place and (not in_doubt or len(frames) == len(run) or place >= last_try):
                 break
         # Draining also returns the frames that the wanted ones depend on, and so shows their damage.
         decode(None, last_place)
+        stream.codec_context.skip_frame = "DEFAULT"
 
         if not entered:
             # The decoder did not return the key frame, as in a gradual refresh: decoding cannot start there.
             first, *others = self._key_times
             self._key_times = [first, *(time for time in others if time != key_time)]
             return {}, bool(damaged)
-        if damaged and stream.thread_type & av.codec.context.ThreadType.FRAME:
+        if damaged and (skips or stream.thread_type & av.codec.context.ThreadType.FRAME):
             # Threads report damage late, when its place is not known any more.
             return {}, True
-        if self._sequence:
-            # The decoder invents the frames of a gap without an error.
-            damaged += [self._decode_order[times[i]] for i in find_gaps(headers, starts, self._sequence)]
-            if skips:
-                known = [header for header in headers if header is not None]
-                if not are_shown_in_order(known, times, self._sequence):
-                    return {}, bool(damaged)
         expected = sorted(t for t in given if t not in self._discarded and (key_time is None or t >= key_time))
+        if skips:
+            chosen = set(shown) | wanted.keys()
+            expected = [t for t in expected if t in chosen]
         if shown != expected:
             # Damage removes frames after its place. It does not change the order of the others.
             lost = set(expected).difference(shown)

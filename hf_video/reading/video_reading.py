@@ -21,16 +21,18 @@ from transformers.image_utils import load_image
 from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
-from .range_file import RangeFile
+from .mp4_index import fetch_moov
+from .pyav_streams import open_stream, tell_largest_frame
+from .ranges import FIRST_SIZE, RangeFile, open_ranges
+from .sources import VideoReadError, describe, is_url, kind_of
 from .video_decoding import VideoFileReader
-from .video_downloading import public_url
-from .video_opening import VideoReadError, open_stream, tell_largest_frame
-from .video_urls import is_url, open_url
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
 BACKENDS = ("auto", "pyav", "torchcodec")
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
+# In bytes. Smaller files behind a URL are fetched as a whole.
+_SMALL = 2**20
 
 
 def read_video(
@@ -258,28 +260,31 @@ class _TorchcodecReader:
 def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
-    if is_url(video):
-        with open_url(str(video)) as source:
-            with _open_source(source, public_url(str(video)), backend) as reader:
-                yield reader
-    elif isinstance(video, (str, os.PathLike)):
-        source = os.fspath(video)
-        if os.path.isdir(source):
-            yield FrameFolder(Path(source))
-            return
-        with _open_source(source, source, backend) as reader:
-            yield reader
-    elif isinstance(video, bytes):
-        with _open_source(io.BytesIO(video), f"The video of {len(video)} bytes", backend) as reader:
-            yield reader
-    elif hasattr(video, "read") and hasattr(video, "seek"):
-        with _open_source(video, str(getattr(video, "name", video)), backend) as reader:
+    kind, name = kind_of(video), describe(video)
+    if kind == "frames":
+        raise TypeError(f"{name} has to be a video, such as a path, a URL or bytes, to read frames of it by number.")
+    if kind == "folder":
+        yield FrameFolder(Path(video))  # type: ignore[arg-type]
+    elif is_url(video):
+        with _open_url(str(video)) as source, _open_source(source, name, backend) as reader:
             yield reader
     else:
-        raise TypeError(
-            "A video is a path, a URL, bytes, a binary file object or the path of a folder of frames, "
-            f"not {type(video).__name__}."
-        )
+        file: Any = io.BytesIO(video) if isinstance(video, bytes) else video
+        with _open_source(os.fspath(file) if isinstance(file, os.PathLike) else file, name, backend) as reader:
+            yield reader
+
+
+@contextmanager
+def _open_url(url: str) -> Iterator[str | BinaryIO]:
+    """The open video of a URL, or its path. Of an MP4 or MOV file that is not small, only the tables are fetched; of
+    any other file everything, for its tables do not tell which bytes are needed."""
+    with open_ranges(url) as file:
+        if isinstance(file, RangeFile):
+            if file.size > _SMALL:
+                file.prefetch([(0, FIRST_SIZE)])
+            if file.size <= _SMALL or fetch_moov(file) is None:
+                file.fetch_whole()
+        yield file
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from hf_video.cli.stopping import stop_requests
 from hf_video.cli.watch import seconds
 from hf_video.reading import VideoReadError, frame_streaming
 
-from ..inference.test_live_streams import encode_stream, tcp_server
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
+from ..reading.test_streams import encode_stream, tcp_server
 from ..video_files import cut_file, damage_frame, encode_video, make_frames
 
 QUESTION = ["--question", "which digit came first", "--max-new-tokens", "4", "--device", "cpu"]

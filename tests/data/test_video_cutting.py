@@ -11,8 +11,8 @@ import pytest
 from hf_video.data.packs import video_cutting
 from hf_video.data.packs.video_cutting import cut_video
 from hf_video.reading import VideoReadError, probe_video, read_video
+from hf_video.reading.pyav_streams import open_stream
 from hf_video.reading.video_decoding import VideoFileReader
-from hf_video.reading.video_opening import open_stream
 from hf_video.reading.video_reading import read_timed_video
 
 from ..video_corpus import readable_variants, write_variant

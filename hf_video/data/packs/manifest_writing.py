@@ -18,7 +18,7 @@ from hf_video.data.inspection import InspectedVideo
 from hf_video.data.manifest import DECODED, KEY, OPENED, manifest_schema
 from hf_video.data.places import segment_suffix, video_id
 from hf_video.data.stored_videos import BYTES, is_packed
-from hf_video.reading.video_downloading import public_url
+from hf_video.reading.sources import is_url, public_url
 
 _ROWS_AT_A_TIME = 8192
 
@@ -91,7 +91,7 @@ def _paths_from(folder: Path) -> Callable[[str], str]:
     prefix = f"{folder}{os.sep}"
 
     def path_of(video: str) -> str:
-        if "://" in video or video.startswith(prefix):
+        if is_url(video) or video.startswith(prefix):
             return video.removeprefix(prefix)
         place, name = os.path.split(video)
         found = Path(resolve(place), name)
@@ -119,8 +119,8 @@ def make_keys(rows: Dataset, base: Path) -> pa.Array:
     listed = VideoRows(rows)
     ids = pa.array((video_id(video.as_py(), base) for video in listed.videos), pa.string())
     ways = (
-        lambda video: _bare_url(video) if "://" in video else os.path.relpath(video, base),
-        lambda video: f"{_bare_url(video)}-{sha256(video.encode()).hexdigest()[:16]}" if "://" in video else video,
+        lambda video: _bare_url(video) if is_url(video) else os.path.relpath(video, base),
+        lambda video: f"{_bare_url(video)}-{sha256(video.encode()).hexdigest()[:16]}" if is_url(video) else video,
     )
     for name_of in ways:
         if not (shared := _repeated(ids)):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hf_video.data.manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
+from hf_video.reading.sources import is_url
 from hf_video.stored_folder import StoredFolder
 
 _CHUNK = 2**20
@@ -119,7 +120,7 @@ def verify_shard(file: BinaryIO, digests: Mapping[str, tuple[int, str]], name: s
 
 def video_suffix(video: str) -> str:
     """The suffix of a video by its path or URL; `.mp4` if it has none."""
-    found = re.search(r"\.[A-Za-z0-9]{1,5}$", re.sub(r"[?#].*$", "", video) if "://" in video else video)
+    found = re.search(r"\.[A-Za-z0-9]{1,5}$", re.sub(r"[?#].*$", "", video) if is_url(video) else video)
     return found[0] if found else ".mp4"
 
 

@@ -16,6 +16,7 @@ from hf_video.data.annotation_files import listed
 from hf_video.data.columns import VideoRows, arrow_column
 from hf_video.data.manifest import CONTENT, ERROR, SIZE
 from hf_video.data.stored_videos import stored_sizes
+from hf_video.reading.sources import is_url
 
 # The size of a video behind a URL is known only when it has been fetched.
 _SIZE_OF_URL = 10 * 10**6
@@ -129,7 +130,7 @@ def _find_sources(rows: Dataset, listing: VideoRows) -> list[tuple[int, Any]]:
             found[video] = size, content
         elif (size := stored[first_rows[video]]) is not None:
             found[video] = size, "stored"
-        elif "://" in paths[video]:
+        elif is_url(paths[video]):
             found[video] = _SIZE_OF_URL, "url"
         elif error is None:
             asked.append(video)

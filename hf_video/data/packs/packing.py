@@ -37,7 +37,7 @@ from hf_video.data.places import absolute, segment_suffix
 from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.reading import probe_video
-from hf_video.reading.video_downloading import public_url
+from hf_video.reading.sources import describe, is_url
 from hf_video.stored_folder import StoredFolder
 
 from .manifest_writing import make_keys
@@ -201,7 +201,7 @@ class _Shards(IterableDataset):
         row = self.rows[self.listing.rows(video)[0]]
         clips = [self._describe(number) for number in self.listing.rows(video)]
         # An address may hold keys, and a pack may be given away.
-        source = public_url(row["video"]) if "://" in row["video"] else row["video"]
+        source = describe(row["video"])
         facts: dict[str, Any] = {"path": source, CHECKED: row.get(CHECKED) or OPENED, ERROR: row.get(ERROR)}
         with ExitStack() as stack:
             try:
@@ -294,7 +294,7 @@ def _identify(row: Mapping[str, Any]) -> dict[str, Any]:
         return {SIZE: row[SIZE], CONTENT: row[CONTENT]}
     if row.get(BYTES) is not None:
         return {SIZE: len(row[BYTES]), CONTENT: bytes_digest(row[BYTES])}
-    return {SIZE: None if "://" in video else os.path.getsize(video), CONTENT: content_digest(video)}
+    return {SIZE: None if is_url(video) else os.path.getsize(video), CONTENT: content_digest(video)}
 
 
 def _examine(file: BinaryIO, row: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ import numpy as np
 
 from hf_video.files import FULL_DISK, write_error_number
 from hf_video.reading import VideoReadError
+from hf_video.reading.pyav_streams import open_stream
 from hf_video.reading.video_decoding import VideoFileReader
-from hf_video.reading.video_opening import open_stream
 
 Segment = tuple[float | None, float | None]
 _WHOLE: Segment = (None, None)

@@ -7,15 +7,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from hf_video.reading import (
-    VideoReadError,
-    probe_video,
-    range_file,
-    range_requests,
-    read_video,
-    video_reading,
-    video_urls,
-)
+from hf_video.reading import VideoReadError, probe_video, ranges, read_video, video_reading
 from hf_video.reading.frame_streaming import stream_frames
 from tests.video_files import H264, cut_file, encode_video, make_frames
 from tests.video_server import LIMIT
@@ -47,11 +39,11 @@ def data(path):
 @pytest.fixture(autouse=True)
 def as_of_a_long_video(monkeypatch):
     set_first_size(monkeypatch, FIRST_SIZE)
-    monkeypatch.setattr(video_urls, "_SMALL", 0)
+    monkeypatch.setattr(video_reading, "_SMALL", 0)
 
 
 def set_first_size(monkeypatch, size):
-    for module in (range_requests, video_urls):
+    for module in (ranges, video_reading):
         monkeypatch.setattr(module, "FIRST_SIZE", size)
 
 
@@ -100,7 +92,7 @@ def test_what_is_most_of_the_file_comes_in_one_request(server, path, data):
 
 
 def test_a_small_file_comes_at_once(server, path, data, monkeypatch):
-    monkeypatch.setattr(video_urls, "_SMALL", len(data))
+    monkeypatch.setattr(video_reading, "_SMALL", len(data))
     check(server.serve("video.mp4", data), path, FRAMES["dense"])
     assert server.ranges == [(0, FIRST_SIZE), (FIRST_SIZE, len(data))]
 
@@ -351,13 +343,13 @@ def memory(data):
 def count_reads(monkeypatch):
     """The ranges that are read of files of a file system."""
     spans = []
-    fetch = video_urls._FsspecFile._fetch_range
+    fetch = ranges._FsspecFile._fetch_range
 
     def record(self, start, end):
         spans.append((start, end))
         return fetch(self, start, end)
 
-    monkeypatch.setattr(video_urls._FsspecFile, "_fetch_range", record)
+    monkeypatch.setattr(ranges._FsspecFile, "_fetch_range", record)
     return spans
 
 
@@ -378,7 +370,7 @@ def test_a_file_of_another_protocol_that_changes_is_not_mixed(memory, data):
 
 
 def test_a_long_video_is_streamed_with_little_memory(memory, path, data, monkeypatch):
-    monkeypatch.setattr(range_file, "_BLOCKS_OF_STREAM", (2**17, 2))
+    monkeypatch.setattr(ranges, "_BLOCKS_OF_STREAM", (2**17, 2))
     spans = count_reads(monkeypatch)
     streamed = [frame.image for frame in stream_frames("memory://videos/video.mp4")]
     assert np.array_equal(streamed, read_video(path)[0])
@@ -413,7 +405,7 @@ def test_a_missing_package_is_named(monkeypatch):
     def find(url):
         raise ImportError("Install s3fs to access S3")
 
-    monkeypatch.setattr(video_urls, "url_to_fs", find)
+    monkeypatch.setattr(ranges, "url_to_fs", find)
     with pytest.raises(VideoReadError, match="s3://b/v.mp4 cannot be read: Install s3fs to access S3"):
         read_video("s3://b/v.mp4")
 
@@ -423,7 +415,7 @@ def test_errors_of_a_file_system_name_the_video_and_no_key(monkeypatch):
         def open(self, path, mode, cache_type):
             raise RuntimeError("403 for https://host/x?signature=hunter2 of me")
 
-    monkeypatch.setattr(video_urls, "url_to_fs", lambda url: (System(), "x"))
+    monkeypatch.setattr(ranges, "url_to_fs", lambda url: (System(), "x"))
     with pytest.raises(VideoReadError, match=r"^s3://b/v.mp4\?... cannot be read: RuntimeError: 403 for") as error:
         read_video("s3://b/v.mp4?versionId=hunter2")
     assert "hunter2" not in str(error.value)
@@ -431,7 +423,7 @@ def test_errors_of_a_file_system_name_the_video_and_no_key(monkeypatch):
 
 def test_an_error_that_ffmpeg_passes_over_is_told(memory, data, monkeypatch):
     set_first_size(monkeypatch, 1000)
-    fetch = video_urls._FsspecFile._fetch_range
+    fetch = ranges._FsspecFile._fetch_range
 
     def fail(self, start, end):
         # Where the first frames are looked for.
@@ -439,7 +431,7 @@ def test_an_error_that_ffmpeg_passes_over_is_told(memory, data, monkeypatch):
             raise VideoReadError("The net is torn.")
         return fetch(self, start, end)
 
-    monkeypatch.setattr(video_urls._FsspecFile, "_fetch_range", fail)
+    monkeypatch.setattr(ranges._FsspecFile, "_fetch_range", fail)
     for indices in ([100], [0]):
         with pytest.raises(VideoReadError, match="The net is torn"):
             read("memory://videos/video.mp4", indices)

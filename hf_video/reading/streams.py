@@ -1,4 +1,4 @@
-"""Frames of streams that come as time passes: network cameras and senders, and cameras of this machine.
+"""Frames one after another, from everything that gives them: files, addresses, folders, iterables, live streams.
 
 A live stream is never downloaded, and cannot be read again. What it holds before the first key frame, and frames that
 the network damaged, are left out: the frame before them is shown on. It ends when the sender closes it. A sender that
@@ -9,32 +9,26 @@ FFmpeg may use only the protocols of the address, and only formats that hold a s
 name any other address, and is refused.
 """
 
+import io
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+import numpy as np
 from huggingface_hub import constants
 
-from .frame_streaming import StreamClock, StreamedFrame, time_frames
-from .video_downloading import public_url
-from .video_opening import VideoReadError, choose_stream, pixel_limit
+from .downloading import open_response, read_max_size, receive_video
+from .frame_streaming import StreamClock, StreamedFrame, check_rate, stream_frames, time_frames
+from .pyav_streams import choose_stream, pixel_limit
+from .sources import LIVE_PROTOCOLS, VideoReadError, describe, is_camera, is_http, kind_of, public_url, scheme_of
+from .video_reading import FrameFolder
 
 try:
     import av
 except ImportError:
     av = None  # type: ignore[assignment]
 
-# What FFmpeg may use for an address that begins so.
-PROTOCOLS = {
-    "rtsp": "rtsp,rtp,udp,tcp",
-    "rtsps": "rtsp,rtp,udp,tcp,tls",
-    "rtmp": "rtmp,tcp",
-    "rtmps": "rtmps,tls,tcp",
-    "udp": "udp",
-    "tcp": "tcp",
-}
 _OPTIONS = {
     # Firewalls let TCP pass, and it loses nothing.
     "rtsp": {"rtsp_flags": "prefer_tcp"},
@@ -51,18 +45,77 @@ _PICTURES = "multipart/x-mixed-replace"
 _PLAYLIST_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "application/dash+xml")
 
 
-def is_live(source: Any) -> bool:
-    """Whether a source is the address of a live stream (other than of http), or a camera of this machine."""
-    return is_camera(source) or (isinstance(source, str) and _scheme(source) in PROTOCOLS)
+def open_frames(source: Any, source_fps: float | None = None) -> Iterator[StreamedFrame]:
+    """
+    The frames of a source in their order, each decoded once.
+
+    Args:
+        source:
+            Path of a video file, bytes of one, open binary file, `http(s)` URL (a file is downloaded within the limits
+            of [`download_video`], a stream is not), URL of another protocol of fsspec, a live stream or camera as for
+            [`stream_live`], path of a folder of JPEG / PNG frames, or an iterable of frames: (height, width, 3) uint8
+            RGB arrays, which are not changed afterwards, or `StreamedFrame`s whose times rise.
+        source_fps (`float`, *optional*):
+            Rate in frames per second at which the pictures of a folder, or the arrays of an iterable, were taken. They
+            have no times of their own, and must have it. Other sources have times of their own, and must not.
+
+    Raises:
+        `VideoReadError`: if the source cannot be read; for a damaged file as soon as the damage is reached.
+        `ValueError`: if `source_fps` is missing, not positive, or given for a source with times; for a frame of an
+            iterable that is no (height, width, 3) uint8 array.
+        `TypeError`: if `source` is none of the above.
+    """
+    check_rate("source_fps", source_fps)
+    kind = kind_of(source)
+    if kind == "folder":
+        rate = _required(source_fps, f"{source} is a folder of frames, which")
+        return _stream_folder(FrameFolder(Path(source)), rate)
+    if kind == "frames":
+        return _stream_iterable(source, source_fps)
+    if source_fps is not None:
+        raise ValueError(
+            f"source_fps={source_fps} is the rate of a folder or iterable of frames; {describe(source)} has times of "
+            "its own. fps=... sets how many frames are taken in a second."
+        )
+    if kind == "stream":
+        return stream_live(source)
+    if is_http(source):
+        return _stream_url(source)
+    return stream_frames(io.BytesIO(source) if kind == "bytes" else source, name=describe(source))
 
 
-def is_camera(source: Any) -> bool:
-    """Whether a source is the path of a camera of this machine, such as `/dev/video0`, plugged in or not."""
-    if not isinstance(source, (str, os.PathLike)) or not os.fspath(source).startswith("/dev/"):
-        return False
-    if not os.path.exists(source):
-        return os.fspath(source).startswith("/dev/video")
-    return stat.S_ISCHR(os.stat(source).st_mode)
+def _required(source_fps: float | None, subject: str) -> float:
+    if source_fps is None:
+        raise ValueError(f"{subject} has no times: give source_fps=..., the rate at which its frames were taken.")
+    return source_fps
+
+
+def _stream_url(url: str) -> Iterator[StreamedFrame]:
+    name, max_size = public_url(url), read_max_size()
+    with open_response(url) as response:
+        if is_stream_response(response, name):
+            yield from stream_response(response, name)
+            return
+        video = receive_video(response, name, max_size)
+    yield from stream_frames(video, name=name)
+
+
+def _stream_folder(folder: Any, source_fps: float) -> Iterator[StreamedFrame]:
+    for number in range(len(folder)):
+        image = folder.read(np.array([number]))[0]
+        yield StreamedFrame(number, number / source_fps, image, 1 / source_fps)
+
+
+def _stream_iterable(frames: Iterable[Any], source_fps: float | None) -> Iterator[StreamedFrame]:
+    for number, frame in enumerate(frames):
+        if isinstance(frame, StreamedFrame):
+            yield frame
+            continue
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
+            kind = f"{frame.dtype} {frame.shape}" if hasattr(frame, "shape") else type(frame).__name__
+            raise ValueError(f"Frame {number} of the iterable is {kind}; expected a (height, width, 3) uint8 array.")
+        rate = _required(source_fps, "An iterable of arrays")
+        yield StreamedFrame(number, number / rate, frame, 1 / rate)
 
 
 def stream_live(source: str | os.PathLike) -> Iterator[StreamedFrame]:
@@ -82,8 +135,8 @@ def stream_live(source: str | os.PathLike) -> Iterator[StreamedFrame]:
         if not os.path.exists(source):
             raise VideoReadError(f"There is no camera {name}.")
         return _decode(os.fspath(source), name, {}, CAMERA_FORMAT)
-    scheme = _scheme(os.fspath(source))
-    options = {"protocol_whitelist": PROTOCOLS[scheme], "format_whitelist": _FORMATS}
+    scheme = scheme_of(os.fspath(source))
+    options = {"protocol_whitelist": LIVE_PROTOCOLS[scheme], "format_whitelist": _FORMATS}
     return _decode(os.fspath(source), name, options | _OPTIONS.get(scheme, {}))
 
 
@@ -164,10 +217,6 @@ def _decode_packets(container: Any, stream: Any) -> Iterator[Any]:
         for frame in decoded:
             if not frame.is_corrupt:
                 yield frame
-
-
-def _scheme(address: str) -> str:
-    return urlsplit(address).scheme.lower() if "://" in address else ""
 
 
 def _silent(name: str, seconds: float) -> str:

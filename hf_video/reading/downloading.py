@@ -1,4 +1,4 @@
-"""Fetching the video of a URL into memory, within limits of time and size.
+"""Requests for a video over `http(s)`, within limits of time and size, and the sentences for errors of the network.
 
 `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub is the longest time in seconds to wait for a server: for the connection,
 for the first byte, and between bytes. `HF_VIDEO_MAX_DOWNLOAD_SIZE` is the largest size of a video in bytes.
@@ -16,7 +16,7 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx, tqdm
 
-from .video_opening import VideoReadError
+from .sources import VideoReadError, public_url
 
 SIZE_VARIABLE = "HF_VIDEO_MAX_DOWNLOAD_SIZE"
 # More than an hour of full HD. The video is held in memory.
@@ -30,11 +30,7 @@ _MOMENT = 1.0
 
 
 class RefusedError(VideoReadError):
-    """The server answers with an error.
-
-    Attributes:
-        status: its number.
-    """
+    """The server answers with an error, whose number is `status`."""
 
     def __init__(self, name: str, response: Any):
         self.status = response.status_code
@@ -43,6 +39,31 @@ class RefusedError(VideoReadError):
             f"{name} cannot be downloaded: the server answers {status}. Check the address, or download the file "
             "yourself and give its path."
         )
+
+
+def network_error(name: str, error: Exception) -> VideoReadError:
+    """The error to raise for a video that cannot be fetched: the sentence for what httpx, huggingface_hub or a file
+    system of fsspec, each of which has errors of its own, has raised."""
+    if isinstance(error, httpx.TimeoutException):
+        reason = (
+            f"the server sent nothing, or next to nothing, for {constants.HF_HUB_DOWNLOAD_TIMEOUT} s. Try again, wait "
+            "longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, or download the file yourself and give its path."
+        )
+    elif isinstance(error, OfflineModeIsEnabled):
+        return VideoReadError(
+            f"{name} cannot be downloaded in offline mode. Unset HF_HUB_OFFLINE, or give the path of a file."
+        )
+    elif isinstance(error, httpx.TooManyRedirects):
+        reason = f"it redirects more than {_MAX_REDIRECTS} times. Check the address."
+    elif isinstance(error, httpx.HTTPError):
+        reason = f"{error}. Check the address and the network, or give the path of a file."
+    elif isinstance(error, FileNotFoundError):
+        return VideoReadError(f"{name} does not exist.")
+    else:
+        # A signature or a token stands in the query of an address.
+        text = re.sub(r"\?\S+", "?...", str(error))[:300]
+        return VideoReadError(f"{name} cannot be read: {type(error).__name__}: {text}")
+    return VideoReadError(f"{name} cannot be downloaded: {reason}")
 
 
 def download_video(url: str) -> io.BytesIO:
@@ -88,40 +109,23 @@ def open_response(
         `RefusedError`: if the server refuses.
         `VideoReadError`: for any other reason of [`download_video`].
     """
-    name, seconds = name or public_url(url), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    name = name or public_url(url)
     try:
-        with closing(_request(url, name, seconds, client or get_session(), headers or {})) as response:
+        with closing(_request(url, name, client or get_session(), headers or {})) as response:
             if not response.is_success:
                 raise RefusedError(name, response)
             yield response
-    except httpx.TimeoutException as error:
-        raise VideoReadError(_stalled(name, seconds)) from error
-    except OfflineModeIsEnabled as error:
-        raise VideoReadError(
-            f"{name} cannot be downloaded in offline mode. Unset HF_HUB_OFFLINE, or give the path of a file."
-        ) from error
-    except httpx.TooManyRedirects as error:
-        raise VideoReadError(
-            f"{name} cannot be downloaded: it redirects more than {_MAX_REDIRECTS} times. Check the address."
-        ) from error
-    except httpx.HTTPError as error:
-        raise VideoReadError(
-            f"{name} cannot be downloaded: {error}. Check the address and the network, or give the path of a file."
-        ) from error
+    except (httpx.HTTPError, OfflineModeIsEnabled) as error:
+        raise network_error(name, error) from error
 
 
-def public_url(url: str) -> str:
-    """A URL for messages: without user, password and query, which may hold keys."""
-    bare, mark, _ = re.sub(r"(?<=//)[^/?#]*(:[^?#]*)?@", "", url).partition("?")
-    return bare[:200] + ("..." if len(bare) > 200 else "") + ("?..." if mark else "")
-
-
-def _request(url: str, name: str, seconds: float, client: Any, headers: dict[str, str]) -> Any:
+def _request(url: str, name: str, client: Any, headers: dict[str, str]) -> Any:
     """The open response after all redirects."""
     # Videos are compressed already.
     headers = headers | {"Accept-Encoding": "identity"}
+    timeout = httpx.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     try:
-        request = client.build_request("GET", url, headers=headers, timeout=httpx.Timeout(seconds))
+        request = client.build_request("GET", url, headers=headers, timeout=timeout)
         # The client would read the whole body of every redirect, so redirects are followed here.
         for _ in range(_MAX_REDIRECTS + 1):
             response = client.send(request, stream=True, follow_redirects=False)
@@ -137,8 +141,7 @@ def _request(url: str, name: str, seconds: float, client: Any, headers: dict[str
 def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
     """The body of the response to a request, at its start, within the limits of [`download_video`]."""
     video = io.BytesIO()
-    size = _announced_size(response)
-    with show_progress(name, size) as progress:
+    with show_progress(name, _announced_size(response)) as progress:
         for piece in receive_pieces(response, name, max_size, tell_too_large(name, max_size)):
             video.write(piece)
             progress.update(len(piece))
@@ -155,18 +158,8 @@ def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> I
     """
     The body of the response to a request, piece by piece.
 
-    Args:
-        response (`httpx.Response`):
-            The response.
-        name (`str`):
-            Name of the video in messages.
-        max_size (`int`):
-            Most bytes.
-        too_large (`str`):
-            The message of the error for more.
-
     Raises:
-        `VideoReadError`: if the video is larger, or the server stalls.
+        `VideoReadError`: if it has more than `max_size` bytes, with the message `too_large`, or the server stalls.
     """
     seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
     if (_announced_size(response) or 0) > max_size:
@@ -180,7 +173,7 @@ def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> I
         elapsed = time.monotonic() - window_start
         if elapsed > seconds:
             if response.num_bytes_downloaded - window_bytes < _SLOWEST * elapsed:
-                raise VideoReadError(_stalled(name, seconds))
+                raise network_error(name, httpx.ReadTimeout(""))
             window_start, window_bytes = time.monotonic(), response.num_bytes_downloaded
 
 
@@ -188,13 +181,6 @@ def _announced_size(response: Any) -> int | None:
     """The number of bytes that the server announces; None if it does not, or if it counts compressed ones."""
     is_encoded = "Content-Encoding" in response.headers
     return None if is_encoded else int(response.headers.get("Content-Length", 0)) or None
-
-
-def _stalled(name: str, seconds: float) -> str:
-    return (
-        f"{name} cannot be downloaded: the server sent nothing, or next to nothing, for {seconds} s. Try again, wait "
-        "longer with HF_HUB_DOWNLOAD_TIMEOUT=SECONDS, or download the file yourself and give its path."
-    )
 
 
 def tell_too_large(name: str, max_size: int) -> str:

@@ -12,8 +12,8 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import enable_progress_bars
 
-from hf_video.reading import VideoReadError, probe_video, read_video, video_downloading
-from hf_video.reading.video_downloading import public_url
+from hf_video.reading import VideoReadError, downloading, probe_video, read_video
+from hf_video.reading.sources import public_url
 from tests.video_files import encode_video
 from tests.video_server import LIMIT
 
@@ -90,7 +90,7 @@ def test_a_server_that_lets_bytes_drip_is_left(server, refused):
 def test_a_slow_server_is_waited_for(server, video):
     data = video.read_bytes()
     step = -(-len(data) // 8)
-    assert step > 2 * video_downloading._SLOWEST * LIMIT / 4
+    assert step > 2 * downloading._SLOWEST * LIMIT / 4
 
     def answer(handler):
         handler.answer(Content_Length=str(len(data)))
@@ -142,7 +142,7 @@ def test_a_body_without_end_is_cut_at_the_limit(server, refused, monkeypatch, he
             written.append(len(piece))
             return super().write(piece)
 
-    monkeypatch.setattr(video_downloading.io, "BytesIO", Recording)
+    monkeypatch.setattr(downloading.io, "BytesIO", Recording)
 
     def answer(handler):
         handler.answer(Content_Length=None, **headers)
@@ -276,7 +276,7 @@ def test_progress_is_shown_on_a_terminal_of_what_takes_time(server, video, monke
     # A training in this process switches the progress bars of huggingface_hub off.
     enable_progress_bars()
     monkeypatch.setattr("sys.stderr", stream())
-    monkeypatch.setattr(video_downloading, "_MOMENT", moment)
+    monkeypatch.setattr(downloading, "_MOMENT", moment)
     server.answers["video.mp4"] = lambda handler: handler.answer(body=video.read_bytes())
     read_video(server.url("video.mp4"))
     assert ("video.mp4: 100%" in sys.stderr.getvalue()) == shown

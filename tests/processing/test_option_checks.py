@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hf_video.processing import CenterCropImageProcessor, VideoClipProcessor
-from hf_video.processing.image_statistics import check_statistics
+from hf_video.processing.option_checks import check_statistics
 
 VIDEO = np.full((8, 40, 40, 3), 51, dtype=np.uint8)
 WRONG = [

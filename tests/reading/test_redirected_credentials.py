@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hf_video.reading import read_video
-from hf_video.reading.video_downloading import download_video
+from hf_video.reading.downloading import download_video
 
 from ..video_files import encode_video
 from ..video_server import Server

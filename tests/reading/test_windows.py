@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from hf_video.reading import Sample, VideoReadError, group_samples, read_video, sliding_windows, timed_samples
-from hf_video.reading.frame_orientation import RgbConverter
 from hf_video.reading.frame_streaming import StreamedFrame
+from hf_video.reading.pyav_streams import RgbConverter
 
 from ..fork_server import Program, run_forked
 from ..video_files import cut_file, encode_video, make_frames

@@ -1,0 +1,86 @@
+"""Where the plain reader, which travels with a processor, and `hf_video.reading` differ: docs/plain_reader.md.
+
+python -m tests.processing.plain_reading_table > docs/plain_reader.md
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hf_video.processing.plain_video_reading import read_video as read_plainly
+from hf_video.reading import read_video
+from tests.reading.test_video_corpus import UNSTEADY
+from tests.video_corpus import damaged_variants, readable_variants
+
+HEAD = """# Without hf_video
+
+A processor from the Hub reads videos by `hf_video.reading` where hf_video is installed. Where it is not,
+`plain_video_reading.py` beside the processor takes its place. It decodes a file in order, with PyAV or torchcodec, and
+needs no more than one of them: `pip install av`. It reads files, bytes, open files and folders of frames, but no
+addresses. A stranger who runs it relies on FFmpeg alone: there are no limits of size and time, playlists are not
+refused, and damage that the decoder passes over is not told.
+
+The table compares the frames of both with PyAV, over all files of `tests/video_corpus.py`. Mirrored videos, which no
+encoder of this corpus makes, come upright by hf_video alone.
+"""
+OUTCOMES = ("the same frames", "refused by both", "refused by hf_video alone", "refused by the plain reader alone")
+OTHER = "other frames"
+
+
+def compare(data: bytes) -> str:
+    """What both readers give for all frames of a file, in words."""
+    ours, plain = _read(read_video, data), _read(read_plainly, data)
+    if ours is None or plain is None:
+        return OUTCOMES[1 + (plain is not None) + 2 * (ours is not None)]
+    return OUTCOMES[0] if np.array_equal(ours, plain) else OTHER
+
+
+def count() -> dict[str, tuple[Counter[str], list[str]]]:
+    """How often each outcome is found for each kind of file, and the files of which hf_video alone is exact."""
+    rows: dict[str, tuple[Counter[str], list[str]]] = {}
+    variants = [("whole", *variant) for variant in readable_variants()]
+    variants += [
+        (name.rpartition(", ")[2].split()[0], name, data) for name, data in damaged_variants() if name not in UNSTEADY
+    ]
+    for kind, name, data in variants:
+        counts, exact = rows.setdefault(kind, (Counter(), []))
+        outcome = compare(data)
+        counts[outcome] += 1
+        if kind == "whole" and outcome != OUTCOMES[0]:
+            exact.append(f"{name}: {outcome}")
+    return rows
+
+
+def _read(read: Callable[..., Any], data: bytes) -> np.ndarray | None:
+    try:
+        return read(data)[0]
+    except (OSError, ValueError):
+        return None
+
+
+def main() -> None:
+    names = {
+        "whole": "whole",
+        "frame": "bits of a frame",
+        "header": "bits of a frame's header",
+        "index": "bits beside frames",
+    }
+    names |= {"cut": "cut off", "zeros": "a frame of zeros"}
+    rows = count()
+    columns = (*OUTCOMES, OTHER)
+    print(HEAD)
+    print(f"| damage | {' | '.join(columns)} |")
+    print("|---" * (len(columns) + 1) + "|")
+    for kind, (counts, _) in rows.items():
+        print(f"| {names[kind]} | {' | '.join(str(counts[column]) for column in columns)} |")
+    exact = rows["whole"][1]
+    print(
+        "\nWhole files of which hf_video alone is exact:" if exact else "\nOf whole files, both give the same frames."
+    )
+    print("".join(f"\n- {line}" for line in exact), end="" if not exact else "\n")
+
+
+if __name__ == "__main__":
+    main()
