@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.inference.segments import Segment
 
 

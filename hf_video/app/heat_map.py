@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from hf_video.drawing import draw_heat_maps, write_heat_map_video
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
 from hf_video.inference import explain, frame_shares, predict_scores, read_clip
-from hf_video.inference.heat_maps import top_frames
+from hf_video.inference.explanation import top_frames
 
 from .loaded_models import LoadedModel
 from .visitors import Ticket

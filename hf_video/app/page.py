@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.inference.segments import SegmentFinder
 
 from . import fragments

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_video.drawing.timeline_folder import TimelineFolder
-from hf_video.inference.segments import Segment
-from hf_video.inference.timeline import make_finder, score_windows
+from hf_video.inference.segments import Segment, make_finder, score_windows
 from hf_video.inference.window_batching import choose_windows
 
 from .loaded_models import LoadedModel

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import train
 from .command_line import add_flags, parse
-from .demo_reload import describe
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
     from hf_video.training import VideoTrainer
 
 TRAIN_OPTIONS = ["--validation-fraction", "0.05", "--device", "cpu", "--num-workers", "1"]
@@ -30,6 +32,7 @@ HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
 # Memory is aligned differently in each process, which changes the order of sums in a matrix product.
 LOGITS_TOLERANCE = 1e-6
+NUM_COMPARED_VIDEOS = 4
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -170,7 +173,7 @@ def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
 
 
 def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hf_video.cli.demo_reload", str(model_dir), str(digits)]
+    command = [sys.executable, "-m", "hf_video.cli.demo", str(model_dir), str(digits)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise OSError(f"A new process could not load the model:\n{result.stderr}")
@@ -190,3 +193,49 @@ def _compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]
         f"logits differ by {difference:.0e} at most": difference <= LOGITS_TOLERANCE,
         'pipeline("video-classification") gives the same score': abs(loaded["pipeline"]["score"] - best) <= 1e-5,
     }
+
+
+def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str | Path) -> dict[str, Any]:
+    """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values.
+
+    Args:
+        model: a trained video classifier; put into evaluation mode.
+        processor: the processor it was trained with.
+        digits: a folder written by `write_moving_digits`.
+    """
+    import torch
+
+    from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+    from hf_video.inference.feature_key import weights_digest
+    from hf_video.loading.classifiers import class_names_of
+    from hf_video.metrics import top_k_accuracy
+    from hf_video.training import evaluate_dataset
+
+    split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
+    dataset = ClipDataset(split, processor, training=False)
+    scores, labels = evaluate_dataset(model, dataset, batch_size=32, progress=False)
+    clips = collate_clips([dataset[index] for index in range(NUM_COMPARED_VIDEOS)])["pixel_values"]
+    with torch.inference_mode():
+        logits = model(clips).logits
+    return {
+        "top1_accuracy": top_k_accuracy(scores, labels),
+        "logits": logits.tolist(),
+        "scores": scores[0].tolist(),
+        "video": split[0]["video"],
+        "weights": weights_digest(model.state_dict()),
+    }
+
+
+def main(model_dir: str, digits: str) -> None:
+    """Loads a model as any user of Transformers would, and prints what `describe` and the pipeline return."""
+    from transformers import AutoModelForVideoClassification, AutoVideoProcessor, pipeline
+
+    model = AutoModelForVideoClassification.from_pretrained(model_dir)
+    description = describe(model, AutoVideoProcessor.from_pretrained(model_dir), digits)
+    classify = pipeline("video-classification", model=model_dir, device="cpu")
+    description["pipeline"] = classify(description["video"], top_k=1)[0]
+    print(json.dumps(description))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.drawing.clock import clock
-from hf_video.drawing.drawable_text import one_line
+from hf_video.drawing.texts import clock, one_line
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
-from .output_folder import require_fresh
-from .video_name import name_of
+from .output_folder import name_of, require_fresh
 
 if TYPE_CHECKING:
     from hf_video.inference import Clip
@@ -97,7 +95,7 @@ def _explain_class(args: argparse.Namespace) -> None:
         raise ValueError(f"--question asks a model that answers in words; {args.model} gives classes: leave it out.")
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, num_clips=1, num_crops=1)
 
-    from hf_video.drawing.explanation_folder import describe_frames, write_explanation, write_heat_maps
+    from hf_video.drawing.heat_maps import describe_frames, write_explanation, write_heat_maps
     from hf_video.inference import explain, predict_scores
 
     names = _class_names(model, args)
@@ -147,7 +145,7 @@ def _explain_words(args: argparse.Namespace) -> None:
     model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
 
     from hf_video import VideoWatcher
-    from hf_video.drawing.explanation_folder import write_explanation
+    from hf_video.drawing.heat_maps import write_explanation
 
     clip = _read_clip(args, processor.video_processor)
     # The images of the clip have their size already.

@@ -1,4 +1,4 @@
-"""Guards the output folder of a training run: files of the user are kept, and one run writes at a time."""
+"""Guards what a command writes: files of the user are kept, and one run writes a folder at a time."""
 
 import functools
 import json
@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from hf_video.files import FULL_DISK, read_own_json, replace_text, write_error_number
 
@@ -369,3 +370,34 @@ def _own_files() -> dict[str, list[set[str]]]:
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
     return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])
+
+
+def check_output_file(name: str, file: str | None) -> Path | None:
+    """The path of a file to write; None if there is to be none.
+
+    Args:
+        name: name of the option, for the error.
+        file: the file as the user gave it.
+
+    Raises:
+        ValueError: something is there already, or its folder does not exist or cannot be written to.
+    """
+    if file is None:
+        return None
+    path = Path(file).expanduser()
+    if os.path.lexists(path):
+        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
+    return path
+
+
+def name_of(video: str) -> str:
+    """The name of a video's file or address, without folders, ending, user or password."""
+    if "://" not in video:
+        return Path(video).resolve().stem
+    address = urlsplit(video)
+    return Path(address.path).stem or str(address.hostname)

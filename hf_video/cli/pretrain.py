@@ -172,7 +172,7 @@ def _load_teacher(name: str | None) -> PreTrainedModel | None:
 def _report(trainer: PreTrainer, values: dict[str, Any], broken: list[str]) -> dict[str, Any]:
     from accelerate.utils import gather_object
 
-    from hf_video.training.pretraining_report import write_pretraining_report
+    from hf_video.training.pretraining import write_pretraining_report
 
     broken = sorted({*broken, *gather_object(trainer.train_dataset.broken_videos())})
     if not trainer.is_world_process_zero():

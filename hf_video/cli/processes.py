@@ -1,4 +1,4 @@
-"""Counts the processes that a launcher starts, and lets them work, decide and fail together."""
+"""The processes of a command: how many a launcher starts, how they decide and fail together, and their exit codes."""
 
 import logging
 import os
@@ -9,15 +9,18 @@ from typing import TypeVar
 
 import psutil
 
-from .exit_codes import USER_ERROR
-
+USER_ERROR = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+# As in shells: 128 plus the number of the signal.
+INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
+EXIT_CODES = f"""\
+exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
+{BUG} a bug of ours,
+{INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 # Set by torchrun and by the launchers of MPI; accelerate reads the same.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 

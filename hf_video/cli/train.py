@@ -112,7 +112,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     from hf_video.data.labels import label_ids
     from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_settings
     from hf_video.training.arguments import check_optimization
-    from hf_video.training.distillation import make_distillation
+    from hf_video.training.losses import make_distillation
 
     from .settings import ScratchSettings
 
@@ -239,7 +239,7 @@ def _report(
     from hf_video.data import ClipDataset
     from hf_video.loading.classifiers import class_names_of
     from hf_video.training import write_report
-    from hf_video.training.report import clip_reader
+    from hf_video.training.evaluation import clip_reader
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
     if test_split is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 
 from .command_line import add_flags
 from .model_loading import load_answering_model

@@ -14,8 +14,8 @@ from transformers.trainer_utils import IntervalStrategy, SchedulerType
 from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
+from .parallelism import check_device, prepare_sharding
 from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
-from .sharding import check_device, prepare_sharding
 
 DEFAULT_METRIC = "top1_accuracy"
 # What `exact_match` measures.

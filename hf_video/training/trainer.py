@@ -26,13 +26,10 @@ from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
 from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallback
 from .checkpoints import CheckpointMixin
-from .distillation import Distillation, make_distillation
-from .ema import EMACallback
-from .losses import classification_loss
-from .optimization import NO_WEIGHT_DECAY, parameter_groups, parameter_settings
-from .push_to_hub import PublishingMixin
-from .reading import ReadAheadMixin
-from .unused_parameters import unused_parameters
+from .losses import Distillation, classification_loss, make_distillation
+from .optimization import NO_WEIGHT_DECAY, EMACallback, parameter_groups, parameter_settings
+from .parallelism import unused_parameters
+from .trainer_mixins import PublishingMixin, ReadAheadMixin
 
 
 class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):

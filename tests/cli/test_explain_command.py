@@ -21,7 +21,6 @@ from hf_video import (
 )
 from hf_video.cli import explain as cli_explain
 from hf_video.cli.main import main
-from hf_video.drawing import explanation_folder
 from hf_video.inference import explain, frame_shares, read_clip
 from hf_video.reading import read_video
 
@@ -161,7 +160,7 @@ def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, v
         assert list(tmp_path.rglob("heat_maps.png"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explanation_folder, "write_heat_map_video", interrupt)
+    monkeypatch.setattr("hf_video.drawing.heat_maps.write_heat_map_video", interrupt)
     assert run(model_folder, video, "--output", tmp_path / "out") == 130
     assert not list(tmp_path.iterdir())
 

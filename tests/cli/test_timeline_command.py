@@ -23,9 +23,9 @@ from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassif
 from hf_video.cli import stopping
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
+from hf_video.cli.output_folder import name_of
 from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import follow
-from hf_video.cli.video_name import name_of
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, timeline
 from hf_video.reading import read_video
 

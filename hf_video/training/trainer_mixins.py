@@ -1,12 +1,40 @@
-"""`push_to_hub` of the trainers: uploads a checked folder with code and card in one commit, and loads it back."""
+"""What all trainers add to `transformers.Trainer`: clips that are read ahead, and publishing."""
 
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
 
+from hf_video.data import ReadAheadLoader
 from hf_video.hub.publishing import publish
+
+
+class ReadAheadMixin:
+    """Makes the data loaders of a `transformers.Trainer` read ahead, see `ReadAheadLoader`. It comes before `Trainer`
+    among the bases of a class.
+
+    If a run is resumed in the middle of an epoch, Transformers makes another loader for the rest of this epoch, which
+    does not read ahead.
+
+    `dataloader_drop_last` is for training: evaluation measures all videos.
+    """
+
+    args: TrainingArguments
+
+    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        drop_last = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = drop_last and is_training
+        try:
+            loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)  # type: ignore[misc]
+        finally:
+            self.args.dataloader_drop_last = drop_last
+        # The loader of Accelerate moves batches of the one inside to the device.
+        inner = getattr(loader, "base_dataloader", loader)
+        ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
+        return loader
 
 
 class PublishingMixin:
