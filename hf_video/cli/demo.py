@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -53,11 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what it does, step by step. The exit code is 1 if a check fails.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; the message says how to go on.
-    """
+    """Prints what it does, step by step. The exit code is 1 if a check fails."""
     from hf_video.data import write_moving_digits
 
     begin = time.monotonic()
@@ -71,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     words += VIDEOVIT_OPTIONS if args.model == "videovit" else _start_from_videomamba(folder / "untrained", digits)
     words += ["--epochs", "1" if args.fast else "16"]
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
-    program = _program()
+    # An environment need not be activated.
+    program = "hf-video" if shutil.which("hf-video") else f"{sys.executable} -m hf_video.cli"
     print(f"\n2. Training: {program} {' '.join(words)}")
     try:
         trainer, report = train.train(parse(words, {"train": train}))
@@ -99,29 +95,13 @@ Done in {time.monotonic() - begin:.0f} s.
    report  {model_dir / "report" / "report.md"}
 
 Ask the model for the class of a video:
-   {program} predict {_from_here(trained["video"])} --model {model_dir}
+   {program} predict {trained["video"]} --model {model_dir}
 
 Your own videos, one folder a class:
    {program} train my_videos --output-dir my_model
    {program} evaluate my_videos --model my_model
    {program} predict a_video.mp4 --model my_model""")
     return 0 if all(checks.values()) else 1
-
-
-def _program() -> str:
-    """The words that call `hf-video` of this environment from here, where it may not be activated."""
-    script = Path(sys.executable).with_name("hf-video")
-    if shutil.which("hf-video") == str(script):
-        return "hf-video"
-    if not script.is_file():
-        return shlex.join([sys.executable, "-m", "hf_video.cli"])
-    return shlex.quote(_from_here(script))
-
-
-def _from_here(path: str | Path) -> str:
-    """A path without the part that leads to the current folder."""
-    path, here = Path(path), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
@@ -196,13 +176,7 @@ def _compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]
 
 
 def describe(model: PreTrainedModel, processor: VideoClipProcessor, digits: str | Path) -> dict[str, Any]:
-    """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values.
-
-    Args:
-        model: a trained video classifier; put into evaluation mode.
-        processor: the processor it was trained with.
-        digits: a folder written by `write_moving_digits`.
-    """
+    """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values."""
     import torch
 
     from hf_video.data import ClipDataset, collate_clips, load_video_dataset

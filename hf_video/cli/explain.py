@@ -75,11 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_class(word: str, names: Sequence[str]) -> int:
-    """The id of a class, for its name or the id itself.
-
-    Raises:
-        ValueError: there is no such class. The error lists the closest names.
-    """
+    """The id of a class, for its name or the id itself; else a `ValueError` lists the closest names."""
     if word in names:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):

@@ -74,12 +74,7 @@ def _sizes(clip_shape: tuple[int, ...]) -> str:
 
 
 def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
-    """The model, its processor if it has one, and the shape of a clip.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: it is damaged, is no model that can be exported, or does not take the number of frames.
-    """
+    """The model, its processor if it has one, and the shape of a clip."""
     from hf_video.loading.classifiers import load_config
     from hf_video.loading.clip_size import clip_size, set_input_size
 

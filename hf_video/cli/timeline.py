@@ -94,12 +94,8 @@ def run(args: argparse.Namespace) -> int:
 def follow(
     windows: Iterable[Any], finder: Any, processor: Any, args: argparse.Namespace, details: dict[str, Any]
 ) -> None:
-    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes.
-
-    Raises:
-        Exception: what failed first, after all that can be written.
-        KeyboardInterrupt: a signal came, after everything is written.
-    """
+    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes. What failed first is
+    raised after all that can be written."""
     import numpy as np
 
     from hf_video.drawing.timeline_folder import TimelineFolder
@@ -206,11 +202,7 @@ def _say(sentence: str) -> None:
 
 
 def window_options(args: argparse.Namespace, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of `window_batches` in the values of `WindowSettings`.
-
-    Raises:
-        ValueError: both --fps and --frame-sampling-rate are given.
-    """
+    """The options of `window_batches` in the values of `WindowSettings`."""
     from hf_video.inference.window_batching import choose_windows
 
     if args.fps is not None and args.frame_sampling_rate is not None:

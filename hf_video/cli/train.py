@@ -86,18 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
-    """Checks settings and data, trains, and writes model and report into the output folder.
-
-    Args:
-        args: parsed options of the command.
-
-    Returns:
-        The trainer, with the best model, and the contents of the report's `metrics.json`.
-
-    Raises:
-        ValueError, OSError: the data, the model, the output folder or an option is wrong; nothing was written.
-        KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
-    """
+    """Checks settings and data before anything is written, trains, and writes model and report into the output folder.
+    Gives the trainer, with the best model, and the contents of `metrics.json`."""
     with RunLock() as lock:
         return _train(args, lock)
 

@@ -21,7 +21,7 @@ from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import cosine_by_epoch, parameter_settings
-from .trainer_mixins import PublishingMixin, ReadAheadMixin
+from .trainer import PublishingMixin, ReadAheadMixin
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"

@@ -29,8 +29,8 @@ from hf_video.files import (
     sync_folder,
 )
 
+from .callbacks import saving_when_preempted
 from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
-from .preemption import saving_when_preempted
 
 # The mark of a complete checkpoint: the sizes of its files. It is written last. Until then it lists no files.
 MARK = "complete.json"
