@@ -141,14 +141,8 @@ def _draw_legend(axes: "Axes", page_width: float, y: float) -> None:
 
 
 def describe_frames(clip: Clip, heat_map: np.ndarray) -> list[dict[str, Any]]:
-    """
-    What a heat map says of each frame: its time in `seconds`, its `share` of the evidence, and its `highest` place,
-    column and row in pixels of the video; None where there is no evidence.
-
-    Args:
-        clip: the clip.
-        heat_map: (T, H, W) in [0, 1].
-    """
+    """What a heat map (T, H, W) in [0, 1] says of each frame: its time in `seconds`, its `share` of the evidence, and
+    its `highest` place, column and row in pixels of the video; None where there is no evidence."""
     entries = []
     for seconds, share, heat in zip(clip.times, frame_shares(heat_map), heat_map, strict=True):
         column, row = clip.places[np.unravel_index(heat.argmax(), heat.shape)].tolist()
@@ -158,20 +152,9 @@ def describe_frames(clip: Clip, heat_map: np.ndarray) -> list[dict[str, Any]]:
 
 
 def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dict[str, Any]) -> None:
-    """
-    Writes `heat_maps.png`, `heat_maps.mp4`, and `top_frames/` with a picture of each frame that counted most, the
-    first one most. Frames of less than 240 rows are enlarged.
-
-    Args:
-        folder: a folder that exists.
-        clip: the clip.
-        heat_map: (T, H, W) in [0, 1].
-        details: what was explained: `video`, `label`, `class_id` and `score`.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: writing failed.
-    """
+    """Writes `heat_maps.png`, `heat_maps.mp4`, and `top_frames/` with a picture of each frame that counted most, the
+    first one most, into a folder that exists. The details are `video`, `label`, `class_id` and `score` of what was
+    explained."""
     name = shorten(one_line(details["label"]) or f"class {details['class_id']}", _LONGEST_NAME)
     title = f"{one_line(details['video'])}\nwhat speaks for {name} ({details['score']:.1%})"
     save_figure(draw_heat_maps(clip.images, heat_map, clip.times.tolist(), title), folder / "heat_maps.png")
@@ -184,14 +167,7 @@ def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dic
 
 
 def write_explanation(folder: Path, clip: Clip, details: dict[str, Any]) -> None:
-    """
-    Writes `explanation.json`: the details, the sizes of clip and video, and versions.
-
-    Args:
-        folder: a folder that exists.
-        clip: the clip.
-        details: what there is to say.
-    """
+    """Writes `explanation.json` into a folder that exists: the details, the sizes of clip and video, and versions."""
     height, width = clip.images.shape[1:3]
     sizes = {"end": round(clip.end, 3), "image_size": [height, width], "video_size": list(clip.video_size)}
     libraries = {"torch": torch.__version__, "transformers": transformers.__version__}

@@ -29,11 +29,8 @@ class ShownClip(NamedTuple):
 
 
 def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
-    """Learning curves: losses, metrics between 0 and 1, and the learning rate, over epochs.
-
-    Args:
-        log_history: `trainer.state.log_history`. Without an evaluation there are no metrics.
-    """
+    """Learning curves over epochs, of a trainer's `log_history`: losses, metrics between 0 and 1 if there are
+    evaluations, and the learning rate."""
     from matplotlib.figure import Figure
 
     steps = [entry for entry in log_history if "loss" in entry]
@@ -79,14 +76,9 @@ def _draw_metrics(axes: "Axes", evaluations: Sequence[dict[str, float]], style: 
 
 
 def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
-    """A confusion matrix, coloured by the share of each true class.
-
-    With up to 20 classes, the counts are printed. With up to 60 classes, the axes have names, otherwise class ids.
-
-    Args:
-        counts: (num_classes, num_classes) integers, true classes by rows, predicted classes by columns.
-        class_names: num_classes names.
-    """
+    """A confusion matrix (num_classes, num_classes) of counts, true classes by rows, coloured by the share of each
+    true class. With up to 20 classes, the counts are printed. With up to 60 classes, the axes have names, otherwise
+    class ids."""
     from matplotlib.colors import Normalize, PowerNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
@@ -120,12 +112,7 @@ def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Fi
 
 
 def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
-    """A picture of clips in two columns, each as a strip of up to six of its frames.
-
-    Args:
-        clips: at least one clip.
-        title: title of the picture.
-    """
+    """A picture of clips in two columns, each as a strip of up to six of its frames."""
     from matplotlib.figure import Figure
 
     strips = [_strip(clip.frames) for clip in clips]

@@ -25,15 +25,8 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentTable:
-    """
-    A CSV file of segments that grows while they are found, so that whatever ends the program leaves those before.
-
-    Args:
-        path: the file, which must not exist.
-
-    Raises:
-        OSError: the file exists, or writing failed. The error names the file.
-    """
+    """A CSV file of segments that grows while they are found, so that whatever ends the program leaves those before.
+    The file must not exist; a failed write names it."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
@@ -79,16 +72,8 @@ def segment_entry(segment: Segment) -> dict[str, Any]:
 def write_segments(
     path: str | os.PathLike, video: str, segments: Sequence[Segment], details: dict[str, Any] | None = None
 ) -> None:
-    """
-    Writes segments in the layout of ActivityNet's predictions:
-    `{"version", "results": {VIDEO: [{"label", "score", "segment": [start, end]}]}, "external_data"}`.
-
-    Args:
-        path: the file, which is replaced as a whole.
-        video: name of the video.
-        segments: its segments.
-        details: what else there is to say; it becomes `external_data`.
-    """
+    """Writes the segments of a video in the layout of ActivityNet's predictions: `{"version", "results": {VIDEO:
+    [{"label", "score", "segment": [start, end]}]}, "external_data": details}`."""
     results = {video: [segment_entry(segment) for segment in segments]}
     content = {"version": "VERSION 1.3", "results": results, "external_data": details or {}}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -97,14 +82,8 @@ def write_segments(
 
 
 def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:
-    """
-    Writes segments as subtitles, which players show over the video.
-
-    Args:
-        path: the file, which is replaced as a whole.
-        segments: in the order in which they begin, as WebVTT demands.
-        notes: comments at the start of the file.
-    """
+    """Writes segments, in the order in which they begin, as subtitles, which players show over the video; the notes
+    are comments at the start."""
     # An arrow would end a comment, and a blank line would end a cue.
     blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
     for segment in segments:

@@ -31,12 +31,8 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 
 
 class Thumbnails:
-    """
-    Pictures at about even times of a video whose length is not known before its end; memory holds a few of them.
-
-    Attributes:
-        pictures: (seconds, (height, width, 3) uint8) of each picture.
-    """
+    """Pictures at about even times of a video whose length is not known before its end; memory holds a few of them,
+    each with its seconds, as (height, width, 3) uint8."""
 
     def __init__(self) -> None:
         self.pictures: list[tuple[float, np.ndarray]] = []
@@ -206,17 +202,9 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> None:
 
 
 class ScoreTable:
-    """
-    A Parquet file of scores over time, written in parts: memory holds the last thousand windows. Its columns are
-    `start` and `end` of a window in seconds, and `score: NAME` for each class.
-
-    Args:
-        path: the file, which must not exist. It is there after `close`.
-        class_names: name of each class, in the order of the scores.
-
-    Raises:
-        OSError: writing failed. The error names the file.
-    """
+    """A Parquet file of scores over time, written in parts: memory holds the last thousand windows. Its columns are
+    `start` and `end` of a window in seconds, and `score: NAME` for each class. It is there after `close`; a failed
+    write names it."""
 
     def __init__(self, path: str | os.PathLike, class_names: Sequence[str]):
         import pyarrow as pa

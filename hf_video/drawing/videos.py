@@ -29,11 +29,8 @@ _SHINE_THROUGH = 0.15
 
 
 class VideoEncoder:
-    """Adds images to a video, in the order of their times. Its size is that of the first image.
-
-    Args:
-        container: an open container of PyAV.
-    """
+    """Adds images to a video in an open container of PyAV, in the order of their times. Its size is that of the first
+    image."""
 
     def __init__(self, container: Any):
         self._container = container
@@ -63,17 +60,8 @@ class VideoEncoder:
 
 @contextmanager
 def encode_video(path: str | os.PathLike, container_format: str = "mp4") -> Iterator[VideoEncoder]:
-    """
-    Gives a [`VideoEncoder`] for a file. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4. The
-    index of an MP4 comes first, so that a browser plays it while it loads.
-
-    Args:
-        path: the file to write.
-        container_format: FFmpeg's name of the container.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Gives a [`VideoEncoder`] for a file. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4. The
+    index of an MP4 comes first, so that a browser plays it while it loads."""
     options = {"movflags": "faststart"} if container_format == "mp4" else {}
     with av.open(os.fspath(path), "w", format=container_format, options=options) as container:
         yield VideoEncoder(container)

@@ -15,11 +15,7 @@ _NUM_STEPS = 8
 
 
 def class_score(logits: torch.Tensor, target: int) -> torch.Tensor:
-    """One output of a model for one clip: (1,), of the logits (1, num_labels).
-
-    Raises:
-        ValueError: the model gives no gradients.
-    """
+    """One output of a model for one clip: (1,), of the logits (1, num_labels), through which gradients can run."""
     if not logits.requires_grad:
         raise ValueError(
             "The model gives no gradients, which heat maps need. If it rounds its activations (int8), load it without "
@@ -29,34 +25,22 @@ def class_score(logits: torch.Tensor, target: int) -> torch.Tensor:
 
 
 class PatchGrid(NamedTuple):
-    """Size and number of the patches of a clip.
-
-    Attributes:
-        patch_shape: frames, rows and columns of a patch.
-        grid: patches in time, in rows and in columns (t, h, w).
-    """
+    """The frames, rows and columns of a patch, and the number of patches of a clip in time, in rows and in columns."""
 
     patch_shape: tuple[int, int, int]
     grid: tuple[int, int, int]
 
     def sum_pixels(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over the pixels of each patch: (1, num_frames, num_channels, height, width) to (1, t, h, w).
-
-        Frames, rows and columns at the end that fill no patch are left out.
-        """
+        """Sums over the pixels of each patch: (1, num_frames, num_channels, height, width) to (1, t, h, w). What fills
+        no patch at the end is left out."""
         return F.avg_pool3d(values.sum(2)[:, None], self.patch_shape, divisor_override=1)[:, 0]
 
 
 def find_patch_grid(model: PreTrainedModel, clip: torch.Tensor) -> PatchGrid:
-    """The patches that a model cuts a clip (1, num_frames, num_channels, height, width) into.
-
-    The layer that turns a patch into a token tells them. It is the only convolution or linear layer in the input
-    embeddings of the model or, if these read text, of the vision tower within it. A convolution's kernel is the patch.
-    A linear layer does not tell its patch: there the `patch_shape` of the embeddings' configuration does.
-
-    Raises:
-        ValueError: no such layer is found, patches overlap, or the clip holds no patch.
-    """
+    """The patches that a model cuts a clip (1, num_frames, num_channels, height, width) into. The layer that turns a
+    patch into a token tells them: the only convolution or linear layer in the input embeddings of the model or, if
+    these read text, of the vision tower within it. A convolution's kernel is the patch. A linear layer does not tell
+    its patch: there the `patch_shape` of the embeddings' configuration does."""
     for part in (part for part in model.modules() if isinstance(part, PreTrainedModel)):
         try:
             embedding = part.get_input_embeddings()

@@ -146,13 +146,9 @@ class AttentiveProbe(nn.Module):
 
 
 class ProbeModel(nn.Module):
-    """A probe in the form that a `Trainer` takes. In training each view is a clip of its own. In evaluation the
-    probabilities of the views of a video are averaged.
-
-    Args:
-        probe: a module from features to logits.
-        config: configuration of the model that computed the features; its `problem_type` decides on the loss.
-    """
+    """A probe, from features to logits, in the form that a `Trainer` takes. The `problem_type` of a configuration
+    decides on the loss. In training each view is a clip of its own; in evaluation the probabilities of the views of a
+    video are averaged."""
 
     def __init__(self, probe: nn.Module, config: PreTrainedConfig):
         super().__init__()

@@ -195,14 +195,8 @@ def has_adapters(model: Any) -> bool:
 
 @torch.no_grad()
 def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """
-    The weights of a plain model with the same outputs, under names that `from_pretrained` knows. The model keeps its
-    adapters. Merged layers are new tensors on the CPU.
-
-    Args:
-        model: a model with adapters.
-        state: its `state_dict()`, if the caller has it.
-    """
+    """The weights of a plain model with the same outputs, under names that `from_pretrained` knows, from its
+    `state_dict()` if the caller has it. The model keeps its adapters. Merged layers are new tensors on the CPU."""
     from peft.tuners.lora import LoraLayer
 
     state = dict(model.state_dict() if state is None else state)
@@ -254,13 +248,8 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def check_language_model(model: Any, checkpoint: Path) -> None:
-    """
-    Check that the language model is the one that the adapters of a checkpoint were trained on. The checkpoint holds
-    only merged weights, so the first layer is compared after merging.
-
-    Raises:
-        ValueError: the layers differ by more than rounding: the run began with another model.
-    """
+    """Refuses (`ValueError`) another language model than the one that the adapters of a checkpoint were trained on.
+    The checkpoint holds only merged weights, so the first layer is compared after merging."""
     if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
         return
     layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]

@@ -134,13 +134,8 @@ class ThroughputCallback(TrainerCallback):
 
 class TrainingFactsCallback(TrainerCallback):
     """Writes `training_facts.json` and `trained_videos.json` into the output folder when training begins, and adds the
-    result to the facts when it ends.
-
-    A resumed run keeps the source that the first run started from.
-
-    Args:
-        eval_dataset: the evaluation set, or several by their names.
-    """
+    result to the facts when it ends. There may be several evaluation sets by their names. A resumed run keeps the
+    source that the first run started from."""
 
     def __init__(self, eval_dataset: Any = None) -> None:
         several = eval_dataset if isinstance(eval_dataset, dict) else {}

@@ -122,11 +122,8 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 def best_of(checkpoint: Path) -> Path | None:
     """The best checkpoint of the run until this one; None if none was compared. The one beside this checkpoint goes
-    before the one in the recorded place, since the run may have been moved.
-
-    Raises:
-        ValueError: the best checkpoint is missing or damaged.
-    """
+    before the one in the recorded place, since the run may have been moved. If it is missing or damaged, it is a
+    `ValueError`."""
     recorded = (read_own_json(checkpoint / STATE) or {}).get("best_model_checkpoint")
     if recorded is None:
         return None
@@ -142,12 +139,8 @@ def best_of(checkpoint: Path) -> Path | None:
 
 
 def require_resumable(checkpoint: Path) -> None:
-    """Refuses a checkpoint without the state that a run needs to continue as if it was never interrupted.
-
-    Raises:
-        ValueError: the state of the optimizer, of the schedule or of the random numbers is missing, as after
-            `save_only_model`.
-    """
+    """Refuses (`ValueError`) a checkpoint without the state of the optimizer, of the schedule or of the random
+    numbers, as after `save_only_model`: the run would not continue as if it was never interrupted."""
     names = [path.name for path in checkpoint.iterdir()]
     # FSDP and DeepSpeed have folders for the optimizer. That of DeepSpeed also holds the schedule.
     needed = {
@@ -298,11 +291,8 @@ class CheckpointMixin:
 
 @contextmanager
 def _keeping_names(model: Any) -> Iterator[None]:
-    """Makes `save_pretrained` write each weight under its name in the model.
-
-    By default it writes those of VideoMAE and ViViT under the names of older versions. `Trainer` would not find these
-    names in the model when it loads a checkpoint, and pass over the weights.
-    """
+    """Makes `save_pretrained` write each weight under its name in the model. By default it writes those of VideoMAE
+    and ViViT under older names, which `Trainer` would not find when it loads a checkpoint, and pass over."""
     if not isinstance(model, PreTrainedModel):
         yield
         return
@@ -315,11 +305,7 @@ def _keeping_names(model: Any) -> Iterator[None]:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses the state of a PyTorch optimizer that does not belong to its parameters.
-
-    Raises:
-        ValueError: Adam has no state, or a state has another shape than its parameter.
-    """
+    """Refuses (`ValueError`) the state of a PyTorch optimizer that does not belong to its parameters."""
     optimizer = getattr(optimizer, "optimizer", optimizer)
     if not type(optimizer).__module__.startswith("torch.optim"):
         return

@@ -160,11 +160,7 @@ def _compare_several(
 
 
 def check_table_name(path: str | os.PathLike) -> Path:
-    """The path of a table.
-
-    Raises:
-        ValueError: it ends neither in .csv nor in .parquet.
-    """
+    """The path of a table, which must end in .csv or .parquet."""
     path = Path(path)
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise ValueError(f"{path} is no table; a name that ends in {' or '.join(TABLE_SUFFIXES)} is expected.")
@@ -252,18 +248,9 @@ def write_report(
 def clip_reader(
     dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
 ) -> Callable[[int], tuple[str, np.ndarray]] | None:
-    """The `clip_of` of [`write_report`] for the scores of a data set: the first view of a video as the model sees it,
-    without normalisation.
-
-    Args:
-        dataset: made with `training=False`.
-        num_scores: how many videos have scores.
-        broken: the videos without scores, as `dataset.broken_videos()` lists them.
-
-    Returns:
-        The function. None if the numbers do not add up, as may happen with several processes: then nobody knows which
-        video a row of scores belongs to.
-    """
+    """The `clip_of` of [`write_report`] for the scores of a data set made with `training=False`: the first view of a
+    video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
+    add up, as may happen with several processes: then nobody knows which video a row of scores belongs to."""
     names, left_out = dataset.dataset["video"][:], set(broken)
     rows = [index for index, name in enumerate(names) if name not in left_out]
     if len(rows) != num_scores:
@@ -280,12 +267,8 @@ def clip_reader(
 
 
 def losses_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The loss of each video, (num_videos,): its cross-entropy, or the mean binary cross-entropy of its classes.
-
-    Args:
-        scores: (num_videos, num_classes) float logits.
-        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets.
-    """
+    """The loss of each video, (num_videos,), from logits (num_videos, num_classes): its cross-entropy, or the mean
+    binary cross-entropy of its classes if the labels have as many columns."""
     logits, targets = torch.from_numpy(scores).float(), torch.from_numpy(labels)
     if labels.ndim == 1:
         return F.cross_entropy(logits, targets, reduction="none").numpy()

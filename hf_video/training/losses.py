@@ -207,17 +207,8 @@ def make_distillation(
     args: TrainingArguments, student: Any, processor: BaseVideoProcessor | None = None
 ) -> Distillation | None:
     """The distillation that the `distillation_*` fields of `VideoTrainingArguments` ask for; None without a teacher.
-
-    Args:
-        args: the arguments.
-        student: the model to train.
-        processor: the student's video processor. The teacher sees the same frames.
-
-    Raises:
-        OSError: there is no such teacher.
-        ValueError: the teacher cannot take clips of the student's size, expects another normalisation of frames, or
-            does not fit for a reason that `Distillation` lists.
-    """
+    The teacher sees the frames of the student's processor: it is a `ValueError` if it cannot take their size or
+    expects another normalisation."""
     name = getattr(args, "distillation_teacher", None)
     if name is None:
         return None

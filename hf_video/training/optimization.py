@@ -90,16 +90,8 @@ def parameter_settings(
 def parameter_groups(
     model: nn.Module, settings: dict[str, ParameterSetting], learning_rate: float
 ) -> list[dict[str, Any]]:
-    """The parameter groups of an optimizer: one for each setting, the highest learning rate first.
-
-    Args:
-        model: the model that `settings` were made for.
-        settings: see `parameter_settings`.
-        learning_rate: learning rate of the head.
-
-    Returns:
-        Mappings with `params`, `lr` and `weight_decay`.
-    """
+    """The parameter groups (`params`, `lr`, `weight_decay`) of an optimizer: one for each setting of
+    `parameter_settings`, the highest learning rate first. The learning rate is that of the head."""
     parameters = dict(model.named_parameters())
     members: dict[ParameterSetting, list[nn.Parameter]] = {}
     for name, setting in settings.items():

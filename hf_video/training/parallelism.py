@@ -46,11 +46,7 @@ def form_of_run(trainer: Any) -> WeightsForm:
 
 
 def check_same_form(checkpoint: Path, trainer: Any) -> None:
-    """Refuses to resume from weights of another form.
-
-    Raises:
-        ValueError: the checkpoint holds its weights as another engine does, or another configuration of it.
-    """
+    """Refuses (`ValueError`) to resume from weights that another engine, or another configuration of it, saved."""
     saved, here = form_of_checkpoint(checkpoint), form_of_run(trainer)
     if saved is not here:
         raise ValueError(
@@ -60,11 +56,7 @@ def check_same_form(checkpoint: Path, trainer: Any) -> None:
 
 
 def check_device(arguments: TrainingArguments) -> None:
-    """Refuses DeepSpeed on the CPU, before Transformers looks for it.
-
-    Raises:
-        ValueError: DeepSpeed is asked for, and the training would run on the CPU.
-    """
+    """Refuses (`ValueError`) DeepSpeed on the CPU, before Transformers looks for it."""
     if _has_deepspeed(arguments) and (arguments.use_cpu or not torch.accelerator.is_available()):
         raise ValueError(
             "DeepSpeed trains on accelerators, and this run is on the CPU: leave DeepSpeed out, or run on a machine "
@@ -73,14 +65,8 @@ def check_device(arguments: TrainingArguments) -> None:
 
 
 def prepare_sharding(arguments: Any) -> None:
-    """Refuses settings that need whole weights on every process, and makes DeepSpeed gather its weights to save them.
-
-    Args:
-        arguments: `TrainingArguments` with the settings of a training, after their own checks.
-
-    Raises:
-        ValueError: weights will be sharded, and a setting does not go with that. The error names it.
-    """
+    """Refuses (`ValueError`) settings that need whole weights on every process where weights will be sharded, and
+    makes DeepSpeed gather its weights to save them. The arguments have passed their own checks."""
     if not _has_deepspeed(arguments) and not _has_fsdp(arguments):
         return
     for name in ("ema_decay", "lora_rank", "linear_probe", "save_on_each_node"):

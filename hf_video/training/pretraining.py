@@ -47,12 +47,8 @@ def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequenc
 
 
 def check_masks(model: Any, args: Any) -> None:
-    """Draws masks for a blank clip of the model's size, for the errors alone.
-
-    Raises:
-        ValueError: the model has no masks, or no teacher although it needs one; the teacher does not fit it; the mask
-            type is for another family; or a ratio hides nothing or everything.
-    """
+    """Draws masks for a blank clip of the model's size, for the `ValueError` alone: the model has no masks or needs a
+    teacher, the teacher or the mask type does not fit it, or a ratio hides nothing or everything."""
     if not hasattr(model, "draw_masks"):
         raise ValueError(f"{type(model).__name__} draws no masks: a model for pre-training is expected.")
     num_frames, image_size = clip_size(model.config)
@@ -110,17 +106,8 @@ class PreTrainer(VideoTrainer):
 
 def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[str, Any]) -> dict[str, Any]:
     """Writes `losses.json` and `report.md`, and with matplotlib `curves.png` and, for a VideoViT whose weights are not
-    sharded, `reconstruction.png`.
-
-    Args:
-        folder: made if it does not exist.
-        trainer: after its training.
-        details: settings for both the summary and `losses.json`.
-
-    Returns:
-        The contents of `losses.json`: `first` and `last`, means of the steps between two logs; `num_videos`; the
-        details; and `steps`, the loss after each logged step.
-    """
+    sharded, `reconstruction.png`. Returns the contents of `losses.json`: `first` and `last`, means of the steps
+    between two logs; `num_videos`; the details; and `steps`, the loss after each logged step."""
     folder.mkdir(parents=True, exist_ok=True)
     history = [entry for entry in trainer.state.log_history if "loss" in entry]
     details = details | throughput_of(history)
@@ -166,19 +153,10 @@ def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:
 def reconstruct(
     model: Any, pixel_values: torch.Tensor, mask: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """
-    What a masked autoencoder makes of a clip. Output that is standardised by patch gets the mean and the deviation of
-    the true patch.
-
-    Args:
-        model: a `VideoViTForPreTraining`; it is in evaluation mode afterwards.
-        pixel_values: `(1, num_frames, num_channels, height, width)`, normalised.
-        mask: `(1, num_patches)`, bool, true = hidden.
-
-    Returns:
-        The clip, its visible patches on grey, and the clip with the output in place of hidden patches, each
-        `(num_frames, height, width, num_channels)` float32 from 0 to 1, without pixels that fill no patch.
-    """
+    """What a masked autoencoder makes of normalised pixel values (1, num_frames, num_channels, height, width) where
+    the mask (1, num_patches) is true: the clip, its visible patches on grey, and the clip with the output in place of
+    hidden patches, each (num_frames, height, width, num_channels) float32 from 0 to 1, without pixels that fill no
+    patch. Output that is standardised by patch gets the mean and the deviation of the true patch."""
     config = model.config
     grid = config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[-2:])
     sizes = dict(zip(("t", "h", "w", "dt", "dh", "dw"), (*grid, *config.patch_shape), strict=True))

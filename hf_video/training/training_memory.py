@@ -20,14 +20,9 @@ _TOLERANCE = 2
 
 
 class TrainingMemory(NamedTuple):
-    """What a training needs.
-
-    Attributes:
-        num_tokens: tokens of a clip that the encoder gives; 0 if its output has none.
-        num_bytes: weights, gradients, two states of the optimizer for each trained weight, and what the forward pass
-            of a batch keeps for the backward pass. Clips that are read ahead, a teacher and what single operations
-            take for a moment are not in it.
-    """
+    """The tokens of a clip that the encoder gives (0 if its output has none), and the bytes of weights, gradients, two
+    states of the optimizer for each trained weight, and what the forward pass of a batch keeps for the backward pass.
+    Clips that are read ahead, a teacher and what single operations take for a moment are not in them."""
 
     num_tokens: int
     num_bytes: int
@@ -39,20 +34,9 @@ def estimate_memory(
     arguments: TrainingArguments,
     choose_weights: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model,
 ) -> TrainingMemory | None:
-    """Estimates the memory of a training in one process, without computing anything.
-
-    Args:
-        config: configuration of the classifier.
-        processor: gives the clips, whose size the model is set to.
-        arguments: the batch size, precision and gradient checkpointing.
-        choose_weights: freezes weights of the model, or adds some.
-
-    Returns:
-        None if the model decides by the values of its input what it computes.
-
-    Raises:
-        ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
-    """
+    """The memory of a training in one process with clips of this processor, after `choose_weights` has frozen or added
+    weights, without computing anything. None if the model decides by the values of its input what it computes. A model
+    that does not take such clips, or is too large to be made, is a `ValueError`."""
     size = processor.crop_size if processor.do_center_crop else processor.size
     if not size.height or not size.width:
         return None
@@ -77,11 +61,7 @@ def estimate_memory(
 
 
 def check_memory(needed: TrainingMemory, device: torch.device) -> str:
-    """A sentence on the memory that is needed and available.
-
-    Raises:
-        ValueError: the training needs more than twice the memory that is available.
-    """
+    """A sentence on the memory that is needed and available; a `ValueError` if it is more than twice the available."""
     if device.type in ("cpu", "mps"):
         available = psutil.virtual_memory().available
     else:
