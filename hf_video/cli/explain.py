@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock, one_line
+from hf_video.settings import closest
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
@@ -80,8 +80,9 @@ def find_class(word: str, names: Sequence[str]) -> int:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
         return int(word)
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its first ones are {_few(names)}."
+    from hf_video.data.annotation_files import listed
+
+    hint = closest(word, names) or f"They are {listed(map(repr, names))}."
     raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
 
 
@@ -265,7 +266,3 @@ def _public_name(args: argparse.Namespace) -> str:
     from hf_video.reading.video_downloading import public_url
 
     return public_url(args.video)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")

@@ -18,17 +18,18 @@ equal scores, and among annotations with equal IoU, the first comes first. Where
 segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
 """
 
-import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel, FiniteFloat
 
 from hf_video.settings import closest
-from hf_video.text_files import read_json
+from hf_video.text_files import read_object
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -50,6 +51,27 @@ class LabelledSegment(NamedTuple):
     score: float = 1.0
 
 
+class _Annotation(BaseModel):
+    label: str
+    segment: Annotated[list[FiniteFloat], Len(2, 2)]
+
+
+class _Prediction(_Annotation):
+    score: FiniteFloat
+
+
+class _Predictions(BaseModel):
+    results: dict[str, list[_Prediction]]
+
+
+class _Video(BaseModel):
+    annotations: list[_Annotation]
+
+
+class _GroundTruth(BaseModel):
+    database: dict[str, _Video]
+
+
 def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]]:
     """The predicted segments of each video, in the order of the file.
 
@@ -61,11 +83,7 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or a segment ends before it starts.
     """
-    results = _read_videos(path, "results", "predictions")
-    found = {}
-    for video, entries in results.items():
-        where = f"{path}, results of {video!r}"
-        found[video] = [_read_segment(entry, where, has_score=True) for entry in _list(entries, where)]
+    found = {video: _segments(entries, True) for video, entries in _read(path, _Predictions)["results"].items()}
     for video, segments in found.items():
         for segment in segments:
             if segment.end < segment.start:
@@ -89,71 +107,31 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dic
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or no video is of the subset.
     """
-    database = _read_videos(path, "database", "ground truth")
-    found, subsets = {}, set()
-    for video, entry in database.items():
-        where = f"{path}, video {video!r}"
-        if not isinstance(entry, dict):
-            raise ValueError(f'{where}: {_shown(entry)} stands in the place of an object with "annotations".')
-        subsets.add(str(entry.get("subset")))
-        if subset is not None and entry.get("subset") != subset:
-            continue
-        if "annotations" not in entry:
-            raise ValueError(f'{where} has no "annotations". A video in which nothing happens has an empty list.')
-        found[video] = [_read_segment(one, where, has_score=False) for one in _list(entry["annotations"], where)]
-    if not found and subset is not None:
+    database = _read(path, _GroundTruth)["database"]
+    chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
+    if not chosen and subset is not None:
+        subsets = sorted({str(entry.get("subset")) for entry in database.values()})
         hint = closest(subset, subsets)
-        others = ", ".join(sorted(subsets)) or "none"
-        raise ValueError(f"{path} has no video of the subset {subset!r}, only of {others}. {hint}".rstrip())
-    return found
-
-
-def _read_videos(path: str | os.PathLike, key: str, what: str) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get(key), dict):
-        other = {"results": "database", "database": "results"}[key]
-        swapped = isinstance(content, dict) and other in content
-        hint = " Are the two files in the wrong order?" if swapped else ""
         raise ValueError(
-            f'{path} is not a file of {what}: an object with "{key}", an object of videos, is expected.{hint}'
+            f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
         )
-    return content[key]
+    return {video: _segments(entry["annotations"]) for video, entry in chosen.items()}
 
 
-def _list(entries: Any, where: str) -> list[Any]:
-    if not isinstance(entries, list):
-        raise ValueError(f"{where}: {_shown(entries)} stands in the place of a list of segments.")
-    return entries
-
-
-def _read_segment(entry: Any, where: str, has_score: bool) -> LabelledSegment:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: {_shown(entry)} stands in the place of a segment, an object.")
-    for name in ("label", "segment", *(["score"] if has_score else [])):
-        if name not in entry:
-            raise ValueError(f'{where}: the segment {_shown(entry)} has no "{name}".')
-    label, times, score = entry["label"], entry["segment"], entry["score"] if has_score else 1.0
-    if not isinstance(label, str):
-        raise ValueError(f"{where}: the label {_shown(label)} is no text.")
-    if not (isinstance(times, list) and len(times) == 2 and all(map(_is_finite, times))):
-        raise ValueError(f"{where}: the segment {_shown(times)} of {label!r} is not [start, end], numbers of seconds.")
-    if not _is_finite(score):
-        raise ValueError(f"{where}: the score {_shown(score)} of a segment of {label!r} is no finite number.")
-    return LabelledSegment(label, float(times[0]), float(times[1]), float(score))
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
+def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
     try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the range of floats
-        return False
+        return read_object(path, kind)
+    except ValueError as error:
+        if "` is missing." in str(error):
+            raise ValueError(f"{error} Predictions have `results`, a ground truth has `database`.") from None
+        raise
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _segments(entries: list[dict[str, Any]], has_score: bool = False) -> list[LabelledSegment]:
+    return [
+        LabelledSegment(each["label"], *map(float, (*each["segment"], each["score"] if has_score else 1)))
+        for each in entries
+    ]
 
 
 class MatchedSegments(NamedTuple):

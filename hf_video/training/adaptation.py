@@ -90,21 +90,22 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
         ImportError: PEFT is not installed.
         ValueError: the model has no `layer_groups`.
     """
-    if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
-    from peft import LoraConfig, get_peft_model
-
     if not hasattr(model, "layer_groups"):
         raise ValueError(f"{type(model).__name__} has no `layer_groups`, so lora_rank={rank} is impossible.")
     blocks = model.layer_groups()[1:]
     linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=cast(int, 2 * rank if alpha is None else alpha),
-        target_modules=[name for name, module in model.named_modules() if id(module) in linear],
-        modules_to_save=["classifier"],
-    )
-    return get_peft_model(model, config)
+    names = [name for name, module in model.named_modules() if id(module) in linear]
+    return with_adapters(model, rank, alpha, target_modules=names, modules_to_save=["classifier"])
+
+
+def with_adapters(model: Any, rank: int, alpha: float | None, **options: Any) -> Any:
+    """A `PeftModel` with LoRA adapters. `ImportError` says how to install PEFT."""
+    if not is_peft_available():
+        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
+    from peft import LoraConfig, get_peft_model
+
+    alpha = 2 * rank if alpha is None else alpha
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=cast(int, alpha), **options))
 
 
 def to_plain_model(model: Any) -> PreTrainedModel:

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
-from transformers.utils import is_peft_available
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
 
+from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
@@ -178,14 +178,8 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
         model.language_model.requires_grad_(False)
     if not arguments.lora_rank:
         return None
-    if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
-    from peft import LoraConfig, get_peft_model
-
-    alpha = 2 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
-    config = LoraConfig(r=arguments.lora_rank, lora_alpha=cast(int, alpha), target_modules="all-linear")
     # The layers are replaced in place: the model calls the same language model as before.
-    return get_peft_model(model.language_model, config)
+    return with_adapters(model.language_model, arguments.lora_rank, arguments.lora_alpha, target_modules="all-linear")
 
 
 def has_adapters(model: Any) -> bool:

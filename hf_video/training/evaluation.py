@@ -4,7 +4,7 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -224,25 +224,45 @@ def write_report(
     }
     replace_text(folder / "metrics.json", json.dumps(result, indent=2) + "\n")
 
-    figures = {}
-    if importlib.util.find_spec("matplotlib") is None:
-        logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
-    else:
+    def draw() -> Iterator[tuple[str, Any]]:
         if any("eval_loss" in entry for entry in log_history):
-            figures["curves.png"] = plot_curves(log_history)
+            yield "curves.png", plot_curves(log_history)
         if counts is not None:
-            figures["confusion_matrix.png"] = plot_confusion_matrix(counts, class_names)
+            yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
         if clip_of is not None:
             clips = _worst_clips(scores, labels, class_names, clip_of)
-            figures["worst_clips.png"] = plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
-    for name, figure in figures.items():
-        replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
+            yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
 
     names = [_cell(name) for name in class_names]
     classes = _multi_label_table(scores, labels, names) if counts is None else _class_table(counts, names)
-    lines = _summary(metrics, len(labels), split, details, figures) + classes
-    replace_text(folder / "report.md", "\n".join(lines) + "\n")
+    head = ["# Training report", "", f"Measured on {len(labels)} videos of the {split} split.", ""]
+    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
+    write_summary(folder, head, shown, details, draw, classes)
     return result
+
+
+def write_summary(
+    folder: Path,
+    head: list[str],
+    shown: dict[str, str],
+    details: dict[str, Any],
+    draw: Callable[[], Iterable[tuple[str, Any]]],
+    tail: Sequence[str] = (),
+) -> None:
+    """Writes `report.md`: values by their titles, then details by their names, and the pictures that `draw` gives, if
+    there is matplotlib, between lines of Markdown."""
+    pictures: list[str] = []
+    if importlib.util.find_spec("matplotlib") is None:
+        logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
+    else:
+        for name, figure in draw():
+            replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
+            pictures.append(f"![{Path(name).stem.replace('_', ' ')}]({name})")
+    for name, value in details.items():
+        title = _TITLES.get(name, name.replace("_", " "))
+        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
+    table = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
+    replace_text(folder / "report.md", "\n".join([*head, *table, *pictures, "", *tail]) + "\n")
 
 
 def clip_reader(
@@ -304,22 +324,6 @@ def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
     return {
         name: float(max(found) if name == "peak_memory_gib" else np.median(found)) for name, found in values.items()
     }
-
-
-def _summary(
-    metrics: dict[str, float], num_videos: int, split: str, details: dict[str, Any], figures: dict[str, Any]
-) -> list[str]:
-    lines = ["# Training report", "", f"Measured on {num_videos} videos of the {split} split.", ""]
-    return lines + table_and_pictures({m.title: m.text(value) for m, value in measured_in(metrics)}, details, figures)
-
-
-def table_and_pictures(shown: dict[str, str], details: dict[str, Any], figures: Collection[str]) -> list[str]:
-    """The lines of a report with values by their titles, then details by their names, and the files of pictures."""
-    for name, value in details.items():
-        title = _TITLES.get(name, name.replace("_", " "))
-        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    lines = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
-    return lines + [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in figures] + [""]
 
 
 def _plain(value: Any) -> str:

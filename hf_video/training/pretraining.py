@@ -1,9 +1,7 @@
 """Masked pre-training with `transformers.Trainer`: VideoViT reconstructs pixels, VideoMamba a teacher's features."""
 
-import importlib.util
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ from transformers import PreTrainedModel, TrainingArguments
 from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.collation import SAMPLE_KEY
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_curves
-from hf_video.files import replace_file, replace_text
+from hf_video.files import replace_text
 from hf_video.loading.clip_size import clip_size
 
-from .evaluation import table_and_pictures, throughput_of
+from .evaluation import throughput_of, write_summary
 from .trainer import VideoTrainer
 
 MASK_SEEDS = "mask_seeds"
@@ -115,17 +113,16 @@ def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[st
     result = {"first": losses[0], "last": losses[-1], "num_videos": len(trainer.train_dataset), **details}
     steps = [{name: entry[name] for name in ("step", "epoch", "loss")} for entry in history]
     replace_text(folder / "losses.json", json.dumps({**result, "steps": steps}, indent=2) + "\n")
-    figures = {}
-    if importlib.util.find_spec("matplotlib") is not None:
+
+    def draw() -> Iterator[tuple[str, Any]]:
         if history:
-            figures["curves.png"] = plot_curves(history)
+            yield "curves.png", plot_curves(history)
         if clips := _reconstructed(trainer):
-            figures["reconstruction.png"] = plot_clips(clips, "A training video, what is seen of it, and the output")
-    for name, figure in figures.items():
-        replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
+            yield "reconstruction.png", plot_clips(clips, "A training video, what is seen of it, and the output")
+
     shown = {"first loss": f"{losses[0]:.4g}", "last loss": f"{losses[-1]:.4g}"}
-    lines = ["# Pre-training report", "", f"Trained on {result['num_videos']} videos without labels.", ""]
-    replace_text(folder / "report.md", "\n".join(lines + table_and_pictures(shown, details, figures)) + "\n")
+    head = ["# Pre-training report", "", f"Trained on {result['num_videos']} videos without labels.", ""]
+    write_summary(folder, head, shown, details, draw)
     return result
 
 
