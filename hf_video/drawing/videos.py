@@ -148,6 +148,7 @@ class _Artist:
         ids = list(dict.fromkeys(segment.class_id for segment in segments))
         # Mixed with white: dark colours would not stand out from the box.
         self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
+        self._families = font_families()
         self._waiting, self._active = deque(segments), list[Segment]()
         self._drawn: tuple[Any, _Overlay] | None = None
         self._bar: np.ndarray | None = None
@@ -183,7 +184,7 @@ class _Artist:
         canvas = FigureCanvasAgg(figure)
         figure.patch.set_alpha(0)
         size = float(np.clip(height / 18, 12, 60))
-        style: dict[str, Any] = {"family": font_families(), "parse_math": False, "va": "top", "fontsize": size}
+        style: dict[str, Any] = {"family": self._families, "parse_math": False, "va": "top", "fontsize": size}
         texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
         widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
         size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))
