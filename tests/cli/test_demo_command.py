@@ -1,8 +1,9 @@
 import json
 import re
 
-from hf_video.cli import demo, train
+from hf_video.cli import train
 from hf_video.cli.main import main
+from hf_video.demo import compare
 
 
 def test_the_short_demo_goes_all_the_way(tmp_path, capsys):
@@ -32,11 +33,11 @@ def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch
 def test_differences_between_the_processes_are_noticed():
     trained = {"weights": "a", "top1_accuracy": 0.5, "logits": [[1.0, -2.0]], "scores": [0.3, 0.7]}
     loaded = {"pipeline": {"score": 0.7}}
-    assert all(demo._compare(trained, trained | loaded).values())
+    assert all(compare(trained, trained | loaded).values())
     for change in (
         {"weights": "b"},
         {"top1_accuracy": 0.6},
         {"logits": [[1.0, -2.00001]]},
         {"pipeline": {"score": 0.71}},
     ):
-        assert list(demo._compare(trained, trained | loaded | change).values()).count(False) == 1
+        assert list(compare(trained, trained | loaded | change).values()).count(False) == 1

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from hf_video.data import ClipAugmentation, ClipDataset, collate_clips
-from hf_video.data.moving_digits import _encode
+from hf_video.demo import _encode
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError, read_video
 

@@ -4,7 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.drawing.report_pictures import plot_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
