@@ -42,9 +42,10 @@ from transformers import AutoModelForVideoClassification, AutoVideoProcessor, Pr
 
 from hf_video.cli.demo import TRAIN_OPTIONS, VIDEOVIT_OPTIONS
 from hf_video.cli.main import main as hf_video
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.inference import explain, predict_scores
-from hf_video.inference.patch_grid import find_patch_grid
+from hf_video.inference.evidence import find_patch_grid
 
 MASS_GOAL, CHANCE_LIMIT = 0.6, 0.05
 PEERS = ("random", "Gaussian")

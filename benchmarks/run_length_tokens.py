@@ -21,7 +21,8 @@ from helpers.measurement import GOAL_MISSED, make_parser, print_machine, print_r
 from torch.utils.data import DataLoader
 from transformers import get_cosine_schedule_with_warmup, set_seed
 
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.models.videovit.run_lengths_videovit import repeated_tokens
 from hf_video.processing import VideoClipProcessor

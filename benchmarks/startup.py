@@ -90,7 +90,7 @@ def train_one_step(data: str, output_dir: str, begin: float) -> None:
 
 def write_videos(folder: Path, num_videos: int) -> Path:
     """Class folders with `num_videos` videos. A number behind the last box of a file makes its content its own."""
-    from hf_video.data import write_moving_digits
+    from hf_video.demo import write_moving_digits
 
     sizes = {"train_per_class": 4, "test_per_class": 1, "num_frames": 8, "image_size": 32}
     originals = sorted((write_moving_digits(folder / "digits", **sizes) / "train").glob("*/*.mp4"))

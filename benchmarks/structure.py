@@ -1,15 +1,19 @@
 """
 The structure of one checkout or several, by default of the one that this script stands in. It takes seconds.
 
-For each folder its files and lines; layers and imports between folders; the longest files; settings that are declared
-in several places; lines that two model families share without a `# Copied from` comment. Two checkouts, such as git
-worktrees of two commits, are before and after. Nothing is imported from them: their source code is read.
+For the package its files and lines, with and without docstrings, comments and blank lines, its modules of less than 60
+lines, and what travels to the Hub with a VideoViT and with its processor. For each folder its files and lines; layers
+and imports between folders; the longest files; settings that are declared in several places; lines that two model
+families share without a `# Copied from` comment. Two checkouts, such as git worktrees of two commits, are before and
+after. Nothing is imported from them: their source code is read.
 
     python benchmarks/structure.py [CHECKOUT ...] [--smoke]
 """
 
 import ast
+import io
 import sys
+import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +29,11 @@ CODE_FOLDERS = ("hf_video", "conversion", "examples", "benchmarks", "model_cards
 # Where settings are declared.
 SETTINGS_FOLDERS = ("cli", "training", "data", "inference", "app")
 SETTINGS_TABLES = ("DEFAULTS", "FIELDS_WITH_OPTIONS")
+SHORT = 60
+# Their modules travel to the Hub, and all that these import from beside them.
+TRAVELLERS = {"a VideoViT": "VideoViTForVideoClassification", "its processor": "VideoClipProcessor"}
+# Tokens of a line without code.
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 class Source:
@@ -33,6 +42,7 @@ class Source:
     Attributes:
         name: Path below the checkout.
         room: Name of its folder in the package; of the module for a file beside the folders.
+        num_code_lines: Lines that hold code, without docstrings.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -40,10 +50,25 @@ class Source:
         self.name = path.relative_to(root)
         self.num_lines = len(text.splitlines())
         self.tree = ast.parse(text, str(path))
+        self.num_code_lines = len(_lines_of_code(text) - _lines_of_docstrings(self.tree))
         parts = self.name.with_suffix("").parts
         # The wheel installs `conversion` as a folder of the package.
         self.module = parts if parts[0] == "hf_video" else ("hf_video", *parts)
         self.room = self.module[1] if len(self.module) > 1 else "hf_video"
+
+
+def _lines_of_code(text: str) -> set[int]:
+    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in _NO_CODE]
+    return {line for each in tokens for line in range(each.start[0], each.end[0] + 1)}
+
+
+def _lines_of_docstrings(tree: ast.Module) -> set[int]:
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None
+        for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
+    }
 
 
 def read_sources(root: Path, *folders: str) -> list[Source]:
@@ -77,6 +102,24 @@ def imported_rooms(source: Source, rooms: set[str]) -> Iterator[tuple[str, bool]
         }
         for room in sorted(found - {source.room}):
             yield room, id(node) in guarded
+
+
+def travelling(sources: list[Source], class_name: str) -> list[Source]:
+    """The files that `hf_video.hub.custom_code` sends with a class: its module, and what that imports as `from .x`."""
+    modules = {source.module: source for source in sources}
+    waiting = [
+        source
+        for source in sources
+        if any(isinstance(node, ast.ClassDef) and node.name == class_name for node in source.tree.body)
+    ]
+    found: dict[tuple[str, ...], Source] = {}
+    while waiting:
+        source = waiting.pop()
+        found[source.module] = source
+        stems = {node.module for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+        beside = {(*source.module[:-1], stem) for stem in stems if stem}
+        waiting += [modules[each] for each in beside - found.keys() if each in modules]
+    return list(found.values())
 
 
 def find_layers(arrows: set[tuple[str, str]], rooms: set[str]) -> list[list[tuple[str, ...]]]:
@@ -140,6 +183,10 @@ def longest(sources: list[Source]) -> str:
     return f"{source.num_lines:,} ({source.name})"
 
 
+def _size(sources: list[Source]) -> str:
+    return f"{len(sources):,} files, {sum(each.num_lines for each in sources):,} lines"
+
+
 def describe(root: Path) -> dict[str, str]:
     """Every figure of a checkout, by what it is."""
     if not (root / "hf_video").is_dir():
@@ -148,6 +195,12 @@ def describe(root: Path) -> dict[str, str]:
     package = [each for each in code if each.name.parts[0] in ("hf_video", "conversion")]
     figures = {}
 
+    num_code_lines = sum(each.num_code_lines for each in package)
+    figures["package"] = f"{_size(package)}, {num_code_lines:,} of them code"
+    figures[f"modules of less than {SHORT} lines"] = str(sum(each.num_lines < SHORT for each in package))
+    for name, class_name in TRAVELLERS.items():
+        figures[f"travels with {name}"] = _size(travelling(package, class_name))
+
     sizes: dict[str, list[int]] = defaultdict(list)
     for source in (*code, *tests):
         parent = source.name.parent
@@ -155,7 +208,7 @@ def describe(root: Path) -> dict[str, str]:
             source.num_lines
         )
     for kind, members in (("code", code), ("tests", tests)):
-        figures[kind] = f"{len(members):,} files, {sum(each.num_lines for each in members):,} lines"
+        figures[kind] = _size(members)
         for folder in sorted({name for name in sizes if (name.split("/")[0] == "tests") == (kind == "tests")}):
             figures[f"  {folder}"] = f"{len(sizes[folder]):,} files, {sum(sizes[folder]):,} lines"
 

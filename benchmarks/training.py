@@ -33,7 +33,8 @@ from helpers.training_loops import BATCH_SIZE, Trained, make_model, train_both
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader
 
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 
 TOLERANCE = 1e-5

@@ -23,7 +23,8 @@ from helpers.measurement import GOAL_MISSED, make_parser, print_machine, print_r
 from transformers import set_seed
 
 from hf_video.cli.main import main as run_command
-from hf_video.data import ReadAheadLoader, load_video_dataset, write_moving_digits
+from hf_video.data import ReadAheadLoader, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 

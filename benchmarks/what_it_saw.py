@@ -25,8 +25,7 @@ from timeline import FPS, NUM_FRAMES, WINDOW_SECONDS, make_processor, read_windo
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor, set_seed
 
 from hf_video.inference import Segment, explain, find_segments, predict_scores, read_clip
-from hf_video.inference.clip_reading import Clip
-from hf_video.inference.heat_maps import overlay_heat_maps
+from hf_video.inference.explanation import Clip, overlay_heat_maps
 
 SEED = 0
 # An example that is easy to see: a video with every motion, and a second in which a digit does not leave the picture.

@@ -21,7 +21,7 @@ from PIL import Image
 from timeline import make_processor, read_windows, train
 from transformers import set_seed
 
-from hf_video.data.moving_digits import write_moving_digits
+from hf_video.demo import write_moving_digits
 from tests.app.app_server import AppServer
 from tests.app.chromium import start_chromium
 from tests.app.visits import Visit

@@ -25,7 +25,8 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForPreTraining, VideoViTForVideoClassification
-from hf_video.data import ClipDataset, hold_out, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, hold_out, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 
 LABELLED_SHARE = 0.1

@@ -23,8 +23,13 @@ FILES = {
     "hf_video/models/one/modeling_one.py": (
         "try:\n    from hf_video.ops import scan\nexcept ImportError:\n    from .plain import scan\n"
     ),
+    "hf_video/models/one/plain.py": '"""Plain.\n\nText.\n"""\n# why\nscan = [\n    1,\n]\n',
     "hf_video/ops/__init__.py": "",
     "hf_video/processing/__init__.py": "",
+    "hf_video/processing/video_processing_clip.py": (
+        'from pathlib import Path\nfrom .reader import read\n\n\nclass VideoClipProcessor:\n    """It."""\n'
+    ),
+    "hf_video/processing/reader.py": "\n" * 60,
     "tests/test_run.py": "\n\n",
 }
 
@@ -42,6 +47,9 @@ def test_the_figures_of_a_small_checkout(structure, tmp_path):
     figures = structure["describe"](tmp_path)
     assert figures["tests"] == "1 files, 2 lines"
     assert figures["  hf_video/cli"] == "1 files, 6 lines"
+    assert figures["package"] == "12 files, 90 lines, 22 of them code"
+    assert figures["modules of less than 60 lines"] == "11"
+    assert figures["travels with its processor"] == "2 files, 66 lines"
     assert figures["layers"] == "3"
     assert figures["  layer 3"] == "cli <-> training"
     assert figures["  layer 2"] == "data | models"

@@ -20,7 +20,7 @@ import av
 import numpy as np
 from PIL import Image
 
-from hf_video.data.moving_digits import load_digit_scans
+from hf_video.demo import load_digit_scans
 from hf_video.inference import LabelledSegment
 
 # Rows and columns by which a digit moves.

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import FileData
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.inference.segments import SegmentFinder
 
 from . import page_texts as texts

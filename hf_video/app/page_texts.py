@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.inference.segments import Segment
 
 # An absolute path of POSIX or Windows, also after `file:`. It is no part of an address or of a relative path, and ends

@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 
 from hf_video import VideoWatcher
 from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
-from hf_video.inference.timeline import make_finder
+from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
 from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames

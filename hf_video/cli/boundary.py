@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from .error_messages import chain, explain, report_bug
-from .exit_codes import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
-from .processes import is_first_process
+from .processes import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR, is_first_process
 
 
 class Terminated(KeyboardInterrupt):

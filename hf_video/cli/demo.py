@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import train
 from .command_line import add_flags, parse
-from .demo_reload import describe
 
 if TYPE_CHECKING:
-    from hf_video.training import VideoTrainer
+    pass
 
 TRAIN_OPTIONS = ["--validation-fraction", "0.05", "--device", "cpu", "--num-workers", "1"]
 VIDEOVIT_OPTIONS = ["--num-frames", "8", "--image-size", "48", "--patch-size", "8", "--hidden-size", "128"]
@@ -28,8 +24,6 @@ VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 24, "patch_size": 8, "tubelet
 VIDEOMAMBA_SIZES |= {"num_hidden_layers": 4, "state_size": 8}
 HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
-# Memory is aligned differently in each process, which changes the order of sums in a matrix product.
-LOGITS_TOLERANCE = 1e-6
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -50,12 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what it does, step by step. The exit code is 1 if a check fails.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; the message says how to go on.
-    """
-    from hf_video.data import write_moving_digits
+    """Prints what it does, step by step. The exit code is 1 if a check fails."""
+    from hf_video.demo import compare, describe, describe_elsewhere, shuffled_accuracy, write_moving_digits
 
     begin = time.monotonic()
     folder = Path(args.folder)
@@ -68,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     words += VIDEOVIT_OPTIONS if args.model == "videovit" else _start_from_videomamba(folder / "untrained", digits)
     words += ["--epochs", "1" if args.fast else "16"]
     words += ["--overwrite-output-dir"] if model_dir.exists() else []
-    program = _program()
+    # An environment need not be activated.
+    program = "hf-video" if shutil.which("hf-video") else f"{sys.executable} -m hf_video.cli"
     print(f"\n2. Training: {program} {' '.join(words)}")
     try:
         trainer, report = train.train(parse(words, {"train": train}))
@@ -77,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
         raise type(interrupt)("Run the same command again: it starts from the beginning.") from None
 
     print("\n3. The same model on clips with shuffled frames.")
-    shuffled = _shuffled_accuracy(trainer, digits)
+    shuffled = shuffled_accuracy(trainer, digits)
 
     print("\n4. A new process loads the model with AutoModelForVideoClassification.from_pretrained.")
     trained = describe(trainer.model, trainer.processing_class, digits)
-    checks = _compare(trained, _describe_elsewhere(model_dir, digits))
+    checks = compare(trained, describe_elsewhere(model_dir, digits))
     if not args.fast:
         accuracy, goal = report["top1_accuracy"], HELD_OUT_GOALS[args.model]
         checks[f"held-out digits: {accuracy:.1%}, the goal is {goal:.0%}"] = accuracy >= goal
@@ -96,29 +87,13 @@ Done in {time.monotonic() - begin:.0f} s.
    report  {model_dir / "report" / "report.md"}
 
 Ask the model for the class of a video:
-   {program} predict {_from_here(trained["video"])} --model {model_dir}
+   {program} predict {trained["video"]} --model {model_dir}
 
 Your own videos, one folder a class:
    {program} train my_videos --output-dir my_model
    {program} evaluate my_videos --model my_model
    {program} predict a_video.mp4 --model my_model""")
     return 0 if all(checks.values()) else 1
-
-
-def _program() -> str:
-    """The words that call `hf-video` of this environment from here, where it may not be activated."""
-    script = Path(sys.executable).with_name("hf-video")
-    if shutil.which("hf-video") == str(script):
-        return "hf-video"
-    if not script.is_file():
-        return shlex.join([sys.executable, "-m", "hf_video.cli"])
-    return shlex.quote(_from_here(script))
-
-
-def _from_here(path: str | Path) -> str:
-    """A path without the part that leads to the current folder."""
-    path, here = Path(path), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
@@ -142,51 +117,3 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
     )
     processor.save_pretrained(folder)
     return ["--model", str(folder), *VIDEOMAMBA_OPTIONS]
-
-
-def _shuffled_accuracy(trainer: VideoTrainer, digits: Path) -> float:
-    """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
-    import numpy as np
-    from torch.utils.data import Dataset
-
-    from hf_video.data import ClipDataset, load_video_dataset
-    from hf_video.metrics import top_k_accuracy
-    from hf_video.training import evaluate_dataset
-
-    class ShuffledFrames(Dataset):
-        def __init__(self, clips: ClipDataset) -> None:
-            self.clips = clips
-
-        def __len__(self) -> int:
-            return len(self.clips)
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            item = self.clips[index]
-            order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
-            return {**item, "pixel_values": item["pixel_values"][:, order]}
-
-    clips = ClipDataset(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
-    return top_k_accuracy(*evaluate_dataset(trainer.model, ShuffledFrames(clips), batch_size=32))
-
-
-def _describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hf_video.cli.demo_reload", str(model_dir), str(digits)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise OSError(f"A new process could not load the model:\n{result.stderr}")
-    return json.loads(result.stdout.splitlines()[-1])
-
-
-def _compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]:
-    """Whether each comparison holds, by a text that describes it."""
-    import numpy as np
-
-    logits = np.array(trained["logits"])
-    difference = np.abs(logits - loaded["logits"]).max() / max(1, np.abs(logits).max())
-    best = max(trained["scores"])
-    return {
-        "the loaded weights are the trained ones, bit by bit": loaded["weights"] == trained["weights"],
-        "the accuracy is the same": loaded["top1_accuracy"] == trained["top1_accuracy"],
-        f"logits differ by {difference:.0e} at most": difference <= LOGITS_TOLERANCE,
-        'pipeline("video-classification") gives the same score': abs(loaded["pipeline"]["score"] - best) <= 1e-5,
-    }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
-from .output_file import check_output_file
+from .output_folder import check_output_file
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from .command_line import add_flags
-from .output_file import check_output_file
+from .output_folder import check_output_file
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:

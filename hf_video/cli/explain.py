@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import json
 import os
@@ -13,13 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.drawing.clock import clock
-from hf_video.drawing.drawable_text import one_line
+from hf_video.drawing.texts import clock, one_line
+from hf_video.settings import closest
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
-from .output_folder import require_fresh
-from .video_name import name_of
+from .output_folder import name_of, require_fresh
 
 if TYPE_CHECKING:
     from hf_video.inference import Clip
@@ -77,17 +75,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_class(word: str, names: Sequence[str]) -> int:
-    """The id of a class, for its name or the id itself.
-
-    Raises:
-        ValueError: there is no such class. The error lists the closest names.
-    """
+    """The id of a class, for its name or the id itself; else a `ValueError` lists the closest names."""
     if word in names:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
         return int(word)
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its first ones are {_few(names)}."
+    from hf_video.data.annotation_files import listed
+
+    hint = closest(word, names) or f"They are {listed(map(repr, names))}."
     raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
 
 
@@ -97,7 +92,7 @@ def _explain_class(args: argparse.Namespace) -> None:
         raise ValueError(f"--question asks a model that answers in words; {args.model} gives classes: leave it out.")
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, num_clips=1, num_crops=1)
 
-    from hf_video.drawing.explanation_folder import describe_frames, write_explanation, write_heat_maps
+    from hf_video.drawing.heat_maps import describe_frames, write_explanation, write_heat_maps
     from hf_video.inference import explain, predict_scores
 
     names = _class_names(model, args)
@@ -147,7 +142,7 @@ def _explain_words(args: argparse.Namespace) -> None:
     model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
 
     from hf_video import VideoWatcher
-    from hf_video.drawing.explanation_folder import write_explanation
+    from hf_video.drawing.heat_maps import write_explanation
 
     clip = _read_clip(args, processor.video_processor)
     # The images of the clip have their size already.
@@ -271,7 +266,3 @@ def _public_name(args: argparse.Namespace) -> str:
     from hf_video.reading.sources import public_url
 
     return public_url(args.video)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")

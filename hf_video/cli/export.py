@@ -11,7 +11,7 @@ from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 DESCRIPTION = """\
 Write a classifier or backbone for programs that do not have hf_video. The folder gets
@@ -74,87 +74,58 @@ def _sizes(clip_shape: tuple[int, ...]) -> str:
 
 
 def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
-    """The model, its processor if it has one, and the shape of a clip.
+    """The model, its processor if it has one, and the shape of a clip or image."""
+    from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoVideoProcessor
+    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    Raises:
-        OSError: there is no such model.
-        ValueError: it is damaged, is no model that can be exported, or does not take the number of frames.
-    """
     from hf_video.loading.classifiers import load_config
     from hf_video.loading.clip_size import clip_size, set_input_size
 
     name = locate_model(args.model)
     config = load_config(name)
     kind = (config.architectures or [""])[0]
-    if kind.endswith("ForImageClassification"):
-        return _load_images(name, args)
-    if kind.endswith("Backbone"):
-        model, processor = _load_backbone(name, config)
+    takes_images = kind.endswith("ForImageClassification")
+    if takes_images and args.num_frames is not None:
+        raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
+    if kind.endswith("Backbone") and type(config) not in MODEL_FOR_BACKBONE_MAPPING:
+        raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
+    if takes_images:
+        model, processor = _load_whole(name, AutoModelForImageClassification, AutoImageProcessor)
+    elif kind.endswith("Backbone"):
+        # `AutoBackbone` looks for every name on the Hub, folders among them.
+        model, processor = _load_whole(name, MODEL_FOR_BACKBONE_MAPPING[type(config)], AutoVideoProcessor)
     else:
         model, processor = load_trained_model(name, device="cpu")
     if args.num_frames is not None:
         set_input_size(model, num_frames=args.num_frames)
         if processor is not None:
             processor.num_frames = args.num_frames
-    num_frames, image_size = clip_size(model.config)
-    height, width = (image_size, image_size) if isinstance(image_size, int) or image_size is None else image_size
-    if processor is not None:
-        num_frames, (height, width) = processor.num_frames, _size_given(processor)
+    num_frames, size = (1, getattr(model.config, "image_size", None)) if takes_images else clip_size(model.config)
+    height, width = (size, size) if isinstance(size, int) or size is None else size
+    if processor is not None and (given := _size_given(processor)) and (None not in given or not takes_images):
+        num_frames, (height, width) = getattr(processor, "num_frames", 1), given
     if num_frames is None or height is None or width is None:
-        raise ValueError(f"{args.model} does not say how large its clips are: save its processor beside it.")
-    return model, processor, (num_frames, getattr(config, "num_channels", 3), height, width)
+        what = "images" if takes_images else "clips"
+        raise ValueError(f"{args.model} does not say how large its {what} are: save its processor beside it.")
+    shape = getattr(config, "num_channels", 3), height, width
+    return model, processor, shape if takes_images else (num_frames, *shape)
 
 
-def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any]:
-    from transformers import AutoVideoProcessor
-    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
-
+def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedModel, Any]:
+    """A model with all of its weights, and its processor if it has one."""
     from hf_video.loading.model_size import bounded_models
 
-    if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
-        raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
-    # `AutoBackbone` looks for every name on the Hub, folders among them.
-    network = MODEL_FOR_BACKBONE_MAPPING[type(config)]
     with bounded_models():
         model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
-    _require_whole(name, report)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{name} lacks weights ({', '.join(missing[:3])}, ...), which would be random numbers.")
     try:
-        return model.eval(), AutoVideoProcessor.from_pretrained(name)
-    except (OSError, ValueError):  # a backbone needs none
-        return model.eval(), None
-
-
-def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
-
-    from hf_video.loading.model_size import bounded_models
-
-    if args.num_frames is not None:
-        raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
-    with bounded_models():
-        model, report = AutoModelForImageClassification.from_pretrained(
-            name, dtype="float32", output_loading_info=True
-        )
-    _require_whole(name, report)
-    try:
-        processor = AutoImageProcessor.from_pretrained(name)
+        return model.eval(), processors.from_pretrained(name)
     except (OSError, ValueError):
-        processor = None
-    height, width = (None, None) if processor is None else _size_given(processor)
-    if height is None or width is None:
-        size = getattr(model.config, "image_size", None)
-        height, width = (size, size) if isinstance(size, int) or size is None else size
-    if height is None or width is None:
-        raise ValueError(f"{args.model} does not say how large its images are: save its processor beside it.")
-    return model.eval(), processor, (getattr(model.config, "num_channels", 3), height, width)
+        return model.eval(), None
 
 
 def _size_given(processor: Any) -> tuple[int | None, int | None]:
     """Height and width of what a processor gives; `None` if they follow the input's."""
     size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     return getattr(size, "height", None), getattr(size, "width", None)
-
-
-def _require_whole(name: str, report: dict[str, Any]) -> None:
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} lacks weights ({', '.join(missing[:3])}, ...), which would be random numbers.")

@@ -11,7 +11,7 @@ from .bulk import check_options, model_device, run_bulk_command
 from .command_line import add_flags
 from .model_loading import load_trained_model
 from .output_folder import RunLock
-from .window_options import window_options
+from .timeline import window_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .command_line import add_flags
-from .output_file import check_output_file
+from .output_folder import check_output_file
 
 if TYPE_CHECKING:
     from datasets import DatasetDict

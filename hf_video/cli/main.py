@@ -56,14 +56,7 @@ COMMANDS: dict[str, Any] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: the words after `hf-video`; by default those of this process.
-
-    Returns:
-        The exit code, as `exit_codes.EXIT_CODES` lists them.
-    """
+    """Runs the words after `hf-video`, by default those of this process, and gives the exit code (`EXIT_CODES`)."""
     # Transformers imports torchao wherever it is installed, and PyTorch warns of how that registers its types.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     code = run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)

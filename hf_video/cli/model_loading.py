@@ -223,7 +223,7 @@ def load_model(
     from hf_video.loading.classifiers import load_config, load_processor
     from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
     from hf_video.processing import VideoClipProcessor
-    from hf_video.training.sharding import WeightsForm, form_of_checkpoint
+    from hf_video.training.parallelism import WeightsForm, form_of_checkpoint
 
     if checkpoint is not None:
         config = load_config(checkpoint)

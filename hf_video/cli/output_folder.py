@@ -1,4 +1,4 @@
-"""Guards the output folder of a training run: files of the user are kept, and one run writes at a time."""
+"""Guards what a command writes: files of the user are kept, and one run writes a folder at a time."""
 
 import functools
 import json
@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from hf_video.files import FULL_DISK, read_own_json, replace_text, write_error_number
 from hf_video.reading.sources import is_url
@@ -35,17 +36,8 @@ def require_fresh(
     ways_out: str | None = None,
     option: str = "--output-dir",
 ) -> None:
-    """Refuses a folder with files other than leftovers, and says what can be done.
-
-    Args:
-        folder: what the user named; it need not exist.
-        is_leftover: says which files and folders may be in it.
-        ways_out: the sentence on what can be done; by default what can be done in training.
-        option: the option that names the folder.
-
-    Raises:
-        ValueError: the folder is a file or has other files.
-    """
+    """Refuses a folder with files other than leftovers (`ValueError`), and says what can be done: by default what can
+    be done in training."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"{option} {folder} is a file; a folder is expected.")
     found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
@@ -78,18 +70,9 @@ def _has_begun(folder: Path) -> bool:
 def checkpoint_to_resume(
     folder: Path, lock: "RunLock", *, resume: Literal["must", "auto"] | None, overwrite: bool
 ) -> Path | None:
-    """The newest complete checkpoint if a run is resumed; None if a run begins.
-
-    Takes the lock of a folder that is resumed or renamed, or that another run may be writing.
-
-    Args:
-        resume: "must" resumes; "auto" resumes if there is a checkpoint, and waits for a run that is ending.
-        overwrite: whether what is in the folder will be renamed.
-
-    Raises:
-        ValueError: the folder has files that none of the options allows, there is no checkpoint to resume, or another
-            run is writing the folder.
-    """
+    """The newest complete checkpoint if a run is resumed ("auto": if there is one, after waiting for a run that is
+    ending); None if a run begins. Takes the lock of a folder that is resumed or renamed, or that another run may be
+    writing. What none of the options allows is a `ValueError`."""
     if resume and overwrite:
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
     # The run that has the lock may write and delete checkpoints until it gives the lock back.
@@ -108,11 +91,7 @@ def checkpoint_to_resume(
 
 
 def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: bool) -> None:
-    """Makes the folder of a run and takes its lock; what is there is renamed if it is to be overwritten.
-
-    Raises:
-        ValueError: another run has begun to write it.
-    """
+    """Makes the folder of a run and takes its lock; what is there is renamed if it is to be overwritten."""
     if overwrite:
         lock.release()
         move_aside(folder)
@@ -124,13 +103,8 @@ def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: boo
 
 
 def withdraw(folder: Path, lock: "RunLock", *, is_new: bool) -> None:
-    """Removes what a run that began has written, if it has no checkpoint and nothing else to keep.
-
-    Args:
-        folder: the output folder of the run.
-        lock: its lock, which is given back before the folder is removed.
-        is_new: whether the run made the folder.
-    """
+    """Removes what a run that began has written, and the folder that it made, if there is no checkpoint and nothing
+    else to keep."""
     if not all(is_leftover(path) for path in folder.iterdir()):
         return
     clear_leftovers(folder)
@@ -151,11 +125,7 @@ def withdraw_options(folder: Path, checkpoint: Path, options: str) -> None:
 
 
 def check_none_inside(paths: Iterable[str], folder: Path) -> None:
-    """Refuses to rename an output folder that training data lies in.
-
-    Raises:
-        ValueError: data lies inside. The error names the first such file or folder.
-    """
+    """Refuses to rename an output folder that training data lies in, with a `ValueError` that names the first."""
     for path in paths:
         if not is_url(path) and Path(path).expanduser().resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{path}, to train on, lies inside --output-dir ({folder}), which would be renamed.")
@@ -179,11 +149,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def require_ours(folder: Path) -> None:
-    """Refuses to write over files of the user that have the names of our files.
-
-    Raises:
-        ValueError: there is such a file.
-    """
+    """Refuses to write over files of the user that have the names of our files, with a `ValueError`."""
     for name in _own_files():
         if (folder / name).exists() and not _is_ours(folder / name):
             raise ValueError(
@@ -204,15 +170,8 @@ def move_aside(folder: Path) -> None:
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
-    """The newest complete checkpoint in a folder that our trainers or `transformers.Trainer` wrote.
-
-    Args:
-        folder: the output folder of a run.
-        say: called with a sentence that names the newer checkpoints that were passed over, and why.
-
-    Raises:
-        ValueError: there is no complete checkpoint.
-    """
+    """The newest complete checkpoint in a folder that our trainers or `transformers.Trainer` wrote; `say` is told
+    which newer ones were passed over, and why. Without any it is a `ValueError`."""
     from hf_video.training.checkpoints import newest_complete
 
     checkpoint, passed = newest_complete(folder)
@@ -231,16 +190,8 @@ def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
 
 @contextmanager
 def saying_what_was_kept(folder: Path, way_on: str) -> Iterator[None]:
-    """Adds to the error of a run that a signal or a full disk ends which checkpoint is kept.
-
-    Args:
-        folder: the output folder of the run.
-        way_on: what continues the run from the checkpoint.
-
-    Raises:
-        KeyboardInterrupt: the same kind of interrupt, with the checkpoint to continue from.
-        OSError: the disk is full. The error names the file and the checkpoint.
-    """
+    """Adds to the error of a run that a signal or a full disk ends which checkpoint is kept, and to `way_on` from
+    it."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -266,12 +217,8 @@ def what_was_kept(folder: Path, way_on: str) -> str:
 
 
 class RunLock:
-    """The right of a run to write its folder. The first process holds it until the block or the process ends.
-
-    Attributes:
-        folder: the folder of the lock that this object holds.
-        on_error: called before the lock is given back if an error ends the block; an interrupt is none.
-    """
+    """The right of a run to write its folder, which the first process holds until the block or the process ends. If an
+    error ends the block, `on_error` is called before the lock is given back; an interrupt is none."""
 
     def __init__(self) -> None:
         self._lock: Any = None
@@ -287,16 +234,9 @@ class RunLock:
         self.release()
 
     def take(self, folder: Path, patience: float = 0) -> None:
-        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it. Does
-        nothing if this object holds the lock already.
-
-        Args:
-            folder: the output folder of the run.
-            patience: seconds to wait for another run. One that has died on this machine is waited for in any case.
-
-        Raises:
-            ValueError: another run has the lock. The error names its process and machine.
-        """
+        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it. Another
+        run that has it is waited for `patience` seconds, one that has died on this machine in any case; then a
+        `ValueError` names it."""
         if self.folder == folder or not is_first_process():
             return
         from filelock import FileLock, Timeout
@@ -371,3 +311,27 @@ def _own_files() -> dict[str, list[set[str]]]:
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
     return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])
+
+
+def check_output_file(name: str, file: str | None) -> Path | None:
+    """The path of a file to write, for the option `name`; None if there is to be none. It is a `ValueError` if
+    something is there already, or its folder does not exist or cannot be written to."""
+    if file is None:
+        return None
+    path = Path(file).expanduser()
+    if os.path.lexists(path):
+        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
+    return path
+
+
+def name_of(video: str) -> str:
+    """The name of a video's file or address, without folders, ending, user or password."""
+    if "://" not in video:
+        return Path(video).resolve().stem
+    address = urlsplit(video)
+    return Path(address.path).stem or str(address.hostname)

@@ -76,18 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pretrain(args: argparse.Namespace) -> tuple[PreTrainer, dict[str, Any]]:
-    """Checks settings and data, pre-trains, and writes model and report into the output folder.
-
-    Args:
-        args: parsed options of the command.
-
-    Returns:
-        The trainer, with the last model, and the contents of the report's `losses.json`.
-
-    Raises:
-        ValueError, OSError: the data, the model, the output folder or an option is wrong; nothing was written.
-        KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
-    """
+    """Checks settings and data before anything is written, pre-trains, and writes model and report into the output
+    folder. Gives the trainer and the contents of `losses.json`."""
     with RunLock() as lock:
         return _pretrain(args, lock)
 
@@ -172,7 +162,7 @@ def _load_teacher(name: str | None) -> PreTrainedModel | None:
 def _report(trainer: PreTrainer, values: dict[str, Any], broken: list[str]) -> dict[str, Any]:
     from accelerate.utils import gather_object
 
-    from hf_video.training.pretraining_report import write_pretraining_report
+    from hf_video.training.pretraining import write_pretraining_report
 
     broken = sorted({*broken, *gather_object(trainer.train_dataset.broken_videos())})
     if not trainer.is_world_process_zero():

@@ -96,8 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.files import new_folder
     from hf_video.loading.classifiers import class_names_of
     from hf_video.metrics import measured_in
-    from hf_video.training.adaptation import to_plain_model
-    from hf_video.training.probes import train_probe
+    from hf_video.training.adaptation import to_plain_model, train_probe
 
     features_dir = Path(args.features or Path(HF_HOME, "hf_video", "features")).expanduser().absolute()
     here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
@@ -181,8 +180,7 @@ def _load(
 
 
 def _make_probe(kind: str, model: PreTrainedModel, width: int) -> torch.nn.Module:
-    from hf_video.training.adaptation import make_linear_probe
-    from hf_video.training.probes import AttentiveProbe
+    from hf_video.training.adaptation import AttentiveProbe, make_linear_probe
 
     if kind == "attentive":
         return AttentiveProbe(width, model.config.num_labels)
@@ -192,7 +190,7 @@ def _make_probe(kind: str, model: PreTrainedModel, width: int) -> torch.nn.Modul
 
 def _nearest(known: _Split, asked: _Split, num_neighbors: int) -> np.ndarray:
     """Logits from the classes of the nearest neighbours."""
-    from hf_video.training.probes import knn_scores
+    from hf_video.training.adaptation import knn_scores
 
     scores = knn_scores(known.features.values, known.targets, asked.features.values, num_neighbors=num_neighbors)
     return scores.clamp(1e-6, 1 - 1e-6).logit().numpy()
@@ -209,7 +207,7 @@ def _report(
     broken: list[str],
 ) -> dict[str, Any]:
     from hf_video.training import write_report
-    from hf_video.training.report import clip_reader
+    from hf_video.training.evaluation import clip_reader
 
     measured = splits[split]
     processor = measured.dataset.processor

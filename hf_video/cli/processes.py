@@ -1,4 +1,4 @@
-"""Counts the processes that a launcher starts, and lets them work, decide and fail together."""
+"""The processes of a command: how many a launcher starts, how they decide and fail together, and their exit codes."""
 
 import logging
 import os
@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
-import psutil
-
-from .exit_codes import USER_ERROR
-
+USER_ERROR = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+# As in shells: 128 plus the number of the signal.
+INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
+EXIT_CODES = f"""\
+exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
+{BUG} a bug of ours,
+{INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 # Set by torchrun and by the launchers of MPI; accelerate reads the same.
 _WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 
@@ -32,11 +33,7 @@ def launched_processes() -> int:
 
 
 def require_one_process(command: str) -> None:
-    """Refuses a command that would do the same work on each process of a launcher.
-
-    Raises:
-        ValueError: a launcher started several processes.
-    """
+    """Refuses a command that would do the same work on each process of a launcher, with a `ValueError`."""
     if (number := launched_processes()) > 1:
         raise ValueError(
             f"{command} works on one process, and a launcher started {number}: run it without torchrun, accelerate "
@@ -45,16 +42,8 @@ def require_one_process(command: str) -> None:
 
 
 def join_processes(*, use_cpu: bool, backend: str | None, timeout: int) -> None:
-    """Lets the processes of a launcher find each other. Without a launcher it does nothing.
-
-    Args:
-        use_cpu: whether they will train on the CPU.
-        backend: `ddp_backend` of `TrainingArguments`.
-        timeout: `ddp_timeout` of `TrainingArguments`, in seconds.
-
-    Raises:
-        ValueError: see `check_processes`.
-    """
+    """Lets the processes of a launcher find each other, with `ddp_backend` and `ddp_timeout` (seconds) of
+    `TrainingArguments`. Without a launcher it only checks that there is none."""
     world_size = 1
     if launched_processes() > 1:
         if is_first_process() and _finds_dead_processes():
@@ -77,14 +66,8 @@ def _finds_dead_processes() -> bool:
 
 @contextmanager
 def failing_together() -> Iterator[None]:
-    """Ends all processes if the block fails on one: none of them waits for another that has ended.
-
-    The block must not itself wait for other processes.
-
-    Raises:
-        Exception: the error of this process, on the first of those that failed.
-        SystemExit: on the others, so that one error is printed once.
-    """
+    """Ends all processes if the block, which must not itself wait for others, fails on one: the first that failed
+    raises its error, the others `SystemExit`, so that it is printed once."""
     if launched_processes() == 1:
         yield
         return
@@ -115,16 +98,8 @@ def decided_by_first(decide: Callable[[], T]) -> T:
 
 
 def check_processes(world_size: int) -> None:
-    """Refuses to train on fewer processes than were asked for.
-
-    Args:
-        world_size: number of processes that train together, from `TrainingArguments`.
-
-    Raises:
-        ValueError: a launcher started more processes, each of which would train alone into the same folder; or
-            accelerate was asked for several and started one, as it does on CPUs. It then sets the address of a main
-            process, but no number of processes. Or Slurm started several tasks, which do not know of each other.
-    """
+    """Refuses (`ValueError`) to train on fewer processes than a launcher started, each of which would train alone into
+    the same folder, and as one of several tasks of Slurm that do not know of each other."""
     number = launched_processes()
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
     if number == 1 and tasks.isdecimal() and int(tasks) > 1:
@@ -136,18 +111,3 @@ def check_processes(world_size: int) -> None:
             f"A launcher started {number} processes, but this one would train alone: use torchrun, with --device cpu "
             "where an accelerator takes a single process, or no launcher."
         )
-    if "ACCELERATE_USE_CPU" in os.environ and not set(_WORLD_SIZES) & set(os.environ) and _parent_chose_port():
-        raise ValueError(
-            "accelerate launch was asked for several processes and started one, as it does on CPUs: use torchrun, or "
-            "accelerate launch --multi_gpu, which starts them there, too."
-        )
-
-
-def _parent_chose_port() -> bool:
-    """Whether the parent process set MASTER_PORT, and did not inherit it."""
-    port = os.environ.get("MASTER_PORT")
-    try:
-        parent = psutil.Process().parent()
-        return port is not None and parent is not None and parent.environ().get("MASTER_PORT") != port
-    except psutil.Error:
-        return False

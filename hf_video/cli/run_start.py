@@ -56,16 +56,9 @@ def add_start_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class RunStart:
-    """How a training starts. All processes of a launcher have the same.
-
-    Args:
-        args: parsed options of the command.
-        given: the values that the user gave.
-        values: a value for each setting.
-        checkpoint: what the run goes on from; None if it begins.
-        saved_data: the description of the data of the run that goes on, if there is one.
-        lock: the right to write the output folder.
-    """
+    """How a training starts, the same on all processes of a launcher: the parsed options, what the user gave, a value
+    for each setting, the checkpoint and the description of its data if the run goes on, and the lock of the output
+    folder."""
 
     args: argparse.Namespace
     given: Given
@@ -90,14 +83,8 @@ class RunStart:
         return f"run the same command {'again' if self.args.resume == 'auto' else 'with --resume'}"
 
     def check_not_from_scratch(self, sizes: type) -> None:
-        """Refuses the sizes of a model from scratch beside a model that has its own.
-
-        Args:
-            sizes: the dataclass that declares them.
-
-        Raises:
-            ValueError: a model and such a size are given.
-        """
+        """Refuses (`ValueError`) the sizes of a model from scratch, which a dataclass declares, beside a model that
+        has its own."""
         if self.given.value("model") is None:
             return
         for each in fields(sizes):
@@ -133,16 +120,8 @@ class RunStart:
             yield
 
     def check_data(self, splits: DatasetDict, class_names: list[str] | None = None) -> None:
-        """Refuses data of another run, and data that would be renamed with the output folder. The first process looks
-        at them for all.
-
-        Args:
-            splits: data sets by name.
-            class_names: names of the classes by id; None for videos without classes.
-
-        Raises:
-            ValueError: the data differ from those of the run that goes on, or lie in the output folder.
-        """
+        """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
+        process looks at them for all."""
         if not is_first_process():
             return
         self._described = describe_data(self.source, splits, class_names)
@@ -152,11 +131,7 @@ class RunStart:
 
     def begin_writing(self) -> None:
         """Makes the output folder, and writes the settings and the description of the data into it, on the first
-        process. An error before the first checkpoint takes them away again.
-
-        Raises:
-            ValueError: another run has begun to write it.
-        """
+        process. An error before the first checkpoint takes them away again."""
         if not is_first_process():
             return
         folder, overwrite = self.output_dir, self.args.overwrite_output_dir
@@ -180,21 +155,10 @@ def _files(split: Dataset) -> list[str]:
 
 
 def start_run(args: argparse.Namespace, lock: RunLock, *, needs_settings: bool = True) -> RunStart:
-    """Decides how a training starts. The first process of a launcher looks at the output folder and tells the others.
-
-    With `--resume auto` a run goes on only if each setting has the value that this command gives it or leaves it at,
-    except for the settings that a resumed run may change.
-
-    Args:
-        args: parsed options of the command.
-        lock: the lock to take when the folder is in use.
-        needs_settings: whether a run whose settings were not saved is refused. Otherwise `--resume` takes the given
-            ones.
-
-    Raises:
-        ValueError, OSError: a setting is wrong, or the folder does not allow to begin or to go on. Nothing was
-            written.
-    """
+    """Decides how a training starts, before anything is written. The first process of a launcher looks at the output
+    folder and tells the others. With `--resume auto` a run goes on only if each setting has the value that this
+    command gives it or leaves it at, except for those that a resumed run may change. Without `needs_settings`,
+    `--resume` takes the given settings if none were saved."""
     given = read_given(args)
     settings = args.settings
     launch = {

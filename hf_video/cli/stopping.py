@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .boundary import Terminated, say_interrupted
-from .exit_codes import INTERRUPTED, TERMINATED
+from .processes import INTERRUPTED, TERMINATED
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -30,11 +30,7 @@ _abandoned: list[Future] = []
 
 
 class StopRequest:
-    """Whether Ctrl-C, SIGTERM or SIGHUP was received.
-
-    Attributes:
-        number: the first of these signals, or None.
-    """
+    """Whether Ctrl-C, SIGTERM or SIGHUP was received: `number` is the first of these signals, or None."""
 
     def __init__(self, message: str):
         self.number: int | None = None
@@ -88,11 +84,8 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(message: str) -> Iterator[StopRequest]:
-    """Gives an object that hears signals in the block. A second signal interrupts the block.
-
-    Args:
-        message: says on stderr what happens after the first signal.
-    """
+    """Gives an object that hears signals in the block. The first one prints the message on stderr, a second one
+    interrupts the block."""
     request = StopRequest(message)
     signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # Under `nohup` SIGHUP is ignored, and stays so.

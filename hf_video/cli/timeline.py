@@ -10,20 +10,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 
 from .command_line import add_flags
 from .model_loading import load_trained_model
-from .output_folder import require_fresh
+from .output_folder import name_of, require_fresh
 from .stopping import collected, stop_requests
-from .video_name import name_of
-from .window_options import window_options
 
 if TYPE_CHECKING:
     import numpy as np
 
-THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
+    from hf_video.processing import VideoClipProcessor
 
+THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 DESCRIPTION = """\
 Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
 
-    from hf_video.inference.timeline import make_finder, score_windows
+    from hf_video.inference.segments import make_finder, score_windows
     from hf_video.reading.sources import is_live
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}
@@ -96,12 +95,8 @@ def run(args: argparse.Namespace) -> int:
 def follow(
     windows: Iterable[Any], finder: Any, processor: Any, args: argparse.Namespace, details: dict[str, Any]
 ) -> None:
-    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes.
-
-    Raises:
-        Exception: what failed first, after all that can be written.
-        KeyboardInterrupt: a signal came, after everything is written.
-    """
+    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes. What failed first is
+    raised after all that can be written."""
     import numpy as np
 
     from hf_video.drawing.timeline_folder import TimelineFolder
@@ -166,7 +161,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 
 def _print_segment(segment: Any, as_json: bool) -> None:
-    from hf_video.drawing.timeline_files import segment_entry
+    from hf_video.drawing.timeline_folder import segment_entry
 
     if as_json:
         print(json.dumps(segment_entry(segment)), flush=True)
@@ -177,7 +172,7 @@ def _print_segment(segment: Any, as_json: bool) -> None:
 
 def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
     """Writes the annotated video. Of a damaged one, the frames before the damage are kept."""
-    from hf_video.drawing.annotated_video import annotate_video
+    from hf_video.drawing.videos import annotate_video
     from hf_video.files import replace_file
     from hf_video.reading import VideoReadError
 
@@ -209,3 +204,22 @@ def _why_none(highest: np.ndarray, finder: Any) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
+
+
+def window_options(args: argparse.Namespace, processor: VideoClipProcessor) -> dict[str, Any]:
+    """The options of `window_batches` in the values of `WindowSettings`."""
+    from hf_video.inference.window_batching import choose_windows
+
+    if args.fps is not None and args.frame_sampling_rate is not None:
+        raise ValueError(
+            f"--fps {args.fps:g} and --frame-sampling-rate {args.frame_sampling_rate:g} both set the rate of samples: "
+            "give one of them."
+        )
+    windows = choose_windows(
+        processor,
+        num_frames=args.window,
+        stride=args.stride,
+        fps=args.fps,
+        frame_sampling_rate=args.frame_sampling_rate,
+    )
+    return windows | {"last": args.last_window, "source_fps": args.source_fps}

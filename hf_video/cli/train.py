@@ -86,18 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace) -> tuple[VideoTrainer, dict[str, Any]]:
-    """Checks settings and data, trains, and writes model and report into the output folder.
-
-    Args:
-        args: parsed options of the command.
-
-    Returns:
-        The trainer, with the best model, and the contents of the report's `metrics.json`.
-
-    Raises:
-        ValueError, OSError: the data, the model, the output folder or an option is wrong; nothing was written.
-        KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
-    """
+    """Checks settings and data before anything is written, trains, and writes model and report into the output folder.
+    Gives the trainer, with the best model, and the contents of `metrics.json`."""
     with RunLock() as lock:
         return _train(args, lock)
 
@@ -112,7 +102,7 @@ def _train(args: argparse.Namespace, lock: RunLock) -> tuple[VideoTrainer, dict[
     from hf_video.data.columns import label_ids
     from hf_video.training import VideoTrainer, VideoTrainingArguments, parameter_settings
     from hf_video.training.arguments import check_optimization
-    from hf_video.training.distillation import make_distillation
+    from hf_video.training.losses import make_distillation
 
     from .settings import ScratchSettings
 
@@ -239,7 +229,7 @@ def _report(
     from hf_video.data import ClipDataset
     from hf_video.loading.classifiers import class_names_of
     from hf_video.training import write_report
-    from hf_video.training.report import clip_reader
+    from hf_video.training.evaluation import clip_reader
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
     if test_split is not None:

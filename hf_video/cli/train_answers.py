@@ -76,19 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train_answers(args: argparse.Namespace) -> tuple[AnswerTrainer, dict[str, Any]]:
-    """Checks settings and data, trains, and writes model and answers into the output folder.
-
-    Args:
-        args: parsed options of the command.
-
-    Returns:
-        The trainer, with the best model, and the share of right answers on the test split, or else on the validation
-        split; empty if there is neither.
-
-    Raises:
-        ValueError, OSError: the data, the model, the output folder or a setting is wrong; nothing was written.
-        KeyboardInterrupt: on Ctrl-C, with a message that says which checkpoint is kept.
-    """
+    """Checks settings and data before anything is written, trains, and writes model and answers into the output
+    folder. Gives the trainer, with the best model, and the share of right answers on the test split, or else on the
+    validation split; empty if there is neither."""
     with RunLock() as lock:
         return _train_answers(args, lock)
 
@@ -163,11 +153,7 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
 
 
 def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, Any]:
-    """The model and its processor, with the memory, frames and options of generation that the settings name.
-
-    Raises:
-        ValueError, OSError: there is no such model, or it is of another kind.
-    """
+    """The model and its processor, with the memory, frames and options of generation that the settings name."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     from hf_video.loading.classifiers import check_trainable, load_config

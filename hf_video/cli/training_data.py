@@ -25,11 +25,7 @@ MAX_OPENED = 5000
 
 
 def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
-    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted.
-
-    Raises:
-        ValueError, OSError: there is no such data, or no training split in it.
-    """
+    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted."""
     from hf_video.data import label_names, load_video_dataset
 
     splits = load_video_dataset(data, video_root=video_root)
@@ -46,10 +42,8 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
 
 
 def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
-    """The training and the validation split. If the data have no validation split, it is held out from training.
-
-    Warns of clips that have different labels or stand in several splits.
-    """
+    """The training and the validation split, which is held out from training if the data have none. Warns of clips
+    that have different labels or stand in several splits."""
     from hf_video.data import hold_out
 
     if "validation" in data:
@@ -71,15 +65,9 @@ def warn_of_repetitions(splits: Mapping[str, Dataset]) -> None:
 
 
 def readable_videos(data: DatasetDict, on_error: str) -> tuple[DatasetDict, list[str]]:
-    """The data without the videos that cannot be opened, and a sentence about each of these.
-
-    What a manifest says is trusted. Other videos are opened: those of a random sample if there are more than
-    `MAX_OPENED`. If there are several processes, each of them must call this: each opens its share.
-
-    Raises:
-        ValueError: there are such videos and `on_error` is "error", or no video of a split can be opened.
-        StaleManifestError: a shard of a pack is missing or too short, whatever `on_error` is.
-    """
+    """The data without the videos that cannot be opened, and a sentence about each of these; with `on_error="error"`
+    they are a `ValueError`. What a manifest says is trusted; of more than `MAX_OPENED` other videos a random sample is
+    opened. Each process opens its share, so all must call this."""
     from datasets import concatenate_datasets
 
     from hf_video.data.columns import VideoRows, rows_without
@@ -127,13 +115,7 @@ def _say(sentence: str) -> None:
 
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
     """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved or
-    packed.
-
-    Args:
-        source: the data as the user named them.
-        splits: data sets by name.
-        class_names: names of the classes by id; None for videos without classes.
-    """
+    packed. Videos without classes have no `class_names`."""
     from hf_video.data.stored_videos import source_names
 
     names = {name: source_names(split).to_pylist() for name, split in splits.items()}
@@ -176,15 +158,7 @@ def _digest_content(splits: DatasetDict) -> dict[str, str]:
 
 
 def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None:
-    """Refuses data that differ from those of the run being resumed.
-
-    Args:
-        given: the description of the data, from `describe_data`.
-        saved: that of the run being resumed; None if there is none.
-
-    Raises:
-        ValueError: videos or classes differ.
-    """
+    """Refuses (`ValueError`) data whose description differs from that of the run being resumed, if there is one."""
     if saved is None:
         return
     if all(given[name] == saved[name] for name in ("class_names", "digest")):

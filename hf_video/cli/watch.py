@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_video.drawing.clock import clock
+from hf_video.drawing.texts import clock
 
 from .command_line import add_flags
 from .model_loading import load_answering_model
@@ -28,14 +28,6 @@ EPILOG = """\
 example: hf-video watch lecture.mp4 --model my_model --question "what is shown?" --every 30s --memory lecture.memory
          hf-video watch lecture.mp4 --model my_model --question "who speaks?" --memory lecture.memory --resume
 """
-# The types of the facts about its origin that a memory file holds.
-ORIGIN_KINDS: dict[str, type | tuple[type, ...]] = {
-    "video": str,
-    "bytes": int,
-    "fps": (int, float),
-    "text": str,
-    "model": str,
-}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -206,9 +198,6 @@ def _origin(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check_origin(kept: dict[str, Any], given: dict[str, Any], args: argparse.Namespace) -> None:
     """Refuses a video or rate other than those that the memory was begun with. A video may be renamed, or grow."""
-    for name, kind in ORIGIN_KINDS.items():
-        if name in kept and (not isinstance(kept[name], kind) or isinstance(kept[name], bool)):
-            raise ValueError(f"{args.memory} is damaged: its origin has {name}={kept[name]!r}.")
     if kept.get("fps", args.fps) != args.fps:
         raise ValueError(f"{args.memory} was begun with --fps {kept['fps']:g}: go on with it, not {args.fps:g}.")
     if "video" in kept and "bytes" not in kept:

@@ -16,7 +16,6 @@ _PUBLIC_NAMES = {
     "load_video_dataset": ".video_dataset",
     "MixingCollator": ".batches",
     "ReadAheadLoader": ".read_ahead",
-    "write_moving_digits": ".moving_digits",
 }
 
 __all__ = list(_PUBLIC_NAMES)

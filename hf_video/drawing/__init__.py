@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
-    "annotate_video": ".annotated_video",
-    "draw_heat_maps": ".heat_map_picture",
+    "annotate_video": ".videos",
+    "draw_heat_maps": ".heat_maps",
     "draw_timeline": ".timeline_picture",
     "TimelineFolder": ".timeline_folder",
-    "write_heat_map_video": ".heat_map_video",
+    "write_heat_map_video": ".videos",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -1,30 +1,127 @@
-"""The folder of a timeline: segments, scores over time and a picture, written while windows come and at the end."""
+"""The folder of a timeline: segments as JSON, CSV and WebVTT, scores over time, a picture. It grows with the video."""
 
+import csv
 import importlib.util
+import json
 import logging
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from hf_video.files import replace_file
-from hf_video.inference.segments import Segment, SegmentFinder
-from hf_video.inference.timeline import ScoredWindow
+from hf_video.files import naming_disk_errors, replace_file, replace_text
+from hf_video.inference.segments import ScoredWindow, Segment, SegmentFinder
 from hf_video.processing import VideoClipProcessor
 
-from .clock import clock
-from .timeline_files import ScoreTable, SegmentTable, write_segment_table, write_segments, write_webvtt
-from .timeline_picture import Thumbnails, draw_timeline, save_figure
+from .texts import clock, one_line
+from .timeline_picture import ScoreTable, Thumbnails, draw_timeline, save_figure
 
+_COLUMNS = ("label", "start", "end", "score", "class_id")
 logger = logging.getLogger(__name__)
 
 # The segments are written last: with them a timeline is complete.
 MARK = "segments.json"
 _OTHER_FILES = ("segments.csv", "segments.vtt", "scores.parquet", "timeline.png")
+
+
+class SegmentTable:
+    """A CSV file of segments that grows while they are found, so that whatever ends the program leaves those before.
+    The file must not exist; a failed write names it."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self._file = open(self.path, "x", encoding="utf-8", newline="")
+        self._rows = csv.writer(self._file)
+        self._num_segments = 0
+        try:
+            self._write(_COLUMNS)
+        except OSError:
+            self.path.unlink()
+            raise
+
+    def add(self, segment: Segment) -> None:
+        """Writes a segment, which is then in the file."""
+        self._write(_row(segment))
+        self._num_segments += 1
+
+    def close(self) -> list[Segment]:
+        """Closes the file, and returns its segments in the order in which they begin."""
+        with suppress(OSError):  # every row was flushed: only one whose error is known already is left
+            self._file.close()
+        # A full disk may have torn a row after these.
+        segments = islice(read_segment_table(self.path), self._num_segments)
+        return sorted(segments, key=lambda segment: (segment.start, segment.end))
+
+    def _write(self, row: Sequence[Any]) -> None:
+        with naming_disk_errors(self.path):
+            self._rows.writerow(row)
+            self._file.flush()
+
+
+def write_segment_table(path: str | os.PathLike, segments: Sequence[Segment]) -> None:
+    """Writes all segments of a video as a [`SegmentTable`], which is replaced as a whole."""
+    replace_file(path, partial(_write_rows, segments=segments))
+
+
+def read_segment_table(path: str | os.PathLike) -> Iterator[Segment]:
+    """The segments in a file of [`SegmentTable`]."""
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            times = (float(row[name]) for name in ("start", "end", "score"))
+            yield Segment(int(row["class_id"]), row["label"], *times)
+
+
+def segment_entry(segment: Segment) -> dict[str, Any]:
+    """A segment as in ActivityNet's predictions, in milliseconds and millionths of a score."""
+    times = [round(segment.start, 3), round(segment.end, 3)]
+    return {"label": segment.label, "score": round(segment.score, 6), "segment": times}
+
+
+def write_segments(
+    path: str | os.PathLike, video: str, segments: Sequence[Segment], details: dict[str, Any] | None = None
+) -> None:
+    """Writes the segments of a video in the layout of ActivityNet's predictions: `{"version", "results": {VIDEO:
+    [{"label", "score", "segment": [start, end]}]}, "external_data": details}`."""
+    results = {video: [segment_entry(segment) for segment in segments]}
+    content = {"version": "VERSION 1.3", "results": results, "external_data": details or {}}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    # A file name may have bytes that are no UTF-8. Python's escapes for them are those of JSON.
+    replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:
+    """Writes segments, in the order in which they begin, as subtitles, which players show over the video; the notes
+    are comments at the start."""
+    # An arrow would end a comment, and a blank line would end a cue.
+    blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
+    for segment in segments:
+        start, end = round(segment.start * 1000), round(segment.end * 1000)
+        text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        cue = f"{_cue_time(start)} --> {_cue_time(max(end, start + 1))}"
+        blocks.append(f"{cue}\n{text} ({segment.score:.0%})")
+    replace_text(path, "\n\n".join(blocks) + "\n")
+
+
+def _row(segment: Segment) -> tuple[str, str, str, str, int]:
+    times = f"{segment.start:.3f}", f"{segment.end:.3f}", f"{segment.score:.6f}"
+    return (segment.label, *times, segment.class_id)
+
+
+def _write_rows(path: Path, segments: Sequence[Segment]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_COLUMNS, *map(_row, segments)])
+
+
+def _cue_time(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}.{rest:03d}"
 
 
 class TimelineFolder:

@@ -1,23 +1,25 @@
-"""A picture of a timeline: frames of the video on top, below them a row for each class with scores and segments."""
+"""A picture of a timeline, frames above a row for each class, and the table of scores that it is drawn from."""
 
+import json
 import os
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hf_video.files import naming_disk_errors, replace_file
 from hf_video.inference.segments import Segment
 
-from .clock import clock
-from .drawable_text import find_fonts, one_line, shorten
-from .timeline_files import read_scores
+from .texts import clock, font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Rows of the table of scores that are held in memory until they are written.
+_ROWS_IN_MEMORY = 1000
 _MOST_ROWS = 24
 # Without any segment, so many classes with the highest scores are drawn.
 _ROWS_WITHOUT_SEGMENTS = 3
@@ -29,12 +31,8 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 
 
 class Thumbnails:
-    """
-    Pictures at about even times of a video whose length is not known before its end; memory holds a few of them.
-
-    Attributes:
-        pictures: (seconds, (height, width, 3) uint8) of each picture.
-    """
+    """Pictures at about even times of a video whose length is not known before its end; memory holds a few of them,
+    each with its seconds, as (height, width, 3) uint8."""
 
     def __init__(self) -> None:
         self.pictures: list[tuple[float, np.ndarray]] = []
@@ -88,8 +86,8 @@ def draw_timeline(
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
-    fonts = find_fonts([title, *(class_names[index] for index in ranked)])
-    names = [shorten(fonts.shown(class_names[index], f"class {index}"), _LONGEST_NAME) for index in ranked]
+    families = font_families()
+    names = [shorten(one_line(class_names[index]) or f"class {index}", _LONGEST_NAME) for index in ranked]
     rows = [
         _Row(name, index, [segment for segment in segments if segment.class_id == index])
         for name, index in zip(names, ranked, strict=True)
@@ -103,13 +101,13 @@ def draw_timeline(
     for strip in above:
         _draw_thumbnails(strip, thumbnails, begin, end)
     _draw_rows(axes, rows, curves, begin, end)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, names, family=fonts.families, parse_math=False)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, names, family=families, parse_math=False)
 
-    lines = [shorten(fonts.shown(title, "a video"), 90), _describe(segments, num_left_out, end)]
+    lines = [shorten(one_line(title), 90), _describe(segments, num_left_out, end)]
     if ending is not None:
         lines.append(shorten(f"ends at {clock(end)}: {one_line(ending)}", 130))
         axes.axvline(end, color="tab:red", linestyle="--", linewidth=2, clip_on=False)
-    figure.suptitle("\n".join(lines), fontsize=11, family=fonts.families, parse_math=False)
+    figure.suptitle("\n".join(lines), fontsize=11, family=families, parse_math=False)
     return figure
 
 
@@ -201,3 +199,70 @@ def _describe(segments: Sequence[Segment], num_left_out: int, end: float) -> str
 def save_figure(figure: "Figure", path: str | os.PathLike) -> None:
     """Writes a picture as PNG."""
     figure.savefig(Path(path), format="png", dpi=110)
+
+
+class ScoreTable:
+    """A Parquet file of scores over time, written in parts: memory holds the last thousand windows. Its columns are
+    `start` and `end` of a window in seconds, and `score: NAME` for each class. It is there after `close`; a failed
+    write names it."""
+
+    def __init__(self, path: str | os.PathLike, class_names: Sequence[str]):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        self.path = Path(path)
+        fields = [("start", pa.float64()), ("end", pa.float64())]
+        self._schema = pa.schema(fields + [(name, pa.float32()) for name in _score_columns(class_names)])
+        self._unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.rows.partial")
+        self._rows: list[tuple[float, float, np.ndarray]] = []
+        with naming_disk_errors(self.path):
+            self._writer = parquet.ParquetWriter(self._unfinished, self._schema)
+
+    def add(self, start: float, end: float, scores: np.ndarray) -> None:
+        """Adds a window and its scores (num_classes,)."""
+        self._rows.append((start, end, scores))
+        if len(self._rows) == _ROWS_IN_MEMORY:
+            self._write_rows()
+
+    def close(self, details: dict[str, Any]) -> None:
+        """Completes the file, with `details` as JSON in its metadata under `hf_video`."""
+        try:
+            self._write_rows()
+            with naming_disk_errors(self.path):
+                self._writer.add_key_value_metadata({"hf_video": json.dumps(details)})
+                self._writer.close()
+                replace_file(self.path, lambda unfinished: os.replace(self._unfinished, unfinished))
+        finally:
+            self._unfinished.unlink(missing_ok=True)
+
+    def _write_rows(self) -> None:
+        import pyarrow as pa
+
+        rows, self._rows = self._rows, []
+        if rows:
+            starts, ends, scores = zip(*rows, strict=True)
+            columns = [np.array(starts), np.array(ends), *np.stack(scores).astype(np.float32).T]
+            with naming_disk_errors(self.path):
+                self._writer.write_table(pa.table(columns, schema=self._schema))
+
+
+def read_scores(
+    path: str | os.PathLike, class_ids: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The starts (num_windows,), ends (num_windows,) and scores (num_windows, len(class_ids)) in a file of
+    [`ScoreTable`], a part after another."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        names = [file.schema_arrow.names[index] for index in (0, 1, *(index + 2 for index in class_ids))]
+        for batch in file.iter_batches(_ROWS_IN_MEMORY, columns=names):
+            starts, ends, *scores = (batch.column(name).to_numpy() for name in names)
+            yield starts, ends, np.stack(scores, axis=1) if scores else np.empty((len(starts), 0))
+
+
+def _score_columns(class_names: Sequence[str]) -> list[str]:
+    """The names of the columns; classes of one name are told apart by their numbers."""
+    times = Counter(class_names)
+    return [
+        f"score: {name}" + (f" (class {index})" if times[name] > 1 else "") for index, name in enumerate(class_names)
+    ]

@@ -1,17 +1,25 @@
-"""What speaks for a class, as a heat map on the pixels of a video."""
+"""What speaks for a class: the clip that a model sees, and the evidence as a heat map on its pixels."""
 
+import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from .attention_rollout import roll_out_attention
-from .integrated_gradients import weigh_patches
-from .memory_evidence import reads_into_memory, weigh_memory
-from .patch_grid import PatchGrid, find_patch_grid
+from hf_video.processing import VideoClipProcessor
+from hf_video.reading.video_reading import TimedVideo, read_timed_video
+
+from .evidence import PatchGrid, find_patch_grid, reads_into_memory, roll_out_attention, weigh_memory, weigh_patches
+
+_COLOR_MAP = "plasma"
+# Share of the colour at the highest evidence; the rest is the frame. The exponent makes half of it well seen.
+_OPACITY, _EXPONENT = 0.85, 0.75
 
 
 def explain(
@@ -199,3 +207,143 @@ def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
 def _uncompiled() -> AbstractContextManager[None]:
     """What was compiled runs as Python: a compiled model does not use the attention weights that it returns."""
     return torch.compiler.set_stance("force_eager")
+
+
+class Clip(NamedTuple):
+    """
+    One view of a video.
+
+    Attributes:
+        pixel_values: (1, T, C, H, W) float32, as the model takes it.
+        images: (T, H, W, 3) uint8, the frames as the model sees them: resized and cropped, not normalised.
+        times: (T,) seconds of each frame after the first frame of the video. A short video repeats frames.
+        end: seconds at which the clip ends: a step after its last frame, at most the end of what was sampled from.
+        places: (H, W, 2) float32, the column and the row of the video that each pixel of an image comes from.
+        video_size: height and width of the video in pixels.
+    """
+
+    pixel_values: torch.Tensor
+    images: np.ndarray
+    times: np.ndarray
+    end: float
+    places: np.ndarray
+    video_size: tuple[int, int]
+
+
+def read_clip(
+    processor: VideoClipProcessor,
+    video: Any,
+    *,
+    start: float | None = None,
+    end: float | None = None,
+    source_fps: float | None = None,
+) -> Clip:
+    """
+    Reads the clip of a video that a processor samples: a single one, and its centre crop.
+
+    Args:
+        processor: the processor of the model.
+        video: path of a video file, URL, bytes, an open file, or path of a folder of frames.
+        start, end: seconds of the part to sample from; by default the whole video.
+        source_fps: frames per second of a folder of frames, which has no times of its own.
+
+    Raises:
+        VideoReadError: the video cannot be read, or the part holds no frame.
+        ValueError: a folder of frames comes without `source_fps`, or with `start` or `end`.
+    """
+    if source_fps is None and isinstance(video, str | os.PathLike) and os.path.isdir(video):
+        raise ValueError(
+            f"{os.fspath(video)} has no times: give source_fps=..., the rate at which its frames were taken."
+        )
+    read = read_timed_video(video, partial(processor.sample_frames, num_clips=1), start=start, end=end)
+    # A model takes one clip; what resizes and crops is apart from what makes numbers of bytes.
+    as_images = partial(_process, processor, do_rescale=False, do_normalize=False)
+    images = as_images(read.frames[0])
+    height, width = read.frames.shape[2:4]
+    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
+    places = as_images(np.stack([columns, rows, 0 * rows], axis=-1)[None].astype(np.float32))
+    times, stop = _times(read, source_fps)
+    step = (times[-1] - times[0]) / (len(times) - 1) if times[-1] > times[0] else math.inf
+    return Clip(
+        _process(processor, images, do_resize=False, do_center_crop=False),
+        images[0].movedim(1, -1).numpy(),
+        times,
+        min(float(times[-1]) + step, stop),
+        places[0, 0, :2].movedim(0, -1).numpy(),
+        (height, width),
+    )
+
+
+def _process(processor: VideoClipProcessor, frames: Any, **options: Any) -> torch.Tensor:
+    """(1, T, C, H, W) of frames that are sampled already."""
+    inputs = processor(frames, do_sample_frames=False, num_crops=1, return_tensors="pt", **options)
+    return inputs[processor.model_input_names[0]]
+
+
+def _times(read: TimedVideo, source_fps: float | None) -> tuple[np.ndarray, float]:
+    """The seconds of each frame of a clip, and those at which the video or its part ends."""
+    if source_fps is None:
+        return read.seconds[0], read.end
+    return np.array(read.metadata.frames_indices) / source_fps, read.metadata.total_num_frames / source_fps
+
+
+def overlay_heat_maps(images: np.ndarray, heat_maps: np.ndarray) -> np.ndarray:
+    """
+    Frames with heat maps on them. The colours are matplotlib's "plasma", in which equal steps look equal, from blue to
+    yellow. The colour is the more opaque the higher the value, so that a value of 0 leaves a pixel as it is.
+
+    Args:
+        images: (T, H, W, 3) uint8.
+        heat_maps: (T, H, W) in [0, 1].
+
+    Returns:
+        (T, H, W, 3) uint8.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: shapes do not agree, or a value is outside of [0, 1].
+    """
+    heat_maps = np.asarray(heat_maps, dtype=np.float32)
+    if images.shape != (*heat_maps.shape, 3):
+        raise ValueError(f"Heat maps of the shape {heat_maps.shape} do not fit images of the shape {images.shape}.")
+    if not (heat_maps.min() >= 0 and heat_maps.max() <= 1):
+        raise ValueError(f"Heat maps lie in [0, 1], got values from {heat_maps.min():g} to {heat_maps.max():g}.")
+    from matplotlib import colormaps
+
+    colors = (colormaps[_COLOR_MAP](np.arange(256))[:, :3] * 255).astype(np.float32)
+    mixed = np.empty(images.shape, dtype=np.uint8)
+    # A frame at a time: as numbers, a long clip would need many times the memory of its pixels.
+    for image, heat, result in zip(images, heat_maps, mixed, strict=True):
+        opacity = _OPACITY * heat[..., None] ** _EXPONENT
+        result[:] = np.rint((1 - opacity) * image + opacity * colors[np.rint(heat * 255).astype(np.uint8)])
+    return mixed
+
+
+def frame_shares(heat_map: np.ndarray) -> np.ndarray:
+    """
+    The share of the evidence that lies on each frame.
+
+    Args:
+        heat_map: (T, H, W), 0 or more.
+
+    Returns:
+        (T,) float64 with the sum 1; all 0 if there is no evidence.
+    """
+    evidence = np.asarray(heat_map, dtype=np.float64).sum(axis=(1, 2))
+    return evidence / (evidence.sum() or 1.0)
+
+
+def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
+    """
+    The frames that counted most, the first one most: at most `count`, each with at least an even share. Of neighbours
+    with the same share the first one counts: a model that joins frames to tubelets has one value for all of them.
+
+    Args:
+        shares: (T,), see [`frame_shares`].
+        count: most frames.
+    """
+    # The highest of some numbers may be below their mean by a rounding error.
+    even = shares.mean() * (1 - 1e-9)
+    is_first = np.append(True, ~np.isclose(shares[1:], shares[:-1], rtol=1e-6, atol=0))
+    ranked = np.argsort(-shares, kind="stable").tolist()
+    return [frame for frame in ranked if is_first[frame] and shares[frame] > 0 and shares[frame] >= even][:count]

@@ -1,4 +1,4 @@
-"""Measures predicted segments of untrimmed videos against annotated ones.
+"""Reads segments of untrimmed videos in the layouts of ActivityNet, and measures predicted against annotated ones.
 
 Average precision is defined as in the evaluation kit of ActivityNet
 (https://github.com/activitynet/ActivityNet/tree/master/Evaluation), with which THUMOS14 is measured as well:
@@ -18,17 +18,120 @@ equal scores, and among annotations with equal IoU, the first comes first. Where
 segments, the IoU is 0 here. So an empty annotation, or one that ends before it starts, counts as missed.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel, FiniteFloat
 
-from .segment_files import LabelledSegment
+from hf_video.settings import closest
+from hf_video.text_files import read_object
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
+
+
+class LabelledSegment(NamedTuple):
+    """What happens in a part of a video.
+
+    Attributes:
+        label: name of the class.
+        start: begin in seconds.
+        end: end in seconds.
+        score: confidence of a prediction; 1 for an annotation.
+    """
+
+    label: str
+    start: float
+    end: float
+    score: float = 1.0
+
+
+class _Annotation(BaseModel):
+    label: str
+    segment: Annotated[list[FiniteFloat], Len(2, 2)]
+
+
+class _Prediction(_Annotation):
+    score: FiniteFloat
+
+
+class _Predictions(BaseModel):
+    results: dict[str, list[_Prediction]]
+
+
+class _Video(BaseModel):
+    annotations: list[_Annotation]
+
+
+class _GroundTruth(BaseModel):
+    database: dict[str, _Video]
+
+
+def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]]:
+    """The predicted segments of each video, in the order of the file.
+
+    Args:
+        path: a file `{"results": {VIDEO: [{"label": ..., "score": ..., "segment": [start, end]}, ...]}}`; other keys
+            are not read.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
+            is not finite, or a segment ends before it starts.
+    """
+    found = {video: _segments(entries, True) for video, entries in _read(path, _Predictions)["results"].items()}
+    for video, segments in found.items():
+        for segment in segments:
+            if segment.end < segment.start:
+                raise ValueError(
+                    f"{path}, results of {video!r}: a segment of {segment.label!r} ends at {segment.end:g} s, before "
+                    f"it starts at {segment.start:g} s. Write [start, end]."
+                )
+    return found
+
+
+def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[LabelledSegment]]:
+    """The annotated segments of each video, in the order of the file. A segment may be empty or end before it starts,
+    since published annotations have such mistakes.
+
+    Args:
+        path: a file `{"database": {VIDEO: {"subset": ..., "annotations": [{"label": ..., "segment": [start, end]},
+            ...]}}}`; other keys are not read.
+        subset: only videos of this subset, such as "validation"; by default all videos.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
+            is not finite, or no video is of the subset.
+    """
+    database = _read(path, _GroundTruth)["database"]
+    chosen = {video: entry for video, entry in database.items() if subset in (None, entry.get("subset"))}
+    if not chosen and subset is not None:
+        subsets = sorted({str(entry.get("subset")) for entry in database.values()})
+        hint = closest(subset, subsets)
+        raise ValueError(
+            f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
+        )
+    return {video: _segments(entry["annotations"]) for video, entry in chosen.items()}
+
+
+def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
+    try:
+        return read_object(path, kind)
+    except ValueError as error:
+        if "` is missing." in str(error):
+            raise ValueError(f"{error} Predictions have `results`, a ground truth has `database`.") from None
+        raise
+
+
+def _segments(entries: list[dict[str, Any]], has_score: bool = False) -> list[LabelledSegment]:
+    return [
+        LabelledSegment(each["label"], *map(float, (*each["segment"], each["score"] if has_score else 1)))
+        for each in entries
+    ]
 
 
 class MatchedSegments(NamedTuple):

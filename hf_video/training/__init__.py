@@ -5,13 +5,13 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "add_lora": ".adaptation",
-    "AttentiveProbe": ".probes",
+    "AttentiveProbe": ".adaptation",
     "classification_loss": ".losses",
-    "Distillation": ".distillation",
-    "EMACallback": ".ema",
+    "Distillation": ".losses",
+    "EMACallback": ".optimization",
     "evaluate_dataset": ".evaluation",
     "freeze_layers": ".adaptation",
-    "knn_scores": ".probes",
+    "knn_scores": ".adaptation",
     "make_linear_probe": ".adaptation",
     "multi_label_loss": ".losses",
     "NO_WEIGHT_DECAY": ".optimization",
@@ -21,11 +21,11 @@ _PUBLIC_NAMES = {
     "PreTrainingArguments": ".arguments",
     "soft_target_loss": ".losses",
     "to_plain_model": ".adaptation",
-    "train_probe": ".probes",
+    "train_probe": ".adaptation",
     "VideoTrainer": ".trainer",
     "VideoTrainingArguments": ".arguments",
     "write_predictions": ".evaluation",
-    "write_report": ".report",
+    "write_report": ".evaluation",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -1,11 +1,23 @@
-"""Chooses which part of a model is trained: frozen layers, a linear probe, LoRA."""
+"""Trains a part of a model: frozen layers, LoRA, and probes of its features."""
 
+import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedModel
+from torch.utils.data import TensorDataset
+from transformers import PreTrainedConfig, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import is_peft_available
+
+from hf_video.inference.prediction import problem_type_of
+from hf_video.metrics import compute_metrics
+
+from .losses import classification_loss
+
+# Features that are compared with all others at a time.
+_QUERIES = 1024
 
 
 class NormalizedLinear(nn.Linear):
@@ -78,21 +90,22 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
         ImportError: PEFT is not installed.
         ValueError: the model has no `layer_groups`.
     """
-    if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
-    from peft import LoraConfig, get_peft_model
-
     if not hasattr(model, "layer_groups"):
         raise ValueError(f"{type(model).__name__} has no `layer_groups`, so lora_rank={rank} is impossible.")
     blocks = model.layer_groups()[1:]
     linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=cast(int, 2 * rank if alpha is None else alpha),
-        target_modules=[name for name, module in model.named_modules() if id(module) in linear],
-        modules_to_save=["classifier"],
-    )
-    return get_peft_model(model, config)
+    names = [name for name, module in model.named_modules() if id(module) in linear]
+    return with_adapters(model, rank, alpha, target_modules=names, modules_to_save=["classifier"])
+
+
+def with_adapters(model: Any, rank: int, alpha: float | None, **options: Any) -> Any:
+    """A `PeftModel` with LoRA adapters. `ImportError` says how to install PEFT."""
+    if not is_peft_available():
+        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
+    from peft import LoraConfig, get_peft_model
+
+    alpha = 2 * rank if alpha is None else alpha
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=cast(int, alpha), **options))
 
 
 def to_plain_model(model: Any) -> PreTrainedModel:
@@ -105,3 +118,139 @@ def to_plain_model(model: Any) -> PreTrainedModel:
     if isinstance(getattr(model, "classifier", None), NormalizedLinear):
         model.classifier = model.classifier.fold()
     return model
+
+
+class AttentiveProbe(nn.Module):
+    """A learned query attends to the tokens of a clip, and a linear layer classifies the result: the attentive probing
+    of CAE (https://arxiv.org/abs/2202.03026), for models that are trained without pooling.
+
+    Args:
+        width: width of the tokens.
+        num_classes: width of the output.
+        num_heads: number of attention heads; by default as many as divide `width` into 64 channels or more.
+    """
+
+    def __init__(self, width: int, num_classes: int, num_heads: int | None = None):
+        super().__init__()
+        num_heads = num_heads or next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=0.02))
+        self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
+        self.head_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (num_clips, num_classes) from tokens (num_clips, num_tokens, width)."""
+        tokens = self.norm(tokens)
+        gathered, _ = self.attention(self.query.expand(len(tokens), -1, -1), tokens, tokens, need_weights=False)
+        return self.head(self.head_norm(gathered[:, 0]))
+
+
+class ProbeModel(nn.Module):
+    """A probe, from features to logits, in the form that a `Trainer` takes. The `problem_type` of a configuration
+    decides on the loss. In training each view is a clip of its own; in evaluation the probabilities of the views of a
+    video are averaged."""
+
+    def __init__(self, probe: nn.Module, config: PreTrainedConfig):
+        super().__init__()
+        self.probe = probe
+        self.model_config = config
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`loss` and `logits` from features (batch_size, num_views, ...). The logits are (batch_size, num_classes), in
+        training (batch_size * num_views, num_classes)."""
+        problem_type, num_views = problem_type_of(self.model_config), features.shape[1]
+        logits = self.probe(features.flatten(0, 1).float())
+        if self.training:
+            labels = labels.repeat_interleave(num_views, dim=0)
+        else:
+            logits = _mean_logits(logits.unflatten(0, (-1, num_views)), problem_type)
+        return {"loss": classification_loss(logits, labels, problem_type), "logits": logits}
+
+
+def train_probe(
+    probe: nn.Module,
+    config: PreTrainedConfig,
+    training: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    arguments: TrainingArguments,
+) -> Trainer:
+    """Trains a probe and restores the weights with the lowest validation loss.
+
+    Args:
+        probe: `NormalizedLinear` or `AttentiveProbe`; trained in place.
+        config: configuration of the model that computed the features.
+        training: features (num_videos, num_views, ...) and labels: class ids (num_videos,) or float targets
+            (num_videos, num_classes).
+        validation: the same of other videos.
+        arguments: such as `TrainingArguments(folder, **PROBE_DEFAULTS)`; the folder is for checkpoints of the probe.
+
+    Returns:
+        The trainer. Its `predict` takes a `TensorDataset` of features and labels.
+    """
+    if isinstance(probe, NormalizedLinear):
+        # Running averages would not converge in the few batches of a probe.
+        deviation, mean = torch.std_mean(training[0].float().flatten(0, 1), dim=0, correction=0)
+        cast(torch.Tensor, probe.norm.running_mean).copy_(mean)
+        cast(torch.Tensor, probe.norm.running_var).copy_(deviation.square())
+    # Batch normalisation fails on a last batch of one video, which has no variance.
+    arguments.dataloader_drop_last = len(training[0]) % arguments.train_batch_size == 1
+    trainer = Trainer(
+        model=ProbeModel(probe, config),
+        args=arguments,
+        train_dataset=TensorDataset(*training),
+        eval_dataset=TensorDataset(*validation),
+        data_collator=_collate,
+        compute_metrics=compute_metrics,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def knn_scores(
+    features: torch.Tensor,
+    targets: torch.Tensor,
+    queries: torch.Tensor,
+    *,
+    num_neighbors: int = 20,
+    temperature: float = 0.07,
+) -> torch.Tensor:
+    """Class scores from the nearest neighbours, weighted by exp(cosine similarity / temperature), as in the evaluation
+    of DINO (https://arxiv.org/abs/2104.14294, `eval_knn.py`). Views of a video are averaged first.
+
+    Args:
+        features: (num_videos, num_views, hidden_size), features of videos with known classes.
+        targets: (num_videos, num_classes) float, one-hot or with several ones.
+        queries: (num_queries, num_views, hidden_size), features of the videos to classify.
+        num_neighbors: how many neighbours count; all videos if there are fewer.
+        temperature: the lower it is, the more the nearest neighbours count.
+
+    Returns:
+        (num_queries, num_classes) float32 from 0 to 1: the weighted mean of the neighbours' targets.
+
+    Raises:
+        ValueError: `num_neighbors` or `temperature` is not above 0.
+    """
+    if num_neighbors < 1 or temperature <= 0:
+        raise ValueError(f"num_neighbors={num_neighbors} and temperature={temperature} must be above 0.")
+    known = F.normalize(features.float().mean(1), dim=1)
+    scores = []
+    for query in F.normalize(queries.float().mean(1), dim=1).split(_QUERIES):
+        similarities, nearest = (query @ known.T).topk(min(num_neighbors, len(known)), dim=1)
+        weights = (similarities / temperature).softmax(1)
+        scores.append((weights[:, :, None] * targets.float()[nearest]).sum(1))
+    return torch.cat(scores)
+
+
+def _mean_logits(views: torch.Tensor, problem_type: str) -> torch.Tensor:
+    """Logits of the mean probabilities of the views of each video: (batch_size, num_views, num_classes) to
+    (batch_size, num_classes). Computed from logarithms, because probabilities near one have no digits left."""
+    if problem_type == "multi_label_classification":
+        return F.logsigmoid(views).logsumexp(1) - F.logsigmoid(-views).logsumexp(1)
+    return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
+
+
+def _collate(items: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    features, labels = zip(*items, strict=True)
+    return {"features": torch.stack(features), "labels": torch.stack(labels)}

@@ -12,17 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
-from transformers.utils import is_peft_available
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
 
+from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
 from .checkpoints import CheckpointMixin
 from .optimization import cosine_by_epoch, parameter_settings
-from .push_to_hub import PublishingMixin
-from .reading import ReadAheadMixin
+from .trainer import PublishingMixin, ReadAheadMixin
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
@@ -179,14 +178,8 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
         model.language_model.requires_grad_(False)
     if not arguments.lora_rank:
         return None
-    if not is_peft_available():
-        raise ImportError("lora_rank needs PEFT, which is not installed: pip install 'hf-video-models[lora]'.")
-    from peft import LoraConfig, get_peft_model
-
-    alpha = 2 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
-    config = LoraConfig(r=arguments.lora_rank, lora_alpha=cast(int, alpha), target_modules="all-linear")
     # The layers are replaced in place: the model calls the same language model as before.
-    return get_peft_model(model.language_model, config)
+    return with_adapters(model.language_model, arguments.lora_rank, arguments.lora_alpha, target_modules="all-linear")
 
 
 def has_adapters(model: Any) -> bool:
@@ -196,14 +189,8 @@ def has_adapters(model: Any) -> bool:
 
 @torch.no_grad()
 def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """
-    The weights of a plain model with the same outputs, under names that `from_pretrained` knows. The model keeps its
-    adapters. Merged layers are new tensors on the CPU.
-
-    Args:
-        model: a model with adapters.
-        state: its `state_dict()`, if the caller has it.
-    """
+    """The weights of a plain model with the same outputs, under names that `from_pretrained` knows, from its
+    `state_dict()` if the caller has it. The model keeps its adapters. Merged layers are new tensors on the CPU."""
     from peft.tuners.lora import LoraLayer
 
     state = dict(model.state_dict() if state is None else state)
@@ -255,13 +242,8 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def check_language_model(model: Any, checkpoint: Path) -> None:
-    """
-    Check that the language model is the one that the adapters of a checkpoint were trained on. The checkpoint holds
-    only merged weights, so the first layer is compared after merging.
-
-    Raises:
-        ValueError: the layers differ by more than rounding: the run began with another model.
-    """
+    """Refuses (`ValueError`) another language model than the one that the adapters of a checkpoint were trained on.
+    The checkpoint holds only merged weights, so the first layer is compared after merging."""
     if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
         return
     layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]

@@ -14,8 +14,8 @@ from transformers.trainer_utils import IntervalStrategy, SchedulerType
 from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
+from .parallelism import check_device, prepare_sharding
 from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
-from .sharding import check_device, prepare_sharding
 
 DEFAULT_METRIC = "top1_accuracy"
 # What `exact_match` measures.
@@ -57,11 +57,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def check_problem_type(self, problem_type: str | None) -> None:
-        """Refuses label smoothing for models that do not have exactly one class for each video.
-
-        Raises:
-            ValueError: `label_smoothing_factor` is above 0, and a video may have several classes, or has values.
-        """
+        """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video."""
         if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
             what = "a video may have several classes" if problem_type != "regression" else "a video has values"
             raise ValueError(
@@ -70,17 +66,8 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             )
 
     def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
-        """Refuses a `metric_for_best_model` that `hf_video.metrics.compute_metrics` or `regression_metrics` does not
-        measure.
-
-        Args:
-            problem_type: the problem type of the model.
-            num_labels: the number of its classes or values.
-            eval_sets: the names of the evaluation sets, if there are several. Names of metrics begin with them.
-
-        Raises:
-            ValueError: the metric is not measured for such a model. The error lists those that are.
-        """
+        """Refuses (`ValueError`) a `metric_for_best_model` that is not measured for such a model. If there are several
+        evaluation sets, names of metrics begin with theirs."""
         known = [metric.name for metric in metrics_of(problem_type, num_labels)]
         known = [f"{name}_{metric}" for name in eval_sets for metric in (*known, "loss")] or [*known, "loss"]
         name = (self.metric_for_best_model or "").removeprefix("eval_")
@@ -93,13 +80,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
 
     def choose_metric(self, problem_type: str | None, eval_sets: Sequence[str] = (), loss_alone: bool = False) -> None:
         """Puts the first metric of the problem type, or the loss, in place of a `metric_for_best_model` that was left
-        at its default. If there are several evaluation sets, it is measured on the first.
-
-        Args:
-            problem_type: the problem type of the model.
-            eval_sets: the names of the evaluation sets, if there are several.
-            loss_alone: whether only the loss is measured.
-        """
+        at its default. If there are several evaluation sets, it is measured on the first."""
         if (self.metric_for_best_model or "").removeprefix("eval_") != DEFAULT_METRIC:
             return
         metric = "loss" if loss_alone else metrics_of(problem_type)[0].name
@@ -172,12 +153,7 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
 
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:
-    """Makes an optimizer of one parameter and its schedule, as training will, so that their errors come early.
-
-    Raises:
-        ValueError: `optim`, `lr_scheduler_type` or one of their options is wrong. The error names it.
-        ImportError: the optimizer needs a package that is not installed.
-    """
+    """Makes an optimizer of one parameter and its schedule, as training will, so that their errors come early."""
     try:
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

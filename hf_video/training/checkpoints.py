@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 import re
 import shutil
 import zipfile
@@ -29,15 +28,13 @@ from hf_video.files import (
     sync_folder,
 )
 
-from .preemption import saving_when_preempted
-from .sharding import WeightsForm, check_same_form, choose_blocks, form_of_run
+from .callbacks import saving_when_preempted
+from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
 
 # The mark of a complete checkpoint: the sizes of its files. It is written last. Until then it lists no files.
 MARK = "complete.json"
 STATE = "trainer_state.json"
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
-# States in the optimizers of PyTorch that have the shape of their parameter.
-_SHAPED_STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
@@ -122,11 +119,8 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 def best_of(checkpoint: Path) -> Path | None:
     """The best checkpoint of the run until this one; None if none was compared. The one beside this checkpoint goes
-    before the one in the recorded place, since the run may have been moved.
-
-    Raises:
-        ValueError: the best checkpoint is missing or damaged.
-    """
+    before the one in the recorded place, since the run may have been moved. If it is missing or damaged, it is a
+    `ValueError`."""
     recorded = (read_own_json(checkpoint / STATE) or {}).get("best_model_checkpoint")
     if recorded is None:
         return None
@@ -142,12 +136,8 @@ def best_of(checkpoint: Path) -> Path | None:
 
 
 def require_resumable(checkpoint: Path) -> None:
-    """Refuses a checkpoint without the state that a run needs to continue as if it was never interrupted.
-
-    Raises:
-        ValueError: the state of the optimizer, of the schedule or of the random numbers is missing, as after
-            `save_only_model`.
-    """
+    """Refuses (`ValueError`) a checkpoint without the state of the optimizer, of the schedule or of the random
+    numbers, as after `save_only_model`: the run would not continue as if it was never interrupted."""
     names = [path.name for path in checkpoint.iterdir()]
     # FSDP and DeepSpeed have folders for the optimizer. That of DeepSpeed also holds the schedule.
     needed = {
@@ -186,7 +176,6 @@ class CheckpointMixin:
     """
 
     args: TrainingArguments
-    optimizer: Any
     _limit: int | None = None
     _is_in_checkpoint = False
 
@@ -284,25 +273,21 @@ class CheckpointMixin:
         if checkpoint is None:
             return
         require_resumable(Path(checkpoint))
-        with _naming_damage(Path(checkpoint), [OPTIMIZER, SCHEDULER]):
+        with _naming_damage(Path(checkpoint), f"{OPTIMIZER} or {SCHEDULER}"):
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-            check_optimizer(self.optimizer)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
         several = f"rng_state_{self.args.process_index}.pth"
-        with _naming_damage(Path(checkpoint), [several if self.args.world_size > 1 else "rng_state.pth"]):
+        with _naming_damage(Path(checkpoint), several if self.args.world_size > 1 else "rng_state.pth"):
             super()._load_rng_state(checkpoint)  # type: ignore[misc]
 
 
 @contextmanager
 def _keeping_names(model: Any) -> Iterator[None]:
-    """Makes `save_pretrained` write each weight under its name in the model.
-
-    By default it writes those of VideoMAE and ViViT under the names of older versions. `Trainer` would not find these
-    names in the model when it loads a checkpoint, and pass over the weights.
-    """
+    """Makes `save_pretrained` write each weight under its name in the model. By default it writes those of VideoMAE
+    and ViViT under older names, which `Trainer` would not find when it loads a checkpoint, and pass over."""
     if not isinstance(model, PreTrainedModel):
         yield
         return
@@ -312,24 +297,6 @@ def _keeping_names(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.save_pretrained
-
-
-def check_optimizer(optimizer: Any) -> None:
-    """Refuses the state of a PyTorch optimizer that does not belong to its parameters.
-
-    Raises:
-        ValueError: Adam has no state, or a state has another shape than its parameter.
-    """
-    optimizer = getattr(optimizer, "optimizer", optimizer)
-    if not type(optimizer).__module__.startswith("torch.optim"):
-        return
-    if isinstance(optimizer, torch.optim.Adam) and not optimizer.state:
-        raise ValueError("it has no averages of gradients")
-    for parameter, state in optimizer.state.items():
-        for name in _SHAPED_STATES:
-            value = state.get(name)
-            if isinstance(value, torch.Tensor) and value.shape != parameter.shape:
-                raise ValueError(f"{name} of a parameter of shape {tuple(parameter.shape)} is {tuple(value.shape)}")
 
 
 def without_secrets(arguments: TrainingArguments) -> TrainingArguments:
@@ -347,33 +314,18 @@ def is_secret(name: str) -> bool:
 
 
 @contextmanager
-def _naming_damage(checkpoint: Path, names: list[str]) -> Iterator[None]:
-    """Names the damaged file in an error of loading some files of a checkpoint, if it can be found."""
+def _naming_damage(checkpoint: Path, names: str) -> Iterator[None]:
+    """Names the files of a checkpoint in an error of loading them."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and str(checkpoint) in str(error):
-            raise
-        files = [checkpoint / name for name in names if (checkpoint / name).is_file()]
-        file = next((file for file in files if not _can_be_loaded(file)), files[0] if files else checkpoint)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{file} is damaged, or not of this run ({reason}). Remove its folder to resume from the checkpoint "
-            "before it."
+            f"{names} in {checkpoint} is damaged, or not of this run ({reason}). Remove the folder to resume from the "
+            "checkpoint before it."
         ) from error
-
-
-def _can_be_loaded(file: Path) -> bool:
-    try:
-        torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        # The file holds other types than tensors. Only the state of random numbers may do so, for the state of NumPy.
-        return zipfile.is_zipfile(file) and "rng_state" in file.name
-    except Exception:
-        return False
-    return True
 
 
 def _size_of(file: Path) -> str:

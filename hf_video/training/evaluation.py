@@ -1,23 +1,43 @@
-"""Class scores of the videos of a data set, and the table of predictions."""
+"""Measures a model on a data set: scores, the table of predictions, and the report of a training."""
 
+import importlib.util
+import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel
 
-from hf_video.data import ReadAheadLoader, collate_clips
-from hf_video.files import replace_file
+from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
+from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
+from hf_video.files import replace_file, replace_text
 from hf_video.inference.prediction import predict_scores
+from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in
+
+from .callbacks import THROUGHPUT_SCALARS
+
+if TYPE_CHECKING:
+    pass
 
 TABLE_SUFFIXES = (".csv", ".parquet")
+logger = logging.getLogger(__name__)
+_TITLES = {
+    "clips_per_second": "clips per second in training",
+    "data_wait_fraction": "of that time, waiting for data",
+    "peak_memory_gib": "peak memory (GiB)",
+}
+_NUM_WORST_CLIPS = 8
+_NUM_CONFUSIONS = 20
 
 
 def evaluate_dataset(
@@ -140,11 +160,7 @@ def _compare_several(
 
 
 def check_table_name(path: str | os.PathLike) -> Path:
-    """The path of a table.
-
-    Raises:
-        ValueError: it ends neither in .csv nor in .parquet.
-    """
+    """The path of a table, which must end in .csv or .parquet."""
     path = Path(path)
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise ValueError(f"{path} is no table; a name that ends in {' or '.join(TABLE_SUFFIXES)} is expected.")
@@ -154,3 +170,201 @@ def check_table_name(path: str | os.PathLike) -> Path:
 def _write_table(write, path: Path) -> None:
     with path.open("wb") as file:
         write(file)
+
+
+def write_report(
+    folder: str | os.PathLike,
+    *,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    log_history: Sequence[dict[str, float]] = (),
+    split: str = "validation",
+    details: dict[str, Any] | None = None,
+    clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
+) -> dict[str, Any]:
+    """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
+    `worst_clips.png`.
+
+    Each file is replaced as a whole, so that an interruption never leaves half a file. If matplotlib is missing, one
+    warning says how to get the pictures, and the rest is written.
+
+    Args:
+        folder: made if it does not exist.
+        scores: (num_videos, num_classes) float logits.
+        labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets of multi-label
+            classification, for which there is no confusion matrix.
+        class_names: num_classes names.
+        log_history: `trainer.state.log_history`; empty for a report without curves.
+        split: name of the split that was evaluated.
+        details: settings for both the summary and `metrics.json`.
+        clip_of: function from a row of `scores` to the name of its video and frames (T, H, W, 3), uint8 or float from
+            0 to 1. It shows the clips with the highest loss; without it there is no such picture.
+
+    Returns:
+        The contents of `metrics.json`.
+
+    Raises:
+        ValueError: shapes do not match each other.
+    """
+    if len(class_names) != scores.shape[1]:
+        raise ValueError(f"There are scores of {scores.shape[1]} classes but {len(class_names)} class names.")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
+    counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
+    details = {**(details or {}), **throughput_of(log_history)}
+    result = {
+        "split": split,
+        "num_videos": len(labels),
+        **metrics,
+        **details,
+        "class_names": list(class_names),
+        **({} if counts is None else {"confusion_matrix": counts.tolist()}),
+    }
+    replace_text(folder / "metrics.json", json.dumps(result, indent=2) + "\n")
+
+    def draw() -> Iterator[tuple[str, Any]]:
+        if any("eval_loss" in entry for entry in log_history):
+            yield "curves.png", plot_curves(log_history)
+        if counts is not None:
+            yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
+        if clip_of is not None:
+            clips = _worst_clips(scores, labels, class_names, clip_of)
+            yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
+
+    names = [_cell(name) for name in class_names]
+    classes = _multi_label_table(scores, labels, names) if counts is None else _class_table(counts, names)
+    head = ["# Training report", "", f"Measured on {len(labels)} videos of the {split} split.", ""]
+    shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
+    write_summary(folder, head, shown, details, draw, classes)
+    return result
+
+
+def write_summary(
+    folder: Path,
+    head: list[str],
+    shown: dict[str, str],
+    details: dict[str, Any],
+    draw: Callable[[], Iterable[tuple[str, Any]]],
+    tail: Sequence[str] = (),
+) -> None:
+    """Writes `report.md`: values by their titles, then details by their names, and the pictures that `draw` gives, if
+    there is matplotlib, between lines of Markdown."""
+    pictures: list[str] = []
+    if importlib.util.find_spec("matplotlib") is None:
+        logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
+    else:
+        for name, figure in draw():
+            replace_file(folder / name, partial(figure.savefig, format="png", dpi=150))
+            pictures.append(f"![{Path(name).stem.replace('_', ' ')}]({name})")
+    for name, value in details.items():
+        title = _TITLES.get(name, name.replace("_", " "))
+        shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
+    table = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
+    replace_text(folder / "report.md", "\n".join([*head, *table, *pictures, "", *tail]) + "\n")
+
+
+def clip_reader(
+    dataset: ClipDataset, num_scores: int, broken: Collection[str] = ()
+) -> Callable[[int], tuple[str, np.ndarray]] | None:
+    """The `clip_of` of [`write_report`] for the scores of a data set made with `training=False`: the first view of a
+    video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
+    add up, as may happen with several processes: then nobody knows which video a row of scores belongs to."""
+    names, left_out = dataset.dataset["video"][:], set(broken)
+    rows = [index for index, name in enumerate(names) if name not in left_out]
+    if len(rows) != num_scores:
+        return None
+
+    def clip_of(row: int) -> tuple[str, np.ndarray]:
+        frames = dataset[rows[row]]["pixel_values"][0].movedim(1, -1).numpy()
+        processor = dataset.processor
+        if processor.do_normalize:
+            frames = frames * np.array(processor.image_std) + np.array(processor.image_mean)
+        return "/".join(Path(names[rows[row]]).parts[-2:]), frames.clip(0, 1)
+
+    return clip_of
+
+
+def losses_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The loss of each video, (num_videos,), from logits (num_videos, num_classes): its cross-entropy, or the mean
+    binary cross-entropy of its classes if the labels have as many columns."""
+    logits, targets = torch.from_numpy(scores).float(), torch.from_numpy(labels)
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, targets, reduction="none").numpy()
+    return F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").mean(1).numpy()
+
+
+def _worst_clips(
+    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], clip_of: Callable
+) -> list[ShownClip]:
+    losses = losses_of(scores, labels)
+    logits = torch.from_numpy(scores).float()
+    probabilities = (logits.softmax(1) if labels.ndim == 1 else logits.sigmoid()).numpy()
+    clips = []
+    for row in np.argsort(-losses, kind="stable")[:_NUM_WORST_CLIPS].tolist():
+        name, frames = clip_of(row)
+        predicted = int(probabilities[row].argmax())
+        if labels.ndim == 1:
+            true = f"{class_names[int(labels[row])]} ({probabilities[row, labels[row]]:.1%})"
+        else:
+            true = ", ".join(class_names[index] for index in np.flatnonzero(labels[row]).tolist()) or "none"
+        guess = f"{class_names[predicted]} ({probabilities[row, predicted]:.1%})"
+        clips.append(ShownClip((f"true: {true}", f"predicted: {guess}", f"loss {losses[row]:.2f}, {name}"), frames))
+    return clips
+
+
+def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The throughput of a run: medians of speed and waiting, maximum of memory."""
+    values = {
+        name: [entry[name] for entry in log_history if name in entry]
+        for name in THROUGHPUT_SCALARS
+        if any(name in entry for entry in log_history)
+    }
+    return {
+        name: float(max(found) if name == "peak_memory_gib" else np.median(found)) for name, found in values.items()
+    }
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "<br>".join(map(_cell, value)) if isinstance(value, list) else _cell(value)
+
+
+def _cell(value: object) -> str:
+    """A text in a Markdown table, where a bar would end the cell."""
+    return str(value).replace("|", r"\|")
+
+
+def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """The most frequent confusions, and all classes, the least recognised first."""
+    totals, right = counts.sum(axis=1), counts.diagonal()
+    shares = np.divide(right, totals, out=np.full(len(totals), np.inf), where=totals > 0)
+    mistakes = counts - np.diag(right)
+    order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
+    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
+    lines = [
+        f"| {class_names[row]} | {class_names[column]} | {mistakes[row, column]} of {totals[row]} |"
+        for row, column in pairs
+        if mistakes[row, column]
+    ]
+    if lines:
+        lines = ["| true class | taken for | videos |", "|---|---|---|", *lines, ""]
+    lines += ["| id | class | videos | recognised | most often taken for |", "|---|---|---|---|---|"]
+    for index in np.argsort(shares, kind="stable").tolist():
+        taken = mistakes[index].argmax()
+        confused = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
+        share = f"{shares[index]:.1%}" if totals[index] else ""
+        lines.append(f"| {index} | {class_names[index]} | {totals[index]} | {share} | {confused} |")
+    return lines
+
+
+def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """All classes, the lowest average precision first."""
+    precisions = average_precision(scores, labels)
+    lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
+    for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
+        precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
+        lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
+    return lines

@@ -1,8 +1,21 @@
-"""The loss of video classification for hard, soft, multi-label and regression targets."""
+"""The losses of video classification: of labels, soft targets and values, and of a teacher."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from transformers import BaseVideoProcessor, PreTrainedModel, TrainingArguments
 from transformers.utils import ModelOutput
+
+from hf_video.inference.features import watch_features
+from hf_video.inference.prediction import problem_type_of
+from hf_video.loading.classifiers import class_names_of, load_processor, load_trained_classifier
+from hf_video.loading.clip_size import clip_size, set_input_size
+
+_NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 
 
 def classification_loss(
@@ -84,3 +97,142 @@ def multi_label_loss(
     return classification_loss(
         outputs["logits"], labels, "multi_label_classification", num_label_values=num_items_in_batch
     )
+
+
+class Distillation:
+    """The loss between a student and its teacher. The whole loss is (1 - weight) * loss of the labels + weight * this.
+
+    - "logits": temperature² * KL divergence of the student's classes from the teacher's, both at `temperature`
+      (https://arxiv.org/abs/1503.02531).
+    - "features_cosine", "features_mse": 1 - cosine similarity, or mean squared error, of the features before the
+      head. If their widths differ, a linear projection of the student's features is trained along with it.
+
+    The teacher is frozen and in evaluation mode. It is not a part of the student, so optimizers, averages and
+    checkpoints do not contain it.
+
+    Args:
+        teacher: a video classifier; changed in place.
+        student: the classifier to train.
+        target: one of the above.
+        weight: above 0, up to 1.
+        temperature: above 0; for "logits" alone.
+
+    Raises:
+        ValueError: a value is out of range, the teacher does not know a class of the student, logits are asked for
+            and the student is no single-label classifier, or the student has adapters of PEFT and needs a projection.
+    """
+
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        student: nn.Module,
+        *,
+        target: str = "logits",
+        weight: float = 0.5,
+        temperature: float = 1.0,
+    ):
+        if not 0 < weight <= 1:
+            raise ValueError(f"distillation_weight is {weight}; a number above 0, up to 1, is expected.")
+        if temperature <= 0:
+            raise ValueError(f"distillation_temperature is {temperature}; a number above 0 is expected.")
+        self.teacher = teacher.eval().requires_grad_(False)
+        self.target, self.weight, self.temperature = target, weight, temperature
+        self.projection: nn.Linear | None = None
+        self._class_order: list[int] = []
+        config: Any = student.config
+        if target == "logits":
+            if problem_type_of(config) != "single_label_classification":
+                raise ValueError(
+                    f"Logits of {problem_type_of(config)} are not distilled: use distillation_target=features_cosine."
+                )
+            known, wanted = class_names_of(teacher.config), class_names_of(config)
+            if unknown := [name for name in wanted if name not in known]:
+                raise ValueError(
+                    f"The teacher does not know {len(unknown)} of {len(wanted)} classes, such as {unknown[0]!r}: use "
+                    "distillation_target=features_cosine, or a teacher that was trained on the same classes."
+                )
+            self._class_order = [known.index(name) for name in wanted]
+        elif target in ("features_cosine", "features_mse"):
+            widths = [_head(model).in_features for model in (student, teacher)]
+            if widths[0] != widths[1]:
+                if hasattr(student, "peft_config"):
+                    raise ValueError(
+                        f"The student's features have {widths[0]} channels and the teacher's {widths[1]}, which needs "
+                        "a projection, and adapters are saved without it: use distillation_target=logits."
+                    )
+                self.projection = nn.Linear(widths[0], widths[1])
+        else:
+            raise ValueError(
+                f"distillation_target is {target!r}; logits, features_cosine or features_mse is expected."
+            )
+
+    @contextmanager
+    def attached_to(self, student: Any) -> Iterator[None]:
+        """Makes the projection a part of the student within the context, so that it is optimised, saved in checkpoints
+        and resumed. After that the student is as before."""
+        if self.projection is None:
+            yield
+            return
+        student.distillation_projection = self.projection.to(student.device)
+        try:
+            yield
+        finally:
+            del student.distillation_projection
+
+    def loss(self, pixel_values: torch.Tensor, logits: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """The mean loss of the clips of a batch, a float32 scalar.
+
+        Args:
+            pixel_values: (num_clips, num_frames, num_channels, height, width), the clips that the student saw.
+            logits: (num_clips, num_classes), the student's logits.
+            features: (num_clips, hidden_size), the student's features before the head.
+        """
+        teacher = self.teacher.to(pixel_values.device)
+        with torch.no_grad(), watch_features(teacher) as seen:
+            known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}).logits
+        if self.target == "logits":
+            expected, found = (
+                (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)
+            )
+            return self.temperature**2 * F.kl_div(found, expected, reduction="batchmean", log_target=True)
+        if self.projection is not None:
+            features = self.projection(features)
+        features, expected = features.float(), seen[0].float()
+        if self.target == "features_mse":
+            return F.mse_loss(features, expected)
+        return 1 - F.cosine_similarity(features, expected, dim=-1).mean()
+
+
+def make_distillation(
+    args: TrainingArguments, student: Any, processor: BaseVideoProcessor | None = None
+) -> Distillation | None:
+    """The distillation that the `distillation_*` fields of `VideoTrainingArguments` ask for; None without a teacher.
+    The teacher sees the frames of the student's processor: it is a `ValueError` if it cannot take their size or
+    expects another normalisation."""
+    name = getattr(args, "distillation_teacher", None)
+    if name is None:
+        return None
+    teacher = load_trained_classifier(name)
+    set_input_size(teacher, **clip_size(student.config)._asdict())
+    if processor is not None:
+        own = load_processor(name, teacher.config)
+        for option in _NORMALISATION:
+            wanted, given = (
+                tuple(value) if isinstance(value, list) else value
+                for value in (getattr(own, option), getattr(processor, option))
+            )
+            if wanted != given:
+                raise ValueError(
+                    f"The teacher {name} wants {option}={wanted}, the student gets {given}: both see the same frames."
+                )
+    names = ("target", "weight", "temperature")
+    return Distillation(teacher, student, **{name: getattr(args, f"distillation_{name}") for name in names})
+
+
+def _head(model: Any) -> Any:
+    head = getattr(model, "classifier", None)
+    if not hasattr(head, "in_features"):
+        raise ValueError(
+            f"{type(model).__name__} has no linear layer `classifier`, whose input would be its features."
+        )
+    return head

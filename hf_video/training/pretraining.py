@@ -1,17 +1,23 @@
 """Masked pre-training with `transformers.Trainer`: VideoViT reconstructs pixels, VideoMamba a teacher's features."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
-from hf_video.data import collate_clips
+from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
+from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_curves
+from hf_video.files import replace_text
 from hf_video.loading.clip_size import clip_size
 
+from .evaluation import throughput_of, write_summary
 from .trainer import VideoTrainer
 
 MASK_SEEDS = "mask_seeds"
@@ -39,12 +45,8 @@ def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequenc
 
 
 def check_masks(model: Any, args: Any) -> None:
-    """Draws masks for a blank clip of the model's size, for the errors alone.
-
-    Raises:
-        ValueError: the model has no masks, or no teacher although it needs one; the teacher does not fit it; the mask
-            type is for another family; or a ratio hides nothing or everything.
-    """
+    """Draws masks for a blank clip of the model's size, for the `ValueError` alone: the model has no masks or needs a
+    teacher, the teacher or the mask type does not fit it, or a ratio hides nothing or everything."""
     if not hasattr(model, "draw_masks"):
         raise ValueError(f"{type(model).__name__} draws no masks: a model for pre-training is expected.")
     num_frames, image_size = clip_size(model.config)
@@ -98,3 +100,75 @@ class PreTrainer(VideoTrainer):
         with torch.no_grad(), self.accelerator.autocast():
             inputs |= draw_masks(self.model, self.args, pixel_values, seeds.tolist())
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[str, Any]) -> dict[str, Any]:
+    """Writes `losses.json` and `report.md`, and with matplotlib `curves.png` and, for a VideoViT whose weights are not
+    sharded, `reconstruction.png`. Returns the contents of `losses.json`: `first` and `last`, means of the steps
+    between two logs; `num_videos`; the details; and `steps`, the loss after each logged step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    details = details | throughput_of(history)
+    losses = [entry["loss"] for entry in history] or [trainer.state.log_history[-1].get("train_loss", float("nan"))]
+    result = {"first": losses[0], "last": losses[-1], "num_videos": len(trainer.train_dataset), **details}
+    steps = [{name: entry[name] for name in ("step", "epoch", "loss")} for entry in history]
+    replace_text(folder / "losses.json", json.dumps({**result, "steps": steps}, indent=2) + "\n")
+
+    def draw() -> Iterator[tuple[str, Any]]:
+        if history:
+            yield "curves.png", plot_curves(history)
+        if clips := _reconstructed(trainer):
+            yield "reconstruction.png", plot_clips(clips, "A training video, what is seen of it, and the output")
+
+    shown = {"first loss": f"{losses[0]:.4g}", "last loss": f"{losses[-1]:.4g}"}
+    head = ["# Pre-training report", "", f"Trained on {result['num_videos']} videos without labels.", ""]
+    write_summary(folder, head, shown, details, draw)
+    return result
+
+
+def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:
+    """The first training video, its visible patches, and the output; nothing if the model or the video has none."""
+    model, dataset = trainer.model, trainer.train_dataset
+    if not hasattr(model, "reconstruction_targets") or trainer.is_sharded or not isinstance(dataset, ClipDataset):
+        return []
+    rows = dataset.dataset.select([0])
+    item = ClipDataset(rows, dataset.processor, training=False, on_error="skip")[0]
+    if item is None:
+        return []
+    pixel_values = item["pixel_values"][:1].to(model.device)
+    mask = draw_masks(model, trainer.args, pixel_values, [0])["bool_masked_pos"]
+    clip, seen, output = reconstruct(model, pixel_values, mask)
+    hidden = mask.float().mean().item()
+    return [
+        ShownClip(("input",), clip),
+        ShownClip((f"mask, {hidden:.0%} hidden",), seen),
+        ShownClip(("output",), output),
+    ]
+
+
+@torch.no_grad()
+def reconstruct(
+    model: Any, pixel_values: torch.Tensor, mask: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a masked autoencoder makes of normalised pixel values (1, num_frames, num_channels, height, width) where
+    the mask (1, num_patches) is true: the clip, its visible patches on grey, and the clip with the output in place of
+    hidden patches, each (num_frames, height, width, num_channels) float32 from 0 to 1, without pixels that fill no
+    patch. Output that is standardised by patch gets the mean and the deviation of the true patch."""
+    config = model.config
+    grid = config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[-2:])
+    sizes = dict(zip(("t", "h", "w", "dt", "dh", "dw"), (*grid, *config.patch_shape), strict=True))
+    mean, std = (torch.tensor(each).to(pixel_values)[:, None, None] for each in (config.image_mean, config.image_std))
+    height, width = grid[1] * sizes["dh"], grid[2] * sizes["dw"]
+    pixels = (pixel_values * std + mean)[:, : grid[0] * sizes["dt"], :, :height, :width]
+    patches = rearrange(pixels, "b (t dt) c (h dh) (w dw) -> b (t h w) (dt dh dw) c", **sizes)
+    logits = model.eval()(pixel_values, mask).logits.to(patches).unflatten(-1, patches.shape[2:]).flatten(0, 1)
+    if config.norm_pix_loss:
+        deviation, average = torch.std_mean(patches, dim=2, keepdim=True)
+        logits = logits * (deviation[mask] + 1e-6) + average[mask]
+    seen, output = patches.clone(), patches.clone()
+    seen[mask], output[mask] = 0.5, logits
+    pattern = "1 (t h w) (dt dh dw) c -> (t dt) (h dh) (w dw) c"
+    clip, visible, filled = (
+        rearrange(each, pattern, **sizes).clamp(0, 1).cpu().float().numpy() for each in (patches, seen, output)
+    )
+    return clip, visible, filled

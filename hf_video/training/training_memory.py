@@ -87,11 +87,7 @@ def estimate_memory(
 
 
 def check_memory(needed: TrainingMemory, device: torch.device) -> str:
-    """A sentence on the memory that is needed and available.
-
-    Raises:
-        ValueError: the training needs more than twice the memory that is available.
-    """
+    """A sentence on the memory that is needed and available; a `ValueError` if it is more than twice the available."""
     if device.type in ("cpu", "mps"):
         available = psutil.virtual_memory().available
     else:

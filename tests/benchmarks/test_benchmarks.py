@@ -90,7 +90,14 @@ FIGURES = {
         r"  first step +\d+\.\d s",
         r"first step of 64 videos: \d+\.\d s after the start, peak memory \d+\.\d\d GiB",
     ],
-    "structure.py": [r"code +\d+ files", r"layers +\d+", r"settings declared twice +\d+", r"without a guard +\d+"],
+    "structure.py": [
+        r"package +\d+ files",
+        r"travels with its processor +\d+ files",
+        r"code +\d+ files",
+        r"layers +\d+",
+        r"settings declared twice +\d+",
+        r"without a guard +\d+",
+    ],
     "timeline.py": [
         r"hf-video timeline --background background --min-duration-on \d\.\d --min-duration-off \d\.\d; a window is",
         r"  \d+ segments found, \d+ events; F1 \d\.\d{3} \(precision \d\.\d{3}, recall \d\.\d{3}\)",

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.data import write_moving_digits
+from hf_video.demo import write_moving_digits
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames

@@ -83,7 +83,7 @@ def run(case):
 
 
 def main():
-    for module in ("hf_video.conversion.videomae", "hf_video.cli.main", "hf_video.training.probes"):
+    for module in ("hf_video.conversion.videomae", "hf_video.cli.main", "hf_video.training.adaptation"):
         importlib.import_module(module)
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

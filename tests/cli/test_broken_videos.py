@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.data.moving_digits import _encode
+from hf_video.demo import _encode
 
 from ..data.broken_videos import spread_broken_videos
 from ..video_files import damage_frame

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from hf_video.cli.main import main
-from hf_video.data import write_moving_digits
+from hf_video.demo import write_moving_digits
 from hf_video.training.checkpoints import newest_complete
 
 from ..fork_server import Program, run_forked

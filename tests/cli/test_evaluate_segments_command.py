@@ -57,7 +57,7 @@ def test_a_file_is_never_overwritten(files, tmp_path, fails):
 
 
 def test_mistakes_are_sentences(files, tmp_path, fails):
-    assert "wrong order" in fails("evaluate-segments", *reversed(files))
+    assert "a ground truth has `database`" in fails("evaluate-segments", *reversed(files))
     assert "does not exist" in fails("evaluate-segments", tmp_path / "none.json", files[1])
     assert "no video of the subset 'validation'" in fails("evaluate-segments", *files, "--subset", "validation")
     assert "above 0 and up to 1" in fails("evaluate-segments", *files, "--tiou", "50")

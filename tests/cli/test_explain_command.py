@@ -21,7 +21,6 @@ from hf_video import (
 )
 from hf_video.cli import explain as cli_explain
 from hf_video.cli.main import main
-from hf_video.drawing import explanation_folder
 from hf_video.inference import explain, frame_shares, read_clip
 from hf_video.reading import read_video
 
@@ -130,8 +129,8 @@ def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--class", "poring watr"], "'poring watr' is none of the model's 3 classes. Did you mean 'pouring water'"),
-        (["--class", "3"], "'3' is none of the model's 3 classes. Its first ones are 'pouring water', "),
+        (["--class", "poring watr"], "'poring watr' is none of the model's 3 classes. Did you mean pouring water?"),
+        (["--class", "3"], "'3' is none of the model's 3 classes. They are 'pouring water', "),
         (["--question", "why?"], "gives classes"),
         (["--start", "7"], "start=7.0.*lasts 2.000 s"),
         (["--top-k", "0"], "--top-k is 0"),
@@ -161,7 +160,7 @@ def test_an_interrupt_while_the_files_are_written_leaves_nothing(model_folder, v
         assert list(tmp_path.rglob("heat_maps.png"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explanation_folder, "write_heat_map_video", interrupt)
+    monkeypatch.setattr("hf_video.drawing.heat_maps.write_heat_map_video", interrupt)
     assert run(model_folder, video, "--output", tmp_path / "out") == 130
     assert not list(tmp_path.iterdir())
 

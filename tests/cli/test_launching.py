@@ -23,7 +23,6 @@ FORKED = ("forked",)
 # As scripts they are torchrun and accelerate launch.
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "PORT")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "PORT")
-ACCELERATE_ON_CPUS = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
 GLOBAL_BATCH_SIZE = 8
 HF_VIDEO = "import sys; from hf_video.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -86,33 +85,6 @@ def test_two_processes_train_answers(questions, tmp_path):
     assert finished.stdout.count("try it") == finished.stdout.count("right answers") == 1
     state = json.loads((tmp_path / "model" / "checkpoint-1" / "trainer_state.json").read_text())
     assert (state["global_step"], state["train_batch_size"]) == (1, 2)
-
-
-@pytest.mark.slow
-def test_accelerate_that_starts_one_process_for_two_is_refused(digits, tmp_path):
-    finished = launch(ACCELERATE_ON_CPUS, "train", digits, "--output-dir", tmp_path / "model", *TINY_MODEL)
-    assert finished.returncode != 0 and not (tmp_path / "model").exists()
-    assert "accelerate launch was asked for several processes and started one" in finished.stderr
-
-
-@pytest.mark.parametrize(
-    ("number", "port"),
-    [(1, "29501"), (2, "29501"), *(pytest.param(number, None, marks=pytest.mark.slow) for number in (1, 2))],
-)
-def test_only_a_port_that_accelerate_chose_means_several_processes(number, port, tmp_path, monkeypatch):
-    """A machine of a cluster may have one of its own, for other programs."""
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    if port is not None:
-        monkeypatch.setenv("MASTER_PORT", port)
-    script = tmp_path / "check.py"
-    script.write_text("from hf_video.cli.processes import check_processes\ncheck_processes(1)\n")
-    launcher = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(number), script]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(
-        [sys.executable, *launcher], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert ("asked for several processes and started one" in finished.stderr) == (number > 1)
-    assert (finished.returncode == 0) == (number == 1)
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])

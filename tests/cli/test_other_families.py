@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForVideoClassification, BertConfig, BertForSequenceClassification
 
 from hf_video.cli.main import main
-from hf_video.data import write_moving_digits
+from hf_video.demo import write_moving_digits
 from hf_video.loading.classifiers import load_processor, load_trained_classifier
 from tests.training.transformers_families import FAMILIES, NUM_FRAMES, save_family
 

@@ -103,13 +103,10 @@ def test_another_question_leaves_the_memory_to_the_first(model_folder, tmp_path,
     assert torch.allclose(resumed.last_queries, at_once.last_queries, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["video", "bytes", "fps", "text", "model"])
-def test_a_damaged_memory_is_a_line(model_folder, video, tmp_path, fails, name):
+def test_a_damaged_memory_is_a_line(model_folder, video, tmp_path, fails):
     path = tmp_path / "a.memory"
-    memory, words = MemoryBank(5), ("watch", video, "--model", model_folder, *QUESTION, "--memory", path, "--resume")
-    memory.origin = {name: [1]}
-    memory.save(path)
-    assert f"{path} is damaged: its origin has {name}=[1]." in fails(*words)
+    words = ("watch", video, "--model", model_folder, *QUESTION, "--memory", path, "--resume")
+    MemoryBank(5).save(path)
     path.write_bytes(path.read_bytes()[:100])
     assert f"{path} is not a file that `MemoryBank.save` wrote, or is damaged" in fails(*words)
 

@@ -15,7 +15,7 @@ from hf_video.data import (
     label_names,
     load_video_dataset,
 )
-from hf_video.data.moving_digits import _encode
+from hf_video.demo import _encode
 from hf_video.processing import VideoClipProcessor
 
 CSV = ["path,labels,start", "a.mp4,run;jump,", "b.mp4, run ; sit,0.5", "c.mp4,,"]

@@ -15,13 +15,14 @@ from fsspec.implementations.local import LocalFileSystem
 from torch.utils.data import DataLoader
 
 from hf_video.cli.training_data import describe_data, readable_videos
-from hf_video.data import ClipDataset, hold_out, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, hold_out, load_video_dataset
 from hf_video.data.inspection import inspect_videos
 from hf_video.data.manifest import StaleManifestError, without_checks
 from hf_video.data.packs.manifest_writing import check_can_list
 from hf_video.data.repeated_videos import find_repeated_clips
 from hf_video.data.stored_videos import check_shards, open_video, source_names, stored_sha256
 from hf_video.data.video_listing import list_videos
+from hf_video.demo import write_moving_digits
 from hf_video.hub.training_facts import describe_data as describe_for_card
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError

@@ -20,7 +20,7 @@ from hf_video.data import (
     collate_clips,
     read_ahead,
 )
-from hf_video.data.moving_digits import _encode
+from hf_video.demo import _encode
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 

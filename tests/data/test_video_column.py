@@ -7,7 +7,8 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, Video
 
-from hf_video.data import ClipDataset, inspect_videos, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, inspect_videos, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
 

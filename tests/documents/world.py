@@ -15,7 +15,7 @@ from transformers import AutoModelForVideoClassification, BlipImageProcessor, In
 
 from hf_video import VideoViTBackbone, VideoViTForPreTraining
 from hf_video.cli.main import main
-from hf_video.data import write_moving_digits
+from hf_video.demo import write_moving_digits
 
 from ..conversion.test_instructblip import PLACE, make_original
 from ..goldens import FIXTURES

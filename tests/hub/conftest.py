@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 import hf_video
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.hub import loading_check
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 from tests.fork_server import Program, run_forked

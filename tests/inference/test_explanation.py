@@ -16,10 +16,7 @@ from hf_video import (
     VideoViTForVideoClassification,
 )
 from hf_video.inference import explain
-from hf_video.inference.attention_rollout import roll_out_attention
-from hf_video.inference.integrated_gradients import weigh_patches
-from hf_video.inference.memory_evidence import _spread
-from hf_video.inference.patch_grid import find_patch_grid
+from hf_video.inference.evidence import _spread, find_patch_grid, roll_out_attention, weigh_patches
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
 from tests.training.transformers_families import FAMILIES
 

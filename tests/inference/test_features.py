@@ -4,7 +4,8 @@ import shutil
 import pytest
 import torch
 
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.inference import features as features_module
 from hf_video.inference.feature_key import weights_digest
 from hf_video.inference.features import extract_features, watch_features

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from accelerate import DistributedType
 
 from hf_video.training import VideoTrainer
-from hf_video.training.distillation import Distillation
+from hf_video.training.losses import Distillation
 from tests.training.tiny import RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4

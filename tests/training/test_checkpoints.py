@@ -136,16 +136,6 @@ def test_a_checkpoint_without_a_state_is_refused_by_name(run, name):
             resume(checkpoint)
 
 
-def reshape(file):
-    state = torch.load(file, weights_only=True)
-    state["state"][0]["exp_avg"] = torch.zeros(3, 5)
-    torch.save(state, file)
-
-
-def empty(file):
-    torch.save(torch.load(file, weights_only=True) | {"state": {}}, file)
-
-
 def garble(file):
     file.write_bytes(bytes(file.stat().st_size))
 
@@ -157,8 +147,6 @@ def lose_a_key(file):
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("optimizer.pt", reshape),
-        ("optimizer.pt", empty),
         ("optimizer.pt", garble),
         ("scheduler.pt", garble),
         ("rng_state.pth", garble),
@@ -168,7 +156,9 @@ def lose_a_key(file):
 def test_a_state_that_does_not_fit_is_named(run, name, damage):
     file = run / "checkpoint-2" / name
     damage(file)
-    with pytest.raises(ValueError, match=f"^{file} is damaged, or not of this run .*Remove its folder"):
+    with pytest.raises(
+        ValueError, match=f"{name}.* in {file.parent} is damaged, or not of this run .*Remove the folder"
+    ):
         make_trainer(run).train(resume_from_checkpoint=str(file.parent))
 
 

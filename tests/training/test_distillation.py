@@ -7,7 +7,7 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.data import collate_clips
 from hf_video.training import VideoTrainer, add_lora
-from hf_video.training.distillation import Distillation, make_distillation
+from hf_video.training.losses import Distillation, make_distillation
 
 from .tiny import RandomClips, make_arguments, make_model, weights_of
 

@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForVideoClassification
 
 from hf_video.training import EMACallback, VideoTrainer
-from hf_video.training.ema import EMA_FILE
+from hf_video.training.optimization import EMA_FILE
 
 from .tiny import RandomClips, make_arguments, make_model, weights_of
 

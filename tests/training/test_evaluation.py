@@ -7,7 +7,8 @@ import torch
 from transformers import Trainer, TrainingArguments, VideoMAEConfig, VideoMAEForVideoClassification, pipeline
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_video.data import ClipDataset, collate_clips, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.inference import predict_scores
 from hf_video.loading.clip_size import check_views
 from hf_video.metrics import compute_metrics

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.data import write_moving_digits
+from hf_video.demo import write_moving_digits
 
 from ..fork_server import Program, run_forked
 

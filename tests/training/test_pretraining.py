@@ -9,8 +9,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel, set_seed
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForPreTraining
 from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining
 from hf_video.training import PreTrainer, PreTrainingArguments
-from hf_video.training.pretraining import check_masks, collate_for_masks, draw_masks
-from hf_video.training.pretraining_report import reconstruct
+from hf_video.training.pretraining import check_masks, collate_for_masks, draw_masks, reconstruct
 
 from .tiny import RandomClips, make_model
 

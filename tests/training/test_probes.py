@@ -2,8 +2,7 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from hf_video.training.adaptation import NormalizedLinear
-from hf_video.training.probes import AttentiveProbe, ProbeModel, knn_scores, train_probe
+from hf_video.training.adaptation import AttentiveProbe, NormalizedLinear, ProbeModel, knn_scores, train_probe
 from hf_video.training.settings import PROBE_DEFAULTS
 
 from .tiny import make_model

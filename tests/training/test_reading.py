@@ -4,7 +4,8 @@ import threading
 
 import torch
 
-from hf_video.data import ClipAugmentation, ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipAugmentation, ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
 

@@ -4,10 +4,12 @@ import sys
 import numpy as np
 import pytest
 
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
+from hf_video.drawing.report_pictures import plot_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
-from hf_video.training.report import _worst_clips, clip_reader, losses_of, plot_clips
+from hf_video.training.evaluation import _worst_clips, clip_reader, losses_of
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]
@@ -149,7 +151,7 @@ def test_the_figures_are_kept_where_a_picture_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("no picture")
 
-    monkeypatch.setattr("hf_video.training.report.plot_confusion_matrix", fail)
+    monkeypatch.setattr("hf_video.training.evaluation.plot_confusion_matrix", fail)
     with pytest.raises(OSError, match="no picture"):
         write(tmp_path)
     assert json.loads((tmp_path / "metrics.json").read_text())["top1_accuracy"] == 0.75

@@ -7,7 +7,7 @@ import torch
 
 from hf_video.training import VideoTrainer, parameter_settings
 from hf_video.training.arguments import AnswerTrainingArguments
-from hf_video.training.sharding import WeightsForm, choose_blocks, form_of_checkpoint, prepare_sharding
+from hf_video.training.parallelism import WeightsForm, choose_blocks, form_of_checkpoint, prepare_sharding
 
 from .tiny import make_arguments, make_model
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification, PreTrainedConfig
 from hf_video.loading.clip_size import clip_size
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.training import add_lora, freeze_layers, make_linear_probe
-from hf_video.training.unused_parameters import unused_parameters
+from hf_video.training.parallelism import unused_parameters
 
 from .tiny import make_model
 from .transformers_families import FAMILIES, save_family

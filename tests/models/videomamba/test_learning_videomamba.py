@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from transformers import Trainer, TrainingArguments
 
 from hf_video import VideoClipProcessor, VideoMambaForVideoClassification
-from hf_video.data import ClipDataset, load_video_dataset, write_moving_digits
+from hf_video.data import ClipDataset, load_video_dataset
+from hf_video.demo import write_moving_digits
 from hf_video.models.videomamba import modeling_videomamba
 
 from .videomamba_testing import make, random_clips

@@ -1,25 +1,94 @@
-"""A copy of a video with the classes that it shows drawn on it."""
+"""Videos of what a model saw: a copy with the classes of the moment on it, and the frames with their heat maps."""
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any, NamedTuple
 
+import av
 import numpy as np
 
+from hf_video.inference.explanation import overlay_heat_maps
 from hf_video.inference.segments import Segment
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
 
-from .clock import clock
-from .drawable_text import find_fonts, shorten
-from .video_encoding import encode_video, enlarge
+from .texts import clock, font_families, one_line, shorten
 
+# Ticks per second: MPEG-4 allows no more than 65535.
+_TICKS = 60_000
+# Rows that a player shows without blur, and that letters need.
+_LEAST_HEIGHT = 240
 _MOST_CLASSES = 4
 _LONGEST_NAME = 40
 # Share of the video's light behind a text. Letters of any of the colours then have a contrast of more than 5 : 1 (that
 # of WCAG 2), whatever the video shows.
 _SHINE_THROUGH = 0.15
+
+
+class VideoEncoder:
+    """Adds images to a video in an open container of PyAV, in the order of their times. Its size is that of the first
+    image."""
+
+    def __init__(self, container: Any):
+        self._container = container
+        self._stream: Any = None
+        self._ticks = -1
+
+    def add(self, image: np.ndarray, seconds: float) -> None:
+        """Adds an image (height, width, 3) uint8, which is shown from `seconds` on."""
+        if self._stream is None:
+            self._stream = _add_stream(self._container, *image.shape[:2])
+        # Two images must not share a tick.
+        self._ticks = max(round(seconds * _TICKS), self._ticks + 1)
+        frame = av.VideoFrame.from_ndarray(_make_even(image), "rgb24")
+        frame.pts, frame.time_base = self._ticks, Fraction(1, _TICKS)
+        self._container.mux(self._stream.encode(frame))
+
+    def finish(self, end: float | None = None) -> None:
+        """Writes what the encoder holds back. The last image is shown until `end`, in seconds; by default as long as
+        the one before it."""
+        if self._stream is None:
+            return
+        packets = self._stream.encode(None)
+        if end is not None and packets:
+            packets[-1].duration = max(round(end * _TICKS) - self._ticks, 1)
+        self._container.mux(packets)
+
+
+@contextmanager
+def encode_video(path: str | os.PathLike, container_format: str = "mp4") -> Iterator[VideoEncoder]:
+    """Gives a [`VideoEncoder`] for a file. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4. The
+    index of an MP4 comes first, so that a browser plays it while it loads."""
+    options = {"movflags": "faststart"} if container_format == "mp4" else {}
+    with av.open(os.fspath(path), "w", format=container_format, options=options) as container:
+        yield VideoEncoder(container)
+
+
+def enlarge(image: np.ndarray) -> np.ndarray:
+    """The image (height, width, ...), each pixel of it repeated if it has less than 240 rows."""
+    factor = -(-_LEAST_HEIGHT // image.shape[0])
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _add_stream(container: Any, height: int, width: int) -> Any:
+    has_h264 = "libx264" in av.codecs_available
+    # The rate is a hint for the encoder: the frames bring their own times.
+    stream = container.add_stream("libx264" if has_h264 else "mpeg4", rate=30)
+    stream.height, stream.width = height + height % 2, width + width % 2
+    stream.pix_fmt = "yuv420p"
+    stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
+    # Without frames out of order ("bf"), whose stored durations would give the video a wrong end.
+    stream.options = {"crf": "20", "preset": "veryfast", "bf": "0"} if has_h264 else {"qscale": "3"}
+    return stream
+
+
+def _make_even(image: np.ndarray) -> np.ndarray:
+    """The image with an even height and width, as encoders demand."""
+    height, width = image.shape[:2]
+    return np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 class _Overlay(NamedTuple):
@@ -79,7 +148,7 @@ class _Artist:
         ids = list(dict.fromkeys(segment.class_id for segment in segments))
         # Mixed with white: dark colours would not stand out from the box.
         self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
-        self._fonts = find_fonts({segment.label for segment in segments})
+        self._families = font_families()
         self._waiting, self._active = deque(segments), list[Segment]()
         self._drawn: tuple[Any, _Overlay] | None = None
         self._bar: np.ndarray | None = None
@@ -106,7 +175,7 @@ class _Artist:
 
         lines: list[tuple[str, Any]] = [(time, "white")]
         for segment in shown[:_MOST_CLASSES]:
-            name = shorten(self._fonts.shown(segment.label, f"class {segment.class_id}"), _LONGEST_NAME)
+            name = shorten(one_line(segment.label) or f"class {segment.class_id}", _LONGEST_NAME)
             lines.append((f"{name}  {segment.score:.0%}", self._colors[segment.class_id]))
         if len(shown) > _MOST_CLASSES:
             lines.append((f"and {len(shown) - _MOST_CLASSES} more", "white"))
@@ -115,7 +184,7 @@ class _Artist:
         canvas = FigureCanvasAgg(figure)
         figure.patch.set_alpha(0)
         size = float(np.clip(height / 18, 12, 60))
-        style: dict[str, Any] = {"family": self._fonts.families, "parse_math": False, "va": "top", "fontsize": size}
+        style: dict[str, Any] = {"family": self._families, "parse_math": False, "va": "top", "fontsize": size}
         texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
         widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
         size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))
@@ -143,3 +212,29 @@ class _Artist:
 
     def _column(self, seconds: float, width: int) -> int:
         return min(int(seconds / self._length * width), width - 1) if self._length else 0
+
+
+def write_heat_map_video(
+    path: str | os.PathLike, images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], end: float
+) -> None:
+    """
+    Writes an MP4 of frames with heat maps on them, for players and browsers. It begins with the first frame. Each
+    frame is shown until the time of the next one. Frames of less than 240 rows are enlarged.
+
+    Args:
+        path: the file to write.
+        images: (T, H, W, 3) uint8.
+        heat_maps: (T, H, W) in [0, 1], see [`overlay_heat_maps`].
+        times: (T,) seconds in rising order.
+        end: seconds until which the last frame is shown.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+        ValueError: shapes do not agree, or a value is outside of [0, 1].
+    """
+    drawn = overlay_heat_maps(images, heat_maps)
+    with encode_video(path) as encoder:
+        for image, seconds in zip(drawn, times, strict=True):
+            encoder.add(enlarge(image), seconds - times[0])
+        encoder.finish(end - times[0])

@@ -8,8 +8,9 @@ import av
 import numpy as np
 import pytest
 
-from hf_video.data import load_video_dataset, moving_digits, write_moving_digits
-from hf_video.data.moving_digits import MOTIONS
+from hf_video import demo as moving_digits
+from hf_video.data import load_video_dataset
+from hf_video.demo import MOTIONS, write_moving_digits
 
 SMALL = {"train_per_class": 2, "test_per_class": 1, "num_frames": 16, "image_size": 32}
 

@@ -8,18 +8,15 @@ from matplotlib import font_manager
 from pyarrow import parquet
 
 from hf_video.drawing import draw_timeline
-from hf_video.drawing.clock import clock
-from hf_video.drawing.drawable_text import find_fonts
-from hf_video.drawing.timeline_files import (
-    ScoreTable,
+from hf_video.drawing.texts import clock, font_families, one_line, shorten
+from hf_video.drawing.timeline_folder import (
     SegmentTable,
-    read_scores,
     read_segment_table,
     write_segment_table,
     write_segments,
     write_webvtt,
 )
-from hf_video.drawing.timeline_picture import Thumbnails, save_figure
+from hf_video.drawing.timeline_picture import ScoreTable, Thumbnails, read_scores, save_figure
 from hf_video.inference import Segment
 
 
@@ -126,12 +123,11 @@ def test_thumbnails_stay_few_and_even():
     assert len(times) > 12 and len(set(np.diff(times))) == 1 and times[0] == 0
 
 
-def test_a_name_without_a_font_is_a_number(monkeypatch, caplog):
-    fonts = find_fonts(["Tür ü αβ дом"])
-    assert fonts.families == ["DejaVu Sans"] and not fonts.missing
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", [
-        entry for entry in font_manager.fontManager.ttflist if entry.name == "DejaVu Sans"
-    ])  # fmt: skip
-    fonts = find_fonts(["开门", "door\n2"])
-    assert fonts.shown("开门", "class 3") == "class 3" and fonts.shown("door\n2", "class 4") == "door 2"
-    assert "No font on this machine has the characters '开门'" in caplog.text
+def test_a_font_for_chinese_follows_those_of_matplotlib(monkeypatch):
+    assert font_families()[0] == "sans-serif"
+    monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Noto Sans CJK JP", "Tibetan Machine Uni"])
+    assert font_families() == ["sans-serif", "Noto Sans CJK JP"]
+
+
+def test_a_text_is_one_line_of_letters():
+    assert one_line("door\n2\u202e \udcff") == "door 2 \\udcff" and shorten("door 2", 4) == "doo…"

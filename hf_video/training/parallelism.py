@@ -1,4 +1,4 @@
-"""Weights that FSDP or DeepSpeed spread over processes: what does not go with them, and how checkpoints hold them."""
+"""Training on several processes: weights that FSDP or DeepSpeed shard, and what DistributedDataParallel must know."""
 
 import os
 from enum import StrEnum
@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import PreTrainedModel, TrainingArguments
+
+from hf_video.loading.clip_size import clip_size
 
 
 class WeightsForm(StrEnum):
@@ -42,11 +46,7 @@ def form_of_run(trainer: Any) -> WeightsForm:
 
 
 def check_same_form(checkpoint: Path, trainer: Any) -> None:
-    """Refuses to resume from weights of another form.
-
-    Raises:
-        ValueError: the checkpoint holds its weights as another engine does, or another configuration of it.
-    """
+    """Refuses (`ValueError`) to resume from weights that another engine, or another configuration of it, saved."""
     saved, here = form_of_checkpoint(checkpoint), form_of_run(trainer)
     if saved is not here:
         raise ValueError(
@@ -56,11 +56,7 @@ def check_same_form(checkpoint: Path, trainer: Any) -> None:
 
 
 def check_device(arguments: TrainingArguments) -> None:
-    """Refuses DeepSpeed on the CPU, before Transformers looks for it.
-
-    Raises:
-        ValueError: DeepSpeed is asked for, and the training would run on the CPU.
-    """
+    """Refuses (`ValueError`) DeepSpeed on the CPU, before Transformers looks for it."""
     if _has_deepspeed(arguments) and (arguments.use_cpu or not torch.accelerator.is_available()):
         raise ValueError(
             "DeepSpeed trains on accelerators, and this run is on the CPU: leave DeepSpeed out, or run on a machine "
@@ -69,14 +65,8 @@ def check_device(arguments: TrainingArguments) -> None:
 
 
 def prepare_sharding(arguments: Any) -> None:
-    """Refuses settings that need whole weights on every process, and makes DeepSpeed gather its weights to save them.
-
-    Args:
-        arguments: `TrainingArguments` with the settings of a training, after their own checks.
-
-    Raises:
-        ValueError: weights will be sharded, and a setting does not go with that. The error names it.
-    """
+    """Refuses (`ValueError`) settings that need whole weights on every process where weights will be sharded, and
+    makes DeepSpeed gather its weights to save them. The arguments have passed their own checks."""
     if not _has_deepspeed(arguments) and not _has_fsdp(arguments):
         return
     for name in ("ema_decay", "lora_rank", "linear_probe", "save_on_each_node"):
@@ -111,3 +101,47 @@ def _has_deepspeed(arguments: TrainingArguments) -> bool:
 def _is_set(variable: str) -> bool:
     """Whether `accelerate launch` asks its processes for an engine."""
     return os.environ.get(variable, "false").lower() == "true"
+
+
+def unused_parameters(model: PreTrainedModel) -> list[str] | None:
+    """The names of the trainable parameters that the logits of a video classifier do not depend on, from one pass of a
+    blank clip. None if its configuration does not say the size of a clip, or the model does not take that clip alone.
+
+    The pass is made in evaluation mode: it draws no random numbers and changes no statistics. It keeps nothing for a
+    backward pass, so that it takes as little memory as an evaluation.
+    """
+    num_frames, image_size = clip_size(model.config)
+    if num_frames is None or image_size is None:
+        return None
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    first = next(model.parameters())
+    shape = (1, num_frames, getattr(model.config, "num_channels", 3), height, width)
+    blank = torch.zeros(shape, dtype=first.dtype, device=first.device)
+    was_training = model.training
+    try:
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
+            logits = model.eval()(**{model.main_input_name: blank})["logits"]
+    except Exception:
+        # The collator of its user may give it other inputs. What fails in a step as well is reported there.
+        return None
+    finally:
+        model.train(was_training)
+    used = _parameters_behind(logits)
+    return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]
+
+
+def _forget(tensor: Any) -> Any:
+    """Keeps nothing of a tensor that is saved for a backward pass."""
+    return None
+
+
+def _parameters_behind(output: torch.Tensor) -> set[int]:
+    """The ids of the parameters at the leaves of an output's graph."""
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    leaves = (getattr(node, "variable", None) for node in seen)
+    return {id(leaf) for leaf in leaves if isinstance(leaf, nn.Parameter)}

@@ -1,4 +1,4 @@
-"""A small real task for trials and tests: which way does a handwritten digit go around a square?
+"""What `hf-video demo` trains on and checks, a small real task: which way does a handwritten digit go around a square?
 
 Scans of handwritten digits travel once around a square. The class is how the round begins: the direction of the first
 side and of the next. Only the order of the frames shows the class:
@@ -16,8 +16,11 @@ Handwritten Digits", UCI Machine Learning Repository, 1998, 8 x 8 pixels.
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -37,6 +40,10 @@ MOTIONS = {
     "up-right": (3, True),
 }
 MANIFEST = "moving_digits.json"
+
+# Memory is aligned differently in each process, which changes the order of sums in a matrix product.
+LOGITS_TOLERANCE = 1e-6
+NUM_COMPARED_VIDEOS = 4
 
 _SPLITS = ("train", "test")
 _CORNERS = np.array([(0, 0), (0, 1), (1, 1), (1, 0)], dtype=np.float64)  # (row, column), clockwise
@@ -182,3 +189,88 @@ def _encode(file: Path, frames: NDArray[np.uint8], fps: int) -> None:
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="gray")))
         container.mux(stream.encode())
+
+
+def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
+    """Accuracy on the held-out digits, logits of some of them, and a digest of all weights, as plain values."""
+    import torch
+
+    from hf_video.data import ClipDataset, collate_clips, load_video_dataset
+    from hf_video.inference import weights_digest
+    from hf_video.loading.classifiers import class_names_of
+    from hf_video.metrics import top_k_accuracy
+    from hf_video.training import evaluate_dataset
+
+    split = load_video_dataset(digits, labels=class_names_of(model.config))["test"]
+    dataset = ClipDataset(split, processor, training=False)
+    scores, labels = evaluate_dataset(model, dataset, batch_size=32, progress=False)
+    clips = collate_clips([dataset[index] for index in range(NUM_COMPARED_VIDEOS)])["pixel_values"]
+    with torch.inference_mode():
+        logits = model(clips).logits
+    return {
+        "top1_accuracy": top_k_accuracy(scores, labels),
+        "logits": logits.tolist(),
+        "scores": scores[0].tolist(),
+        "video": split[0]["video"],
+        "weights": weights_digest(model.state_dict()),
+    }
+
+
+def shuffled_accuracy(trainer: Any, digits: Path) -> float:
+    """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
+    from torch.utils.data import Dataset
+
+    from hf_video.data import ClipDataset, load_video_dataset
+    from hf_video.metrics import top_k_accuracy
+    from hf_video.training import evaluate_dataset
+
+    class ShuffledFrames(Dataset):
+        def __init__(self, clips: ClipDataset) -> None:
+            self.clips = clips
+
+        def __len__(self) -> int:
+            return len(self.clips)
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            item = self.clips[index]
+            order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
+            return {**item, "pixel_values": item["pixel_values"][:, order]}
+
+    clips = ClipDataset(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
+    return top_k_accuracy(*evaluate_dataset(trainer.model, ShuffledFrames(clips), batch_size=32))
+
+
+def describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "hf_video.demo", str(model_dir), str(digits)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise OSError(f"A new process could not load the model:\n{result.stderr}")
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def compare(trained: dict[str, Any], loaded: dict[str, Any]) -> dict[str, bool]:
+    """Whether each comparison holds, by a text that describes it."""
+    logits = np.array(trained["logits"])
+    difference = np.abs(logits - loaded["logits"]).max() / max(1, np.abs(logits).max())
+    best = max(trained["scores"])
+    return {
+        "the loaded weights are the trained ones, bit by bit": loaded["weights"] == trained["weights"],
+        "the accuracy is the same": loaded["top1_accuracy"] == trained["top1_accuracy"],
+        f"logits differ by {difference:.0e} at most": difference <= LOGITS_TOLERANCE,
+        'pipeline("video-classification") gives the same score': abs(loaded["pipeline"]["score"] - best) <= 1e-5,
+    }
+
+
+def main(model_dir: str, digits: str) -> None:
+    """Loads a model as any user of Transformers would, and prints what `describe` and the pipeline return."""
+    from transformers import AutoModelForVideoClassification, AutoVideoProcessor, pipeline
+
+    model = AutoModelForVideoClassification.from_pretrained(model_dir)
+    description = describe(model, AutoVideoProcessor.from_pretrained(model_dir), digits)
+    classify = pipeline("video-classification", model=model_dir, device="cpu")
+    description["pipeline"] = classify(description["video"], top_k=1)[0]
+    print(json.dumps(description))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,14 +1,23 @@
-"""A picture of heat maps: the frames of a clip in rows, and below each frame the same with its heat map."""
+"""Heat maps drawn: a picture of all frames, the frames that counted most, and the folder of an explanation."""
 
+import json
+import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import transformers
+from PIL import Image
 
-from hf_video.inference.heat_maps import frame_shares, overlay_heat_maps, top_frames
+import hf_video
+from hf_video.files import replace_text
+from hf_video.inference.explanation import Clip, frame_shares, overlay_heat_maps, top_frames
 
-from .clock import clock
-from .drawable_text import find_fonts, one_line, shorten
+from .texts import clock, font_families, one_line, shorten
+from .timeline_picture import save_figure
+from .videos import enlarge, write_heat_map_video
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +35,8 @@ _LEAST_WIDTH = 7.0
 _MARK = "#d62728"
 # Characters.
 _LONGEST_LINE = 90
+# Characters of a class name in the title.
+_LONGEST_NAME = 60
 
 
 def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[float], title: str) -> "Figure":
@@ -90,17 +101,16 @@ def draw_heat_maps(images: np.ndarray, heat_maps: np.ndarray, times: Sequence[fl
 
 
 def _write_title(axes: "Axes", lines: Sequence[str], page_width: float) -> None:
-    fonts = find_fonts(lines)
+    families = font_families()
     for number, line in enumerate(lines):
         size = 11 if number == 0 else 10
-        drawable = "".join("?" if character in fonts.missing else character for character in one_line(line))
         text = axes.text(
             page_width / 2,
             _MARGIN + _TITLE_LINE * (number + 0.5),
-            shorten(drawable, _LONGEST_LINE),
+            shorten(one_line(line), _LONGEST_LINE),
             ha="center",
             va="center",
-            family=fonts.families,
+            family=families,
             parse_math=False,
             fontsize=size,
         )
@@ -128,3 +138,40 @@ def _draw_legend(axes: "Axes", page_width: float, y: float) -> None:
     axes.text(page_width / 2, y + 0.28, explanation, ha="center", va="center", fontsize=8)
     explanation = "number and bar: share of all evidence that lies on the frame; red: the frames that counted most"
     axes.text(page_width / 2, y + 0.46, explanation, ha="center", va="center", fontsize=8)
+
+
+def describe_frames(clip: Clip, heat_map: np.ndarray) -> list[dict[str, Any]]:
+    """What a heat map (T, H, W) in [0, 1] says of each frame: its time in `seconds`, its `share` of the evidence, and
+    its `highest` place, column and row in pixels of the video; None where there is no evidence."""
+    entries = []
+    for seconds, share, heat in zip(clip.times, frame_shares(heat_map), heat_map, strict=True):
+        column, row = clip.places[np.unravel_index(heat.argmax(), heat.shape)].tolist()
+        highest = [round(column, 1), round(row, 1)] if share else None
+        entries.append({"seconds": round(float(seconds), 3), "share": round(float(share), 6), "highest": highest})
+    return entries
+
+
+def write_heat_maps(folder: Path, clip: Clip, heat_map: np.ndarray, details: dict[str, Any]) -> None:
+    """Writes `heat_maps.png`, `heat_maps.mp4`, and `top_frames/` with a picture of each frame that counted most, the
+    first one most, into a folder that exists. The details are `video`, `label`, `class_id` and `score` of what was
+    explained."""
+    name = shorten(one_line(details["label"]) or f"class {details['class_id']}", _LONGEST_NAME)
+    title = f"{one_line(details['video'])}\nwhat speaks for {name} ({details['score']:.1%})"
+    save_figure(draw_heat_maps(clip.images, heat_map, clip.times.tolist(), title), folder / "heat_maps.png")
+    write_heat_map_video(folder / "heat_maps.mp4", clip.images, heat_map, clip.times.tolist(), clip.end)
+    (folder / "top_frames").mkdir()
+    drawn = overlay_heat_maps(clip.images, heat_map)
+    for place, frame in enumerate(top_frames(frame_shares(heat_map)), start=1):
+        path = folder / "top_frames" / f"{place}_at_{clip.times[frame]:.2f}s.png"
+        Image.fromarray(enlarge(drawn[frame])).save(path)
+
+
+def write_explanation(folder: Path, clip: Clip, details: dict[str, Any]) -> None:
+    """Writes `explanation.json` into a folder that exists: the details, the sizes of clip and video, and versions."""
+    height, width = clip.images.shape[1:3]
+    sizes = {"end": round(clip.end, 3), "image_size": [height, width], "video_size": list(clip.video_size)}
+    libraries = {"torch": torch.__version__, "transformers": transformers.__version__}
+    versions = {"python": platform.python_version(), "hf_video": hf_video.__version__} | libraries
+    text = json.dumps(details | sizes | {"versions": versions}, indent=2, ensure_ascii=False) + "\n"
+    # A file name may have bytes that are no UTF-8. Python's escapes for them are those of JSON.
+    replace_text(folder / "explanation.json", text.encode("utf-8", "backslashreplace").decode("utf-8"))

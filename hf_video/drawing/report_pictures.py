@@ -1,0 +1,145 @@
+"""The pictures of a training's report: curves, confusion matrix, and clips."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hf_video.metrics import measured_in
+
+from .texts import shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# With more classes, counts or names in the confusion matrix would be too small to read.
+_MAX_COUNTED_CLASSES = 20
+_MAX_NAMED_CLASSES = 60
+_FRAMES_OF_A_CLIP = 6
+_LONGEST_NAME = 32
+_LONGEST_LINE = 80
+
+
+class ShownClip(NamedTuple):
+    """A clip in a picture: the lines of its caption, and its frames (T, H, W, 3), uint8 or float from 0 to 1."""
+
+    caption: tuple[str, ...]
+    frames: np.ndarray
+
+
+def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
+    """Learning curves over epochs, of a trainer's `log_history`: losses, metrics between 0 and 1 if there are
+    evaluations, and the learning rate."""
+    from matplotlib.figure import Figure
+
+    steps = [entry for entry in log_history if "loss" in entry]
+    evaluations = [entry for entry in log_history if "eval_loss" in entry]
+    marker = "o" if len(evaluations) <= 40 else None
+    validation = {"color": "tab:orange", "marker": marker, "markersize": 3.5}
+
+    number = 3 if evaluations else 2
+    figure = Figure(figsize=(13 / 3 * number, 3.6), layout="constrained")
+    every = list(figure.subplots(1, number))
+    loss_axes, rate_axes = every[0], every[-1]
+    _draw(loss_axes, steps, "loss", color="tab:blue", alpha=0.7, label="training")
+    loss_axes.set(ylabel="loss", title="Loss", ylim=(0, None))
+    if evaluations:
+        _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
+        loss_axes.legend(frameon=False)
+        _draw_metrics(every[1], evaluations, validation)
+
+    _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
+    rate_axes.set(title="Learning rate", ylim=(0, None))
+    rate_axes.ticklabel_format(axis="y", scilimits=(-2, 2))
+    for axes in every:
+        axes.set(xlabel="epoch", xlim=(0, None))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_metrics(axes: "Axes", evaluations: Sequence[dict[str, float]], style: dict[str, Any]) -> None:
+    """The metrics between 0 and 1 of all evaluations."""
+    from matplotlib.ticker import PercentFormatter
+
+    shown = [metric for metric, _ in measured_in(evaluations[-1], "eval_") if metric.is_share]
+    for number, metric in enumerate(shown, start=1):
+        name = f"eval_{metric.name}"
+        measured = [entry for entry in evaluations if name in entry]
+        best = (max if metric.greater_is_better else min)(measured, key=lambda entry: entry[name])
+        label = f"{metric.title}, best {metric.text(best[name], digits=1)} in epoch {best['epoch']:g}"
+        _draw(axes, measured, name, label=label, **style | {"color": f"C{number}"})
+        axes.legend(frameon=False, loc="lower right")
+    axes.set(title="Validation accuracy", ylim=(0, 1.05))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+
+
+def plot_confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> "Figure":
+    """A confusion matrix (num_classes, num_classes) of counts, true classes by rows, coloured by the share of each
+    true class. With up to 20 classes, the counts are printed. With up to 60 classes, the axes have names, otherwise
+    class ids."""
+    from matplotlib.colors import Normalize, PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    num_classes = len(counts)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(4 + 0.3 * num_classes, 14)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.subplots()
+    # If no counts are printed, colours must show a confusion of a few percent.
+    norm = Normalize(0, 1) if num_classes <= _MAX_COUNTED_CLASSES else PowerNorm(0.5, 0, 1)
+    image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="nearest")
+    ids = ""
+    if num_classes <= _MAX_NAMED_CLASSES:
+        names = [shorten(name, _LONGEST_NAME) for name in class_names]
+        # A dollar sign in a name must not begin a formula.
+        axes.set_xticks(range(num_classes), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+        axes.set_yticks(range(num_classes), names, parse_math=False)
+    else:
+        ids = " (id)"
+    if num_classes <= _MAX_COUNTED_CLASSES:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, str(count), ha="center", va="center", color=color)
+    axes.set(xlabel=f"predicted class{ids}", ylabel=f"true class{ids}", title="Confusion matrix")
+    colorbar = figure.colorbar(image, shrink=0.8, aspect=30, format=PercentFormatter(1))
+    colorbar.set_label("share of the true class")
+    colorbar.outline.set_visible(False)
+    return figure
+
+
+def plot_clips(clips: Sequence[ShownClip], title: str) -> "Figure":
+    """A picture of clips in two columns, each as a strip of up to six of its frames."""
+    from matplotlib.figure import Figure
+
+    strips = [_strip(clip.frames) for clip in clips]
+    num_rows = -(-len(clips) // 2)
+    width = 6.5
+    height = max(width * strip.shape[0] / strip.shape[1] for strip in strips) + 0.2 + 0.17 * len(clips[0].caption)
+    figure = Figure(figsize=(2 * width, num_rows * height + 0.4), layout="constrained")
+    figure.suptitle(title)
+    grid = list(figure.subplots(num_rows, 2, squeeze=False).flat)
+    for axes in grid:
+        axes.axis("off")
+    for axes, clip, strip in zip(grid, clips, strips, strict=False):
+        axes.imshow(strip, interpolation="nearest")
+        caption = "\n".join(shorten(line, _LONGEST_LINE) for line in clip.caption)
+        axes.set_title(caption, fontsize=9, loc="left", parse_math=False)
+    return figure
+
+
+def _draw(axes: "Axes", entries: Sequence[dict[str, float]], name: str, **options: Any) -> None:
+    axes.plot([entry["epoch"] for entry in entries], [entry[name] for entry in entries], **options)
+
+
+def _strip(frames: np.ndarray) -> np.ndarray:
+    """Frames side by side, with white lines between them: (H, sum of widths, 3) float from 0 to 1."""
+    chosen = frames[np.linspace(0, len(frames) - 1, min(len(frames), _FRAMES_OF_A_CLIP)).round().astype(int)]
+    if chosen.dtype == np.uint8:
+        chosen = chosen / 255
+    gap = max(chosen.shape[2] // 32, 1)
+    padded = np.pad(chosen, ((0, 0), (0, 0), (0, gap), (0, 0)), constant_values=1.0)
+    return np.concatenate(list(padded), axis=1)[:, :-gap]

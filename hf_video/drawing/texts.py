@@ -1,0 +1,46 @@
+"""Texts in pictures and lines: names of any script in one line, fonts for them, and times as people write them."""
+
+import re
+
+# Control characters, ends of lines, and marks that turn the direction of a text.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# What matplotlib draws with beside its own fonts, which have no Chinese, Japanese or Korean: of Linux, macOS, Windows.
+_FAMILIES = ("Noto Sans CJK JP", "WenQuanYi Zen Hei", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic")
+
+
+def font_families() -> list[str]:
+    """The `family` of matplotlib's texts: its own list (`font.sans-serif` of its settings), then the fonts of this
+    machine for Chinese, Japanese and Korean. It takes each character from the first font that has it.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    return ["sans-serif", *(family for family in _FAMILIES if family in installed)]
+
+
+def one_line(text: str) -> str:
+    """The text without control characters, and with single spaces for all white space. Bytes of a file name that are
+    no UTF-8 become escapes."""
+    return " ".join(_CONTROLS.sub(" ", text).encode("utf-8", "backslashreplace").decode("utf-8").split())
+
+
+def shorten(text: str, length: int) -> str:
+    """The text, cut to `length` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def clock(seconds: float, digits: int = 0) -> str:
+    """Hours, minutes and seconds, such as 0:02:07 or 1:00:03.25.
+
+    Args:
+        seconds: 0 or more.
+        digits: digits after the point of the seconds; without them, the seconds are cut, as on a clock.
+    """
+    ticks = round(seconds * 10**digits) if digits else int(seconds)
+    whole, rest = divmod(ticks, 10**digits)
+    minutes, seconds = divmod(whole, 60)
+    fraction = f".{rest:0{digits}d}" if digits else ""
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}{fraction}"
