@@ -25,7 +25,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
-from .memory_bank import MemoryBank
+from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
 from .views_memory_bank_qformer import average_views, flatten_views
 
@@ -690,7 +690,8 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         if memory is None:
             memory = MemoryBank(self.config.memory_bank_length, self.config.memory_policy)
         self.prepare_memory(memory, frames, *text, use_visual_memory)
-        return self.read_frames(frames, has_frame, *text, memory, output_frame_hidden_states, **kwargs)
+        with unfinished_on_error(memory):
+            return self.read_frames(frames, has_frame, *text, memory, output_frame_hidden_states, **kwargs)
 
     def check_inputs(
         self,

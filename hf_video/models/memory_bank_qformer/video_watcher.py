@@ -152,7 +152,7 @@ class VideoWatcher:
         by which the model is recognised.
 
         Raises:
-            ValueError: if no frame was read yet, or a call was interrupted while it added a frame to the memory.
+            ValueError: if no frame was read yet, or the memory is unfinished.
         """
         if not self.frames_seen:
             raise ValueError("There is nothing to save yet: watch at least one frame.")
