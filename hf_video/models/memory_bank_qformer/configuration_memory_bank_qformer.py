@@ -119,6 +119,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             # Folders of the first versions do not have this field.
             self.use_language_projection = "MemoryBankQFormerForVideoClassification" not in (self.architectures or ())
 
+    # Copied from hf_video.models.videomamba.configuration_videomamba.VideoMambaConfig.from_dict
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""

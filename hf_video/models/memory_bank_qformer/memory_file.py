@@ -194,8 +194,8 @@ class MemoryFile:
             least, most = policy.similarity_range
             tolerance = 1e-3 * (most - least) / 2
             found = similarities[(time < num_entries.to(time.device)[:, None, None] - 1).expand_as(similarities)]
-            fits = ((found >= least - tolerance) & (found <= most + tolerance)).all()
-            self._require(fits, f"{owner}.similarities", f"be from {least:g} to {most:g}")
+            is_within = ((found >= least - tolerance) & (found <= most + tolerance)).all()
+            self._require(is_within, f"{owner}.similarities", f"be from {least:g} to {most:g}")
 
     def _check_queries(self) -> None:
         """All query banks have one size, which fits the queries and the text."""

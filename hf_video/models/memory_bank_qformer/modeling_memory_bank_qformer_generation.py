@@ -18,8 +18,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
-from .memory_bank import MemoryBank, unfinished_on_error
-from .memory_replay import replay_memory
+from .memory_bank import MemoryBank, replay_memory, unfinished_on_error
 from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModel,
     MemoryBankQFormerModelOutput,

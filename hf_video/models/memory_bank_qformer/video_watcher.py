@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from .memory_bank import MemoryBank
-from .memory_replay import replay_memory
+from .memory_bank import MemoryBank, replay_memory
 
 # Largest distance, as a share of a vector's length, by which half precision moves a token of the Q-Former's input.
 # Tokens of other words are farther apart.

@@ -8,8 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hf_video import MemoryBank
-from hf_video.models.memory_bank_qformer.memory_replay import replay_memory
+from hf_video import MemoryBank, replay_memory
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
 
