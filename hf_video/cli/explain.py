@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.clock import clock
 from hf_video.drawing.drawable_text import one_line
+from hf_video.files import few
 
 from .command_line import add_flags
 from .model_loading import load_answering_model, load_trained_model, locate_model
@@ -87,7 +88,8 @@ def find_class(word: str, names: Sequence[str]) -> int:
     if word.isdecimal() and int(word) < len(names):
         return int(word)
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its first ones are {_few(names)}."
+    others = f"Did you mean {' or '.join(map(repr, close))}?"
+    hint = others if close else f"Its first ones are {few(map(repr, names))}."
     raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
 
 
@@ -271,7 +273,3 @@ def _public_name(args: argparse.Namespace) -> str:
     from hf_video.reading.video_downloading import public_url
 
     return public_url(args.video)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.files import few
+
 from .command_line import add_flags
 from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
@@ -157,4 +159,4 @@ def _size_given(processor: Any) -> tuple[int | None, int | None]:
 
 def _require_whole(name: str, report: dict[str, Any]) -> None:
     if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} lacks weights ({', '.join(missing[:3])}, ...), which would be random numbers.")
+        raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")

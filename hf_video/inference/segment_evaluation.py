@@ -20,10 +20,11 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from hf_video.files import few
 
 from .segment_files import LabelledSegment
 
@@ -266,5 +267,4 @@ def _warnings(
 
 
 def _some(names: Iterable[str]) -> str:
-    first = list(islice(names, 4))
-    return ", ".join(map(repr, first[:3])) + (", ..." if len(first) > 3 else "")
+    return few(map(repr, names))

@@ -38,7 +38,7 @@ from hf_video.data.places import absolute
 from hf_video.data.video_bytes import open_bytes
 from hf_video.data.video_column import BYTES
 from hf_video.data.video_names import segment_suffix
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.files import FULL_DISK, few, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.video_downloading import public_url
 from hf_video.stored_folder import StoredFolder
@@ -136,8 +136,7 @@ def _is_finished(folder: StoredFolder, plan: PackPlan, listing: VideoRows) -> bo
         known = json.loads(text)
     if known is None:
         if names:
-            listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise ValueError(f"{folder} has other files ({listed}): choose another folder for the pack.")
+            raise ValueError(f"{folder} has other files ({few(names)}): choose another folder for the pack.")
         return False
     if difference := plan.difference(known, listing.videos):
         raise ValueError(
