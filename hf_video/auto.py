@@ -33,8 +33,8 @@ CONFIGURATIONS = {
 PARTS = {
     "MemoryBank": ".models.memory_bank_qformer.memory_bank",
     "VideoWatcher": ".models.memory_bank_qformer.video_watcher",
-    "draw_memory": ".models.memory_bank_qformer.memory_picture",
-    "replay_memory": ".models.memory_bank_qformer.memory_replay",
+    "draw_memory": ".drawing.memory_picture",
+    "replay_memory": ".models.memory_bank_qformer.memory_bank",
     "selective_scan": ".ops.selective_scan",
 }
 

@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,9 @@ def _sync(path: str | os.PathLike, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def few(names: Iterable[object], limit: int = 3) -> str:
+    """The first names for a message, with dots if there are more: `a, b, c, ...`."""
+    first = list(islice(names, limit + 1))
+    return ", ".join(map(str, first[:limit])) + (", ..." if len(first) > limit else "")

@@ -96,7 +96,11 @@ def per_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: the shapes do not match or there is no video.
     """
-    counts = confusion_matrix(scores, labels)
+    return recognised_shares(confusion_matrix(scores, labels))
+
+
+def recognised_shares(counts: np.ndarray) -> np.ndarray:
+    """[`per_class_accuracy`] of a [`confusion_matrix`] (num_classes, num_classes)."""
     totals = counts.sum(axis=1)
     return np.divide(counts.diagonal(), totals, out=np.full(len(totals), np.nan), where=totals > 0)
 

@@ -111,7 +111,7 @@ def _check_problem_type(model: PreTrainedModel, data: str, multi_label: bool) ->
 
 def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
     """The figures of each class."""
-    from hf_video.metrics import average_precision, confusion_matrix, per_class_accuracy
+    from hf_video.metrics import average_precision, confusion_matrix, recognised_shares
 
     if labels.ndim == 2:
         return {
@@ -119,8 +119,8 @@ def _by_class(scores: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[
             "class_videos": labels.sum(axis=0).astype(int).tolist(),
             "class_average_precision": [_number(value) for value in average_precision(scores, labels)],
         }
-    accuracies = per_class_accuracy(scores, labels)
     counts = confusion_matrix(scores, labels)
+    accuracies = recognised_shares(counts)
     return {
         "class_names": names,
         "class_videos": counts.sum(axis=1).tolist(),

@@ -232,7 +232,7 @@ def _output_folder(args: argparse.Namespace) -> Iterator[Path]:
 def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     """The seconds of the first and the last frame that each entry of a memory holds, oldest first. An entry may hold
     other frames at other token positions: these are the first and the last of all."""
-    from hf_video.models.memory_bank_qformer.memory_picture import frames_of_entries
+    from hf_video.drawing.memory_picture import frames_of_entries
 
     held = frames_of_entries(memory) > 0
     frames = [entry.nonzero().flatten().tolist() for entry in held]

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.files import few
+
 from .command_line import add_flags
 from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
@@ -118,7 +120,7 @@ def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedMod
     with bounded_models():
         model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
     if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} lacks weights ({', '.join(missing[:3])}, ...), which would be random numbers.")
+        raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")
     try:
         return model.eval(), processors.from_pretrained(name)
     except (OSError, ValueError):

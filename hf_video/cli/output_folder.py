@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from hf_video.files import FULL_DISK, read_own_json, replace_text, write_error_number
+from hf_video.files import FULL_DISK, few, read_own_json, replace_text, write_error_number
 from hf_video.reading.sources import is_url
 
 from .processes import is_first_process
@@ -43,8 +43,7 @@ def require_fresh(
     found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
     if not found:
         return
-    listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-    raise ValueError(f"{option} {folder} is not empty ({listed}). {ways_out or _ways_out_of_training(folder)}")
+    raise ValueError(f"{option} {folder} is not empty ({few(found)}). {ways_out or _ways_out_of_training(folder)}")
 
 
 def _ways_out_of_training(folder: Path) -> str:

@@ -170,7 +170,7 @@ def _open_video(args: argparse.Namespace) -> Iterator[Any]:
 
 def _make_watcher(args: argparse.Namespace) -> Any:
     from hf_video import MemoryBank, VideoWatcher
-    from hf_video.models.memory_bank_qformer.memory_picture import check_picture_format
+    from hf_video.drawing.memory_picture import check_picture_format
 
     if args.picture is not None:
         check_picture_format(args.picture)

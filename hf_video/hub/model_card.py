@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
+from hf_video.files import few
 from hf_video.metrics import Metric, measured_in
 
 from .folder_checks import CARD, PROCESSOR_FILES
@@ -226,7 +227,7 @@ def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], n
     sentences = [f"A `{architecture}` of [hf_video](https://github.com/hf-video/hf-video){origin}."]
     if "Classification" in architecture and config.get("id2label"):
         names = list(config["id2label"].values())
-        listed = ", ".join(map(_cell, names[:8])) + (", ..." if len(names) > 8 else "")
+        listed = few(map(_cell, names), 8)
         what = f"estimates {len(names)} values" if _is_regression(config) else f"knows {len(names)} classes"
         sentences.append(f"It {what}: {listed}.")
     if method := (config.get("quantization_config") or {}).get("quant_method"):

@@ -21,13 +21,13 @@ segments, the IoU is 0 here. So an empty annotation, or one that ends before it 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
+from hf_video.files import few
 from hf_video.settings import closest
 from hf_video.text_files import read_object
 
@@ -369,5 +369,4 @@ def _warnings(
 
 
 def _some(names: Iterable[str]) -> str:
-    first = list(islice(names, 4))
-    return ", ".join(map(repr, first[:3])) + (", ..." if len(first) > 3 else "")
+    return few(map(repr, names))

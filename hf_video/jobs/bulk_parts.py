@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from hf_video.files import few
 from hf_video.stored_folder import StoredFolder
 
 from .bulk_batches import ERROR, KEY, PATH, BulkVideo, as_utf8
@@ -181,8 +182,7 @@ class PartFolder:
         if system.isfile(root):
             raise ValueError(f"{self.place} is a file; a folder is expected.")
         if found := self._names():
-            listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-            raise ValueError(f"{self.place} has other files ({listed}): choose another --output.")
+            raise ValueError(f"{self.place} has other files ({few(found)}): choose another --output.")
 
 
 def plan_parts(videos: Sequence[BulkVideo], finished: FinishedVideos, part_size: int) -> list[Part]:

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.files import naming_disk_errors, read_own_json, replace_file, replace_text
+from hf_video.files import few, naming_disk_errors, read_own_json, replace_file, replace_text
 from hf_video.inference.clip_features import Pooling, choose_features
 from hf_video.inference.feature_key import feature_key, video_identity
 from hf_video.inference.window_batching import choose_windows, window_batches
@@ -232,8 +232,7 @@ def require_feature_folder(folder: Path) -> None:
         raise ValueError(f"{folder} is a file; a folder is expected.")
     found = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
     if found and _read_summary(folder) is None:
-        listed = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"{folder} has other files ({listed}): choose another folder for the features.")
+        raise ValueError(f"{folder} has other files ({few(found)}): choose another folder for the features.")
 
 
 def _read_summary(folder: Path) -> Record | None:

@@ -26,6 +26,7 @@ from transformers.utils import (
     is_torchao_available,
 )
 
+from hf_video.files import few
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_object
 
@@ -88,7 +89,7 @@ def load_classifier(
         _check_random(model, network, report["missing_keys"])
     if known != names:
         logger.warning(
-            f"{model} knows {len(known)} other classes ({_few(known)}), the data have {len(names)} ({_few(names)}): "
+            f"{model} knows {len(known)} other classes ({few(known)}), the data have {len(names)} ({few(names)}): "
             "the classification head starts afresh."
         )
         if len(known) == len(names):
@@ -155,7 +156,7 @@ def load_trained_classifier(
     if missing:
         no_head = ", or take the features of its tokens, with `hf-video extract --pooling mean`"
         raise ValueError(
-            f"{model} lacks weights of {type(network).__name__} ({_few(missing)}), which would be random numbers: "
+            f"{model} lacks weights of {type(network).__name__} ({few(missing)}), which would be random numbers: "
             f"train a classifier from it first, with `hf-video train --model`{no_head if part == 'features' else ''}."
         )
     if part == "base":
@@ -290,7 +291,7 @@ def _check_index(file: Path) -> None:
         return
     files = set(read_object(file, Index)["weight_map"].values())
     if absent := sorted(name for name in files if not file.with_name(name).is_file()):
-        raise ValueError(f"{file} names {_few(absent)}, which is not there.")
+        raise ValueError(f"{file} names {few(absent)}, which is not there.")
 
 
 def class_names_of(config: PreTrainedConfig) -> list[str]:
@@ -303,7 +304,7 @@ def class_names_of(config: PreTrainedConfig) -> list[str]:
     if nameless := [str(index) for index, name in enumerate(names) if not isinstance(name, str)]:
         raise ValueError(
             f"{Path(config.name_or_path, 'config.json')}: `id2label` must name the classes 0 to "
-            f"{config.num_labels - 1}, one after the other, and does not name {_few(nameless)}."
+            f"{config.num_labels - 1}, one after the other, and does not name {few(nameless)}."
         )
     return names
 
@@ -346,14 +347,14 @@ def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: I
     lacks = [name for name in missing if not name.startswith(_HEAD) and parameters[name].ndim > 1]
     if lacks:
         raise ValueError(
-            f"{model} lacks weights before the head of {type(network).__name__} ({_few(sorted(lacks))}), which would "
+            f"{model} lacks weights before the head of {type(network).__name__} ({few(sorted(lacks))}), which would "
             "stay random numbers: train the whole model, or use the attentive probe, which needs only the encoder."
         )
 
 
 def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None:
     if wrong := [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in mismatched]:
-        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {_few(sorted(wrong))}.")
+        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(sorted(wrong))}.")
 
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
@@ -373,7 +374,3 @@ def _whole(parameters: list[Any]) -> AbstractContextManager:
     import deepspeed
 
     return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

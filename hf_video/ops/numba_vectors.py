@@ -236,6 +236,18 @@ def sigmoid(x):
 
 
 @compiled
+def silu(x):
+    return x * sigmoid(x)
+
+
+@compiled
+def silu_slope(x):
+    """Two factors whose product is the derivative of `silu`; the first is `sigmoid(x)`."""
+    share = sigmoid(x)
+    return share, ONE + x * (ONE - share)
+
+
+@compiled
 def softplus(x):
     """log(1 + e^x), with a small relative error also where it is small."""
     e = exp2(minimum(x, ZERO - x) * LOG2_E)

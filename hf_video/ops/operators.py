@@ -1,6 +1,6 @@
 """Functions that the operators of several backends share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -41,3 +41,27 @@ class RecordedContext:
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         self.saved_tensors = tensors
+
+
+def register_convolution(
+    forward: torch.library.CustomOpDef, backward: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+) -> None:
+    """
+    Make one operator of a convolution the derivative of another.
+
+    Args:
+        forward: takes x, weight, bias or `None`, and options such as `reverse`. Returns a tensor like x.
+        backward: takes the gradient of that tensor and all that `forward` took. Returns the gradients of x, weight and
+            bias, also of a bias that was `None`.
+    """
+
+    def save_inputs(ctx, inputs, output):
+        x, weight, bias, *ctx.options = inputs
+        ctx.save_for_backward(x, weight, bias)
+
+    def differentiate(ctx, dy):
+        x, weight, bias = ctx.saved_tensors
+        dx, dweight, dbias = backward(dy, x, weight, bias, *ctx.options)
+        return dx, dweight, None if bias is None else dbias, *(None for _ in ctx.options)
+
+    forward.register_autograd(differentiate, setup_context=save_inputs)

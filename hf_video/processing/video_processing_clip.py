@@ -25,11 +25,6 @@ from .option_checks import check_options, check_shapes, check_statistics, is_pos
 from .uint8_resize import resize_bicubic, resize_bilinear
 from .video_inputs import channels_first, check_values, flatten_videos, is_array, sample_array
 
-try:
-    from hf_video.reading import read_video
-except ImportError:  # on a machine without hf_video
-    from .plain_video_reading import read_video
-
 
 class VideoClipProcessorKwargs(VideosKwargs, total=False):  # type: ignore[call-arg]
     """
@@ -229,6 +224,11 @@ class VideoClipProcessor(BaseVideoProcessor):
         if isinstance(video_url_or_urls, (list, tuple)):
             fetched = [self.fetch_videos(video, sample_indices_fn) for video in video_url_or_urls]
             return [list(column) for column in zip(*fetched, strict=True)]
+        # `hf_video.reading` imports Transformers, which registers this class: at the top of the file, that is a circle.
+        try:
+            from hf_video.reading import read_video
+        except ModuleNotFoundError:  # on a machine without hf_video
+            from .plain_video_reading import read_video
         return read_video(video_url_or_urls, sample_indices_fn)
 
     def _decode_and_sample_videos(

@@ -22,7 +22,7 @@ from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from hf_video.files import replace_file, replace_text
 from hf_video.inference.prediction import predict_scores
-from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in
+from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in, recognised_shares
 
 from .callbacks import THROUGHPUT_SCALARS
 
@@ -339,9 +339,8 @@ def _cell(value: object) -> str:
 
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """The most frequent confusions, and all classes, the least recognised first."""
-    totals, right = counts.sum(axis=1), counts.diagonal()
-    shares = np.divide(right, totals, out=np.full(len(totals), np.inf), where=totals > 0)
-    mistakes = counts - np.diag(right)
+    totals, shares = counts.sum(axis=1), recognised_shares(counts)
+    mistakes = counts - np.diag(counts.diagonal())
     order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
     pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
     lines = [

@@ -24,7 +24,7 @@ def family(request):
 
 @pytest.fixture
 def average_views():
-    return import_module("hf_video.models.videovit.views_videovit").average_views
+    return import_module("hf_video.models.videovit.classification_videovit").average_views
 
 
 @pytest.fixture

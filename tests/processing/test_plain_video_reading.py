@@ -145,3 +145,13 @@ def test_the_page_counts_the_files_of_both_readers(capsys):
     plain_reading_table.main()
     page = Path(__file__).parents[2] / "docs" / "plain_reader.md"
     assert capsys.readouterr().out == page.read_text(), "python -m tests.processing.plain_reading_table writes it"
+
+
+@pytest.mark.parametrize(
+    "first", ["hf_video.reading.streams", "hf_video.reading.video_reading", "hf_video.data", "hf_video"]
+)
+def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
+    (tmp_path / "damaged.mp4").write_bytes(b"no video")
+    program = f"import {first}; from hf_video import VideoClipProcessor; VideoClipProcessor()({str(tmp_path / 'damaged.mp4')!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "hf_video.reading.sources.VideoReadError" in done.stderr

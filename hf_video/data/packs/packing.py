@@ -35,7 +35,7 @@ from hf_video.data.manifest import (
 )
 from hf_video.data.places import absolute, segment_suffix
 from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.files import FULL_DISK, few, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.sources import describe, is_url
 from hf_video.stored_folder import StoredFolder
@@ -141,8 +141,7 @@ def _is_finished(folder: StoredFolder, plan: PackPlan) -> bool:
         known = json.loads(text)
     if known is None:
         if names:
-            listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise ValueError(f"{folder} has other files ({listed}): choose another folder for the pack.")
+            raise ValueError(f"{folder} has other files ({few(names)}): choose another folder for the pack.")
         return False
     if difference := plan.difference(known):
         raise ValueError(

@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,9 +26,14 @@ class MemoryBank:
     A memory carries no gradients. It belongs to the model and the text that it was filled with. It keeps keys and
     values of its entries: call [`~MemoryBank.drop_projections`] after the model's weights have changed.
 
+    If a call stops after a frame has entered, by an error or by Ctrl-C, the memory is unfinished, and later calls
+    refuse it: some banks may lack the frame, and a call that is repeated would count frames twice. Go on from a
+    [`~MemoryBank.clone`] or a file made before that call, or [`~MemoryBank.reset`] the memory. A call that fails
+    before, for example because of a wrong shape, leaves the entries as they were.
+
     Args:
         length (`int`): number of frames that each bank holds.
-        policy (`"merge"`, `"fifo"` or `"uniform"`, defaults to `"merge"`): what happens when a bank is full, see
+        policy (`str`, defaults to `"merge"`): what happens when a bank is full, a key of `POLICIES` in
             `memory_compression.py`.
 
     Attributes:
@@ -61,7 +67,7 @@ class MemoryBank:
         self.last_queries: torch.Tensor | None = None
         self.text_ids: torch.Tensor | None = None
         self.origin: dict[str, Any] = {}
-        # True while a frame is being added, when some banks have it and others do not.
+        # True while a frame enters, and after a call that stopped with frames in the memory.
         self.is_unfinished = False
 
     def __repr__(self) -> str:
@@ -95,15 +101,15 @@ class MemoryBank:
             text_ids: see the attribute; `None` if there is no text.
 
         Raises:
-            ValueError: if the memory was filled by another model or with another text, is on another device, or an
-                earlier call was interrupted while it added a frame.
+            ValueError: if the memory was filled by another model or with another text, is on another device, or is
+                unfinished.
         """
         if self.is_unfinished:
             raise ValueError(
-                "A call was interrupted while a frame entered this memory, so only some of its banks have the frame: "
-                "go on from a `clone()` or a file made before that call, or begin without a memory."
+                "A call stopped after a frame had entered this memory, so it may lack others or parts of one: `load` "
+                "a file or take a `clone()` made before that call, or `reset()` it to begin anew."
             )
-        if not self.batch_size:
+        if not self.frames_seen.any():
             visual, *query = (
                 None if size is None else TokenBank.empty(batch_size, *size, self.length, self.policy, dtype, device)
                 for size in (visual_size, *query_sizes)
@@ -214,6 +220,7 @@ class MemoryBank:
 
     def put(self, rows: torch.Tensor, memory: "MemoryBank") -> None:
         """Write back the videos that [`~MemoryBank.take`] copied."""
+        self.is_unfinished = True
         for own, new in zip(self.banks(), memory.banks(), strict=True):
             own.put(rows, new)
         if memory.last_queries is not None:
@@ -225,6 +232,7 @@ class MemoryBank:
                 0, rows.to(new_queries.device), new_queries.to(self.last_queries)
             )
         self.frames_seen[rows.cpu()] = memory.frames_seen
+        self.is_unfinished = False
 
     def save(self, path: str | os.PathLike) -> None:
         """
@@ -232,11 +240,11 @@ class MemoryBank:
         values are left out, because they can be computed from the states.
 
         Raises:
-            ValueError: if a call was interrupted while it added a frame to the memory.
+            ValueError: if the memory is unfinished.
             OSError: if the file cannot be written.
         """
         if self.is_unfinished:
-            raise ValueError(f"{path} was not written: a call was interrupted while a frame entered the memory.")
+            raise ValueError(f"{path} was not written: a call stopped after a frame had entered the memory.")
         tensors: dict[str, torch.Tensor] = {"frames_seen": self.frames_seen}
         for name in ("last_queries", "text_ids"):
             if getattr(self, name) is not None:
@@ -270,3 +278,68 @@ class MemoryBank:
         memory.visual = banks.pop("visual", None)
         memory.query = [banks[str(i)] for i in range(len(banks))]
         return memory
+
+
+@contextmanager
+def unfinished_on_error(memory: MemoryBank | None) -> Iterator[None]:
+    """Leave a memory unfinished if the code within raises after it has added frames."""
+    before = None if memory is None else memory.frames_seen.sum()
+    try:
+        yield
+    except BaseException:
+        if memory is not None and memory.frames_seen.sum() != before:
+            memory.is_unfinished = True
+        raise
+
+
+@torch.no_grad()
+def replay_memory(
+    model: Any,
+    memory: MemoryBank,
+    qformer_input_ids: torch.Tensor | None = None,
+    qformer_attention_mask: torch.Tensor | None = None,
+) -> tuple[MemoryBank, torch.Tensor]:
+    """
+    Rebuild the query banks of a memory for another text.
+
+    The visual bank does not depend on the text. Its entries are read like frames, oldest first, each with the entries
+    before it. As long as no entries were merged, the result is exact: it equals a memory that was filled with this
+    text from the start. After that it is an approximation: an entry that stands for many frames is read once, and its
+    token positions may stand for different frames.
+
+    Args:
+        model ([`MemoryBankQFormerModel`]): the model that filled the memory.
+        memory ([`MemoryBank`]): the memory, which is not changed. If it has one video, it answers any number of texts.
+        qformer_input_ids, qformer_attention_mask: the text `(batch_size, text_length)`, as the model takes it.
+
+    Returns:
+        A memory to go on with, and the queries after its last entry `(batch_size, num_query_tokens, hidden_size)`.
+
+    Raises:
+        ValueError: if the memory is empty or has no visual bank (`visual_memory=False`), if its videos have different
+            numbers of entries, if there is not one text for each video, or if a text is too long.
+    """
+    if memory.visual is None or not any(memory.visual.num_entries):
+        raise ValueError("The memory holds no frames to be read with another text: ask from the start instead.")
+    if qformer_input_ids is not None and memory.batch_size == 1:
+        memory = memory.take(torch.zeros(len(qformer_input_ids), dtype=torch.long))
+    visual: Any = memory.visual
+    model.check_inputs(None, visual.slots, None, qformer_input_ids, qformer_attention_mask)
+    num_entries = visual.entries_of_each
+    replayed = MemoryBank(memory.length, memory.policy)
+    model.prepare_memory(replayed, visual.slots, qformer_input_ids, qformer_attention_mask)
+    query_embeds = model.query_tokens.expand(memory.batch_size, -1, -1)
+    outputs: Any = None
+    for entry in visual.states.to(model.qformer.embeddings.layernorm.weight.dtype).unbind(1):
+        outputs = model.qformer(
+            query_embeds, entry, qformer_input_ids, qformer_attention_mask, replayed, True, return_dict=True
+        )
+        for bank, states in zip(replayed.banks(), (entry, *outputs.layer_inputs), strict=False):
+            bank.append(states)
+    for bank in replayed.banks():
+        # Queries have other positions than vision tokens, so their entries get the mean of the counts.
+        counts = visual.counts if bank is replayed.visual else visual.counts.mean(-1, keepdim=True)
+        bank.slot_counts[:, :num_entries] = counts
+    replayed.frames_seen = memory.frames_seen.clone()
+    replayed.last_queries = outputs.last_hidden_state[:, : model.config.num_query_tokens]
+    return replayed, replayed.last_queries

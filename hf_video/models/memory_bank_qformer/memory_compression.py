@@ -1,15 +1,12 @@
-"""How a full memory bank loses one entry: the policies, and the similarity that one of them decides by."""
+"""
+How a full memory bank loses one entry. A policy is a class and a row of `POLICIES`: configuration, banks and the file
+of a memory ask it for all they need to know.
+"""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-
-
-def similarity(older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
-    """How alike two entries `(..., num_channels)` are, from -1 to 1: the cosine of the angle between them `(...)`."""
-    return F.cosine_similarity(older, newer, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -29,27 +26,34 @@ class Replacement:
     count: torch.Tensor
 
 
-class CompressionPolicy(Protocol):
+class CompressionPolicy:
     """
     Chooses two neighbours in time, and what replaces them. Every token position is decided on its own.
 
     Attributes:
-        uses_similarities: whether [`~CompressionPolicy.__call__`] reads the similarities.
-        averages: whether weights other than 0 and 1 occur.
+        averages: whether weights other than 0 and 1 occur. An infinite frame then spreads over the bank.
+        forgets: whether a frame that leaves is counted no more, so that every entry stands for 1 frame. Otherwise the
+            counts add up to the frames seen.
+        similarity_range: the smallest and the largest similarity; `None` if the policy uses none.
     """
 
-    uses_similarities: bool
-    averages: bool
+    averages = False
+    forgets = False
+    similarity_range: tuple[float, float] | None = None
+
+    def similarity(self, older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
+        """How alike two entries `(..., num_channels)` are, `(...)`."""
+        raise NotImplementedError
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         """
         Args:
             counts: number of frames that each entry stands for, oldest first, `(batch_size, num_entries,
                 num_positions)`.
-            similarities: [`similarity`] of each entry and the next one, `(batch_size, num_entries - 1,
-                num_positions)`; undefined unless `uses_similarities`.
+            similarities: [`~CompressionPolicy.similarity`] of each entry and the next one, `(batch_size, num_entries -
+                1, num_positions)`; undefined if the policy uses none.
         """
-        ...
+        raise NotImplementedError
 
 
 def counts_of_pair(counts: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,14 +62,18 @@ def counts_of_pair(counts: torch.Tensor, index: torch.Tensor) -> tuple[torch.Ten
     return counts.gather(1, index)[:, 0], counts.gather(1, index + 1)[:, 0]
 
 
-class Merge:
+class Merge(CompressionPolicy):
     """
-    The two most similar neighbours become their mean, weighted by their counts. If several pairs are equally similar,
-    it is the oldest pair (MA-LMM, https://arxiv.org/abs/2404.05726, `memory_bank_compress`).
+    The two most similar neighbours, by the cosine of their angle, become their mean, weighted by their counts. If
+    several pairs are equally similar, it is the oldest pair (MA-LMM, https://arxiv.org/abs/2404.05726,
+    `memory_bank_compress`).
     """
 
-    uses_similarities = True
     averages = True
+    similarity_range = (-1.0, 1.0)
+
+    def similarity(self, older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
+        return F.cosine_similarity(older, newer, dim=-1)
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = similarities.argmax(dim=1)
@@ -74,25 +82,21 @@ class Merge:
         return Replacement(index, older.double() / (older + newer), older + newer)
 
 
-class FirstInFirstOut:
-    """The oldest entry is dropped. The bank is a window over the last frames, and every count is 1."""
+class FirstInFirstOut(CompressionPolicy):
+    """The oldest entry is dropped: the bank is a window over the last frames."""
 
-    uses_similarities = False
-    averages = False
+    forgets = True
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = torch.zeros_like(counts[:, 0], dtype=torch.long)
         return Replacement(index, torch.zeros_like(counts[:, 0]), counts[:, 1])
 
 
-class Uniform:
+class Uniform(CompressionPolicy):
     """
     Frames are spread evenly over the video, whatever they show. Of all pairs of neighbours, the one that stands for
     the fewest frames loses its newer entry; if several do, it is the oldest pair. The older entry gets both counts.
     """
-
-    uses_similarities = False
-    averages = False
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = (counts[:, :-1] + counts[:, 1:]).argmin(dim=1)

@@ -180,17 +180,22 @@ class MemoryFile:
         is_count = torch.where(is_entry, counts >= 1, counts == 0) & counts.isfinite()
         self._require(is_count.all(), f"{owner}.slot_counts", "be at least 1 for entries, and 0 after them")
         total, frames = counts.double().sum(dim=1), self.own["frames_seen"].to(counts.device).double()[:, None]
-        if self.policy == "fifo":
-            self._require((counts <= 1).all(), f"{owner}.slot_counts", "be 1 for entries of the policy fifo")
+        policy = POLICIES[self.policy]
+        if policy.forgets:
+            is_one = (counts <= 1).all()
+            self._require(is_one, f"{owner}.slot_counts", f"be 1 for entries of the policy {self.policy}")
         else:
             is_sum = torch.isclose(total, frames, rtol=1e-4).all()
             self._require(is_sum, f"{owner}.slot_counts", "sum up to the frames seen", seen)
         self._require_finite(
             f"{owner}.slots", slots.gather(1, order[..., None].expand_as(slots)).where(is_entry[..., None], 0)
         )
-        if POLICIES[self.policy].uses_similarities:
-            cosines = similarities.where(time < num_entries.to(time.device)[:, None, None] - 1, 0)
-            self._require((cosines.abs() <= 1.001).all(), f"{owner}.similarities", "be cosines, from -1 to 1")
+        if policy.similarity_range:
+            least, most = policy.similarity_range
+            tolerance = 1e-3 * (most - least) / 2
+            found = similarities[(time < num_entries.to(time.device)[:, None, None] - 1).expand_as(similarities)]
+            is_within = ((found >= least - tolerance) & (found <= most + tolerance)).all()
+            self._require(is_within, f"{owner}.similarities", f"be from {least:g} to {most:g}")
 
     def _check_queries(self) -> None:
         """All query banks have one size, which fits the queries and the text."""

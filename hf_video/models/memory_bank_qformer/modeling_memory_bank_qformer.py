@@ -8,9 +8,8 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel, PreTrainedConfig
+from transformers import AutoModel, InstructBlipVisionConfig, InstructBlipVisionModel
 from transformers import initialization as init
-from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -24,10 +23,10 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .classification_memory_bank_qformer import average_views, classification_loss, flatten_views
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
-from .memory_bank import MemoryBank
+from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
-from .views_memory_bank_qformer import average_views, flatten_views
 
 # Number of frames in one pass of the vision tower. It bounds the tower's use of memory in long videos.
 FRAMES_PER_TOWER_PASS = 32
@@ -690,7 +689,8 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
         if memory is None:
             memory = MemoryBank(self.config.memory_bank_length, self.config.memory_policy)
         self.prepare_memory(memory, frames, *text, use_visual_memory)
-        return self.read_frames(frames, has_frame, *text, memory, output_frame_hidden_states, **kwargs)
+        with unfinished_on_error(memory):
+            return self.read_frames(frames, has_frame, *text, memory, output_frame_hidden_states, **kwargs)
 
     def check_inputs(
         self,
@@ -906,35 +906,6 @@ class MemoryBankQFormerModel(MemoryBankQFormerPreTrainedModel):
             attentions=None if outputs is None else outputs.attentions,
             cross_attentions=None if outputs is None else outputs.cross_attentions,
         )
-
-
-# Copied from hf_video.models.videovit.modeling_videovit.classification_loss
-def classification_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """
-    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
-    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
-
-    Args:
-        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
-        logits: `(batch_size, num_labels)`.
-        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
-        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
-            `labels`.
-
-    Returns:
-        The mean, a scalar: over clips for single labels, over all values otherwise.
-    """
-    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
-    if num_items_in_batch is None or config.problem_type == "single_label_classification":
-        return loss
-    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
-    return loss * (labels.numel() / whole)
 
 
 class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):

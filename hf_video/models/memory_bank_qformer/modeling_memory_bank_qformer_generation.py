@@ -18,9 +18,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
-from .memory_bank import MemoryBank
-from .memory_replay import replay_memory
-from .memory_undo import restored_on_error
+from .memory_bank import MemoryBank, replay_memory, unfinished_on_error
 from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModel,
     MemoryBankQFormerModelOutput,
@@ -231,7 +229,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         video = None
         continues = past_key_values is not None or "encoder_outputs" in kwargs
         inputs: dict[str, Any] = {"past_key_values": past_key_values, "use_cache": use_cache, **kwargs}
-        with restored_on_error(memory):
+        with unfinished_on_error(memory):
             if not continues or any(given is not None for given in (pixel_values, vision_embeds, video_embeds)):
                 recorded = {
                     name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs
@@ -515,7 +513,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             self.language_model._hf_hook.io_same_device = True
         # The defaults were saved with this model. Those of its parts may be others.
         self.language_model.generation_config = self.generation_config
-        with restored_on_error(memory):
+        with unfinished_on_error(memory):
             video = self.read_video(
                 video_embeds,
                 pixel_values=pixel_values,
@@ -649,7 +647,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             raise ValueError(f"`candidates_per_pass` must be at least 1, got {candidates_per_pass}.")
         if original_protocol and memory is not None:
             raise ValueError("The original ranks on all frames at once: leave `memory` out, or `original_protocol`.")
-        with restored_on_error(memory):
+        with unfinished_on_error(memory):
             video = self.read_video(memory=memory, all_frames=bool(original_protocol), **kwargs)
             ids, is_token = self.check_candidates(len(video.embeds), candidate_input_ids, candidate_attention_mask)
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))

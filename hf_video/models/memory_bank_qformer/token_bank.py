@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from .memory_compression import POLICIES, similarity
+from .memory_compression import POLICIES
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
 # Maps states (..., num_channels) to keys and values (..., hidden_size).
@@ -48,7 +47,6 @@ class TokenBank:
         num_entries: number of entries of each video.
         projections: for each layer that has read the bank, keys and values of the slots, each `(batch_size,
             length + 1, num_positions, hidden_size)`.
-        undo: what is needed to undo the current call, see `memory_undo.py`.
     """
 
     policy: str
@@ -58,7 +56,6 @@ class TokenBank:
     similarities: torch.Tensor
     num_entries: list[int]
     projections: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    undo: Any = None
     # Rows of the first slot, computed when they are first needed.
     first_rows: torch.Tensor | None = field(default=None, init=False, repr=False)
 
@@ -141,12 +138,6 @@ class TokenBank:
         """Numbers of the rows of entries, given by their numbers in order of time: int64 like `rows_of`."""
         return self.rows_of(self.order.gather(1, index))
 
-    def fill(self, tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Write the current frame to the rows of the slots that are filled next."""
-        if self.undo is not None and self.undo.has_merged:
-            self.undo.keep(tensor, rows, read(tensor, rows))
-        write(tensor, rows, values)
-
     @torch.no_grad()
     def keys_and_values(self, layer: int, project: Projection, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """
@@ -172,7 +163,7 @@ class TokenBank:
         buffers = self.projections[layer]
         rows = self.rows_of(self.order[:, num_entries : num_entries + 1])
         for buffer, new in zip(buffers, current, strict=True):
-            self.fill(buffer, rows, new)
+            write(buffer, rows, new)
         # Until all slots have been in use, the entries and the current frame are in the first slots.
         return tuple(buffer[:, : num_entries + 1].flatten(1, 2).to(states.dtype) for buffer in buffers)
 
@@ -184,10 +175,10 @@ class TokenBank:
         """
         num_entries = self.entries_of_each
         index = self.order[:, num_entries : num_entries + 1]
-        self.fill(self.slots, self.rows_of(index), states)
+        write(self.slots, self.rows_of(index), states)
         self.slot_counts[:, num_entries] = 1
         self.num_entries = [num_entries + 1] * len(self.num_entries)
-        if num_entries and POLICIES[self.policy].uses_similarities:
+        if num_entries and POLICIES[self.policy].similarity_range:
             self.update_similarities(torch.cat([torch.full_like(index, t) for t in (num_entries - 1, num_entries)], 1))
         if num_entries == self.length:
             self.compress()
@@ -211,11 +202,7 @@ class TokenBank:
             else:
                 # An infinite entry that is dropped leaves no trace; 0 times infinity would.
                 merged = newer.where(weight == 0, older)
-            if self.undo is not None:
-                self.undo.keep(tensor, older_rows, older)
             write(tensor, older_rows, merged)
-        if self.undo is not None:
-            self.undo.has_merged = True
 
         remaining = num_entries - 1
         time = torch.arange(remaining, device=index.device)[None, :, None]
@@ -226,7 +213,7 @@ class TokenBank:
         )
         self.slot_counts[:, remaining] = 0
         self.num_entries = [remaining] * len(self.num_entries)
-        if policy.uses_similarities and remaining > 1:
+        if policy.similarity_range and remaining > 1:
             self.similarities[:, :remaining] = self.similarities.gather(1, time + (time >= index))
             self.update_similarities(torch.cat([index - 1, index, index + 1], dim=1))
 
@@ -242,7 +229,8 @@ class TokenBank:
         states = read(self.slots, self.rows_of_entries(run.clamp(0, last))).view(*run.shape, -1)
         older = run[:, :-1]
         column = older.where((older >= 0) & (older < last), self.length)
-        self.similarities.scatter_(1, column, similarity(states[:, :-1], states[:, 1:]))
+        similarities = POLICIES[self.policy].similarity(states[:, :-1], states[:, 1:])
+        self.similarities.scatter_(1, column, similarities)
 
     def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "TokenBank":
         """A bank with the results of a function for every tensor of this one."""
@@ -271,8 +259,6 @@ class TokenBank:
         if self.projections.keys() != bank.projections.keys():
             self.projections, bank.projections = {}, {}
         for own, new in zip(self.tensors(), bank.tensors(), strict=True):
-            if self.undo is not None:
-                self.undo.keep_all(own)
             own[rows.to(own.device)] = new
         for row, num_entries in zip(rows.tolist(), bank.num_entries, strict=True):
             self.num_entries[row] = num_entries

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from .memory_bank import MemoryBank
-from .memory_replay import replay_memory
+from .memory_bank import MemoryBank, replay_memory
 
 # Largest distance, as a share of a vector's length, by which half precision moves a token of the Q-Former's input.
 # Tokens of other words are farther apart.
@@ -152,7 +151,7 @@ class VideoWatcher:
         by which the model is recognised.
 
         Raises:
-            ValueError: if no frame was read yet, or a call was interrupted while it added a frame to the memory.
+            ValueError: if no frame was read yet, or the memory is unfinished.
         """
         if not self.frames_seen:
             raise ValueError("There is nothing to save yet: watch at least one frame.")

@@ -1,13 +1,10 @@
 """VideoMamba model configuration."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, Literal, get_type_hints
+from collections.abc import Mapping
+from typing import Any, Literal
 
-import torch
-from huggingface_hub.dataclasses import strict, type_validator
-from huggingface_hub.errors import StrictDataclassFieldValidationError
+from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
@@ -170,7 +167,6 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
-        _check_inherited(self, kwargs)
         if self.use_temporal_position_embeddings is None:
             self.use_temporal_position_embeddings = self.num_frames > 1
         if self.time_step_rank == "auto":
@@ -184,7 +180,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read a saved configuration, as in Transformers. Fields that `kwargs` change are checked too."""
-        return _read_checked(super().from_dict, config_dict, **kwargs)
+        made = super().from_dict(config_dict, **kwargs)
+        (made[0] if isinstance(made, tuple) else made).validate()
+        return made
 
     @classmethod
     def preset(cls, size: str, **kwargs: Any) -> "VideoMambaConfig":
@@ -324,57 +322,6 @@ def _check_finite(values: Mapping[str, Any]) -> None:
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
             raise ValueError(f"`{name}` must be finite, got {value}.")
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._check_inherited
-def _check_inherited(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:
-    """
-    Check the fields that [`PreTrainedConfig`] declares. Their types are written as texts, which `@strict` skips.
-
-    Args:
-        config: a configuration, of which `PreTrainedConfig.__post_init__` need not have read the fields yet.
-        given: arguments that may have `num_labels`, which is no field.
-
-    Raises:
-        StrictDataclassFieldValidationError: for a value of another type, or one that no model can have.
-        ValueError: for such a `num_labels`, or one that contradicts `id2label`.
-    """
-    types = get_type_hints(PreTrainedConfig, localns={"torch": torch})
-    # The names of classes may be numbers, and a list has the indices of the hidden states to return.
-    types |= {"id2label": dict | None, "label2id": dict | None, "output_hidden_states": bool | list[int] | None}
-    for name, value in [(each.name, getattr(config, each.name)) for each in fields(PreTrainedConfig)]:
-        try:
-            type_validator(name, value, types[name])
-            if name == "dtype" and isinstance(value, str) and not isinstance(getattr(torch, value, None), torch.dtype):
-                raise ValueError(f"`dtype` must be the name of a dtype of PyTorch, got {value!r}.")
-            if name == "id2label" and value and {str(index) for index in value} != set(map(str, range(len(value)))):
-                raise ValueError(f"`id2label` must name the classes from 0 to {len(value) - 1}, got {list(value)}.")
-        except (TypeError, ValueError) as error:
-            raise StrictDataclassFieldValidationError(field=name, cause=error) from error
-    num_labels = given.get("num_labels", 0)
-    if type(num_labels) is not int or num_labels < 0:
-        raise ValueError(f"`num_labels` must be a whole number of at least 0, got {num_labels!r}.")
-    if "num_labels" in given and config.id2label is not None and len(config.id2label) != num_labels:
-        raise ValueError(f"`num_labels` is {num_labels}, but `id2label` names {len(config.id2label)} classes.")
-
-
-# Copied from hf_video.models.videovit.configuration_videovit._read_checked
-def _read_checked(read: Callable[..., Any], config_dict: dict[str, Any], **kwargs: Any) -> Any:
-    """
-    Read a saved configuration, and check the fields that `kwargs` change after its construction.
-
-    Args:
-        read: `from_dict` of Transformers.
-        config_dict: the saved fields. If `kwargs` have another number of labels, the names of the classes are dropped.
-        kwargs: arguments of `read`.
-    """
-    if "num_labels" in kwargs and kwargs["num_labels"] != len(config_dict.get("id2label") or ()):
-        config_dict = {**config_dict, "id2label": None, "label2id": None}
-    made = read(config_dict, **kwargs)
-    config = made[0] if isinstance(made, tuple) else made
-    config.validate()
-    _check_inherited(config, kwargs)
-    return made
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import nn
-from transformers import AutoModel, PreTrainedConfig
+from transformers import AutoModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
-from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BackboneOutput,
@@ -25,6 +24,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from .classification_videomamba import average_views, classification_loss, flatten_views
 from .configuration_videomamba import VideoMambaConfig
 from .pretraining_videomamba import (
     ALIGNMENT_LOSSES,
@@ -34,7 +34,6 @@ from .pretraining_videomamba import (
     select_tokens,
     visible_targets,
 )
-from .views_videomamba import average_views, flatten_views
 
 try:
     from hf_video.ops.mamba_mixer import Direction, can_fuse_mixer, convolve_and_scan, mamba_mixer
@@ -275,6 +274,11 @@ class VideoMambaOutputProjection(nn.Linear):
     """The last layer of a residual branch. The deeper the model is, the smaller are its initial weights."""
 
 
+def fuses(activation_fn: nn.Module) -> bool:
+    """Whether kernels have this activation, that of a convolution or of a gate: they have SiLU."""
+    return type(activation_fn) in (nn.SiLU, type(ACT2FN["silu"]))
+
+
 class VideoMambaScan(nn.Module):
     """
     One direction of a mixer: convolution, projections to time steps, B and C, and the selective scan (Mamba,
@@ -288,7 +292,6 @@ class VideoMambaScan(nn.Module):
         self.sizes = [rank, config.state_size, config.state_size]
         self.conv1d = VideoMambaConv1d(config, reverse)
         self.activation_fn = ACT2FN[config.hidden_act]
-        self.fuses_silu = config.hidden_act in ("silu", "swish")
         self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
         self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
         self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
@@ -322,7 +325,7 @@ class VideoMambaScan(nn.Module):
         """
         A, D, delta_bias = self.rates(), self.D, self.dt_proj.bias
         # What is not plain, such as an adapter around the convolution, has to be called.
-        if HAS_OPS and self.fuses_silu and type(self.conv1d) is VideoMambaConv1d:
+        if HAS_OPS and fuses(self.activation_fn) and type(self.conv1d) is VideoMambaConv1d:
             return convolve_and_scan(
                 *(hidden_states, self.conv1d.weight, self.conv1d.bias, self.project, A, D, gate, delta_bias),
                 reverse=self.reverse,
@@ -349,18 +352,18 @@ class VideoMambaMixer(nn.Module):
         self.in_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.use_bias)
         self.forward_scan = VideoMambaScan(config, reverse=False)
         self.backward_scan = VideoMambaScan(config, reverse=True) if config.bidirectional else None
-        self.activation_fn = ACT2FN[config.hidden_act]
+        self.gate_fn = ACT2FN[config.hidden_act]
         self.out_proj = VideoMambaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
     def forward(self, hidden_states: torch.Tensor, temporal_first: ScanOrder | None = None) -> torch.Tensor:
         hidden_states, gate = self.in_proj(hidden_states).mT.chunk(2, dim=1)
-        if self.forward_scan.fuses_silu and temporal_first is None:
+        if fuses(self.gate_fn) and temporal_first is None:
             gated = self.scan_and_gate(hidden_states, gate)
         else:
             mixed = scan_in_order(self.forward_scan, hidden_states, temporal_first if self.reorder_forward else None)
             if self.backward_scan is not None:
                 mixed = mixed + scan_in_order(self.backward_scan, hidden_states, temporal_first)
-            gated = mixed * self.activation_fn(gate)
+            gated = mixed * self.gate_fn(gate)
         return self.out_proj(gated.mT)
 
     def scan_and_gate(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -406,7 +409,6 @@ PLAIN_MODULES = (
     VideoMambaOutputProjection,
     VideoMambaDropPath,
     nn.Linear,
-    type(ACT2FN["silu"]),
 )
 
 
@@ -417,7 +419,7 @@ def is_plain(module: nn.Module) -> bool:
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     weights = list(module.parameters(recurse=False))
     return (
-        type(module) in PLAIN_MODULES
+        (type(module) in PLAIN_MODULES or fuses(module))
         and not any(hooks)
         and not nn.modules.module._has_any_global_hook()
         # accelerate replaces the method of an instance by a function.
@@ -622,35 +624,6 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, temporal_first)
         return BaseModelOutput(last_hidden_state=self.norm_f(hidden_states))
-
-
-# Copied from hf_video.models.videovit.modeling_videovit.classification_loss
-def classification_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """
-    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
-    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
-
-    Args:
-        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
-        logits: `(batch_size, num_labels)`.
-        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
-        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
-            `labels`.
-
-    Returns:
-        The mean, a scalar: over clips for single labels, over all values otherwise.
-    """
-    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
-    if num_items_in_batch is None or config.problem_type == "single_label_classification":
-        return loss
-    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
-    return loss * (labels.numel() / whole)
 
 
 class VideoMambaClassifier(VideoMambaPreTrainedModel):

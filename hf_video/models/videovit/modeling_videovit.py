@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import nn
-from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneMixin, filter_output_hidden_states
-from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BackboneOutput, BaseModelOutput, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -23,6 +21,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from .classification_videovit import average_views, classification_loss, flatten_views
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
@@ -32,7 +31,6 @@ from .run_lengths_videovit import (
     choose_runs,
     put_in_front,
 )
-from .views_videovit import average_views, flatten_views
 
 TokenGrid = tuple[int, int, int]
 RotaryEmbedding = tuple[torch.Tensor, torch.Tensor]
@@ -645,34 +643,6 @@ class VideoViTModel(VideoViTPreTrainedModel):
         if self.layernorm is not None:
             hidden_states = self.layernorm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
-
-
-def classification_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """
-    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
-    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
-
-    Args:
-        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
-        logits: `(batch_size, num_labels)`.
-        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
-        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
-            `labels`.
-
-    Returns:
-        The mean, a scalar: over clips for single labels, over all values otherwise.
-    """
-    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
-    if num_items_in_batch is None or config.problem_type == "single_label_classification":
-        return loss
-    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
-    return loss * (labels.numel() / whole)
 
 
 class VideoViTClassifier(VideoViTPreTrainedModel):

@@ -8,8 +8,7 @@ import torch
 
 from hf_video.ops.buffers import new_output
 from hf_video.ops.numba_threads import from_lanes, run_units, split_tokens, to_lanes, to_rows
-
-from .operators import register_gradients
+from hf_video.ops.operators import register_convolution
 
 
 def causal_conv1d_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reverse: bool) -> torch.Tensor:
@@ -72,4 +71,4 @@ def _(dy, x, weight, bias, reverse):
     return x.new_empty(x.shape), x.new_empty(weight.shape), x.new_empty(x.shape[-1])
 
 
-register_gradients(conv_forward, conv_backward)
+register_convolution(conv_forward, conv_backward)

@@ -12,7 +12,7 @@ rows may be apart, and float32; x, y and the gradient of y may be bfloat16:
 
 import numpy as np
 
-from hf_video.ops.numba_vectors import LANES, ONE, ZERO, compiled, load, sigmoid, splat, store
+from hf_video.ops.numba_vectors import LANES, ZERO, compiled, load, silu, silu_slope, splat, store
 
 
 @compiled
@@ -34,7 +34,7 @@ def conv_forward_unit(x, weight, bias, y, reverse, batch, start, end):
     for t in range(start, end):
         for lane in range(0, y.shape[2], LANES):
             result = convolve(x, weight, bias, reverse, batch, t, lane)
-            store(y, (batch, t, lane), result * sigmoid(result))
+            store(y, (batch, t, lane), silu(result))
 
 
 @compiled
@@ -49,8 +49,8 @@ def conv_backward_unit(x, weight, bias, dy, dx, dweight, dbias, reverse, batch, 
             continue
         for lane in range(0, dx.shape[2], LANES):
             result = convolve(x, weight, bias, reverse, batch, t, lane)
-            gate = sigmoid(result)
-            grad = load(dy, (batch, t, lane)) * gate * (ONE + result * (ONE - gate))
+            share, rise = silu_slope(result)
+            grad = load(dy, (batch, t, lane)) * share * rise
             store(recent, (i % taps, lane), grad)
             if i < taps - 1:
                 continue

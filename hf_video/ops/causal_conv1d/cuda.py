@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from hf_video.ops.operators import RecordedContext, turn
-
-from .operators import register_gradients
+from hf_video.ops.operators import RecordedContext, register_convolution, turn
 
 INTERFACE = "causal_conv1d.causal_conv1d_interface"
 
@@ -88,4 +86,4 @@ def _(dy, x, weight, bias):
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(len(weight))
 
 
-register_gradients(conv_forward, conv_backward)
+register_convolution(conv_forward, conv_backward)

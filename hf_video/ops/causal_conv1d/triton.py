@@ -8,7 +8,7 @@ import functools
 
 import torch
 
-from .operators import register_gradients
+from hf_video.ops.operators import register_convolution
 
 # Sizes of a tile. Each tile also reads the steps before its own. Its channels fill 128 bytes of bfloat16.
 STEPS, BLOCK = 32, 64
@@ -93,4 +93,4 @@ def _(dy, x, weight, bias, reverse):
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(x.shape[-1])
 
 
-register_gradients(conv_forward, conv_backward)
+register_convolution(conv_forward, conv_backward)

@@ -15,6 +15,8 @@ try:
 except ImportError as error:
     raise ImportError("The kernels for GPUs need Triton: `pip install triton`.") from error
 
+from hf_video.ops.selective_scan.triton_kernels import silu, silu_slope
+
 
 @triton.jit
 def load_tile(array, stride, step, length, channel, valid):
@@ -62,7 +64,7 @@ def conv_forward_kernel(
     valid = channel < dim
     x += clip * x_clip_stride
     convolved = convolve(x, x_stride, weight, bias, step, length, dim, channel, valid, reverse, TAPS)
-    result = convolved * tl.sigmoid(convolved)
+    result = silu(convolved)
     offsets = (clip * length + step)[:, None] * dim + channel[None, :]
     tl.store(y + offsets, result.to(y.dtype.element_ty), mask=(step < length)[:, None] & valid[None, :])
 
@@ -98,9 +100,9 @@ def conv_backward_kernel(
     for tap in tl.static_range(TAPS):
         seen_by = reach(step, tap, not reverse, TAPS)
         convolved = convolve(x, x_stride, weight, bias, seen_by, length, dim, channel, valid, reverse, TAPS)
-        opening = tl.sigmoid(convolved)
+        opening, rise = silu_slope(convolved)
         doutput = load_tile(dy, dim, seen_by, length, channel, valid)
-        dconvolved = doutput * opening * (1.0 + convolved * (1.0 - opening))
+        dconvolved = doutput * opening * rise
         gradient += tl.load(weight + tap * dim + channel, mask=valid, other=0.0)[None, :] * dconvolved
     offsets = (clip * length + step)[:, None] * dim + channel[None, :]
     tl.store(dx + offsets, gradient.to(dx.dtype.element_ty), mask=(step < length)[:, None] & valid[None, :])

@@ -28,29 +28,10 @@ from hf_video.ops.operators import needs_gradient
 from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
 from hf_video.ops.selective_scan.dispatch import choose_backend
 
+from .direction import Direction
+
 # Tokens of a tile, over all its clips. With 1,152 channels a tensor of a tile has 9 MiB.
 TILE_SIZE = 2048
-
-
-class Direction(NamedTuple):
-    """
-    Weights of one direction, float32 or bfloat16.
-
-    Attributes:
-        conv_weight: `(dim, taps)`, the tap of the token itself last.
-        conv_bias, dt_bias, D: `(dim,)`.
-        x_proj: `(rank + 2 * state_size, dim)`.
-        dt_proj: `(dim, rank)`.
-        A: `(dim, state_size)`.
-    """
-
-    conv_weight: torch.Tensor
-    conv_bias: torch.Tensor
-    x_proj: torch.Tensor
-    dt_proj: torch.Tensor
-    dt_bias: torch.Tensor
-    A: torch.Tensor
-    D: torch.Tensor
 
 
 class Tile(NamedTuple):

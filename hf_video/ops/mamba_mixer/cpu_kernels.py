@@ -5,7 +5,7 @@ A call does one unit of work: the tokens from `start` up to `end` of one clip. A
 `(batch, length, channels)`, with channels next to each other, in a multiple of `LANES`; rows may be apart.
 """
 
-from hf_video.ops.numba_vectors import LANES, NEGLIGIBLE, ONE, compiled, flush, load, sigmoid, store
+from hf_video.ops.numba_vectors import LANES, NEGLIGIBLE, compiled, flush, load, silu, silu_slope, store
 
 
 @compiled
@@ -16,7 +16,7 @@ def gate_forward_unit(total, other, gate, gated, has_other, batch, start, end):
             value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
             if has_other:
                 value += load(other, (batch, t, lane))
-            store(gated, (batch, t, lane), value * (gating * sigmoid(gating)))
+            store(gated, (batch, t, lane), value * silu(gating))
 
 
 @compiled
@@ -24,8 +24,7 @@ def gate_total_backward_unit(dgated, gate, dtotal, batch, start, end):
     """Writes `dtotal`."""
     for t in range(start, end):
         for lane in range(0, dgated.shape[2], LANES):
-            gating = load(gate, (batch, t, lane))
-            grad = load(dgated, (batch, t, lane)) * (gating * sigmoid(gating))
+            grad = load(dgated, (batch, t, lane)) * silu(load(gate, (batch, t, lane)))
             store(dtotal, (batch, t, lane), flush(grad, NEGLIGIBLE))
 
 
@@ -37,7 +36,7 @@ def gate_backward_unit(dgated, total, other, gate, gated, dgate, has_other, batc
             value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
             if has_other:
                 value += load(other, (batch, t, lane))
-            grad, share = load(dgated, (batch, t, lane)), sigmoid(gating)
+            share, rise = silu_slope(gating)
             store(gated, (batch, t, lane), value * (gating * share))
-            dvalue = grad * value * (share * (ONE + gating * (ONE - share)))
+            dvalue = load(dgated, (batch, t, lane)) * value * (share * rise)
             store(dgate, (batch, t, lane), flush(dvalue, NEGLIGIBLE))

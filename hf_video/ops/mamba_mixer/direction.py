@@ -1,7 +1,7 @@
-"""One direction of a Mamba mixer: convolution, projections and selective scan, on backends that suit each other."""
+"""One direction of a Mamba mixer: its weights, and its convolution and scan on backends that suit each other."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -11,6 +11,27 @@ from hf_video.ops.operators import turn
 from hf_video.ops.selective_scan import selective_scan
 from hf_video.ops.selective_scan.dispatch import choose_backend as choose_scan
 from hf_video.ops.selective_scan.operators import add_and_gate
+
+
+class Direction(NamedTuple):
+    """
+    Weights of one direction, float32 or bfloat16.
+
+    Attributes:
+        conv_weight: `(dim, taps)`, the tap of the token itself last.
+        conv_bias, dt_bias, D: `(dim,)`.
+        x_proj: `(rank + 2 * state_size, dim)`.
+        dt_proj: `(dim, rank)`.
+        A: `(dim, state_size)`.
+    """
+
+    conv_weight: torch.Tensor
+    conv_bias: torch.Tensor
+    x_proj: torch.Tensor
+    dt_proj: torch.Tensor
+    dt_bias: torch.Tensor
+    A: torch.Tensor
+    D: torch.Tensor
 
 
 def convolve_and_scan(

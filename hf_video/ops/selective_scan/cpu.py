@@ -6,13 +6,12 @@ of time, and compute the other states again, so that memory grows with length / 
 """
 
 import torch
-import torch.nn.functional as F
 
 from hf_video.ops.buffers import new_output
 from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
 from hf_video.ops.operators import needs_gradient
 
-from .operators import LOG2_E, Situation, register_gradients, share_groups
+from .operators import LOG2_E, Situation, add_and_gate, register_gradients, share_groups
 
 
 def selective_scan_cpu(
@@ -38,12 +37,7 @@ def selective_scan_cpu(
         *(None if x is None else x.float() for x in (D, delta_bias, initial_state)),
     )
     y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
-    outputs = y.mT
-    if addend is not None:
-        outputs = outputs + addend.float()
-    if z is not None:
-        outputs = outputs * F.silu(z.float())
-    return outputs.to(u.dtype), last_state
+    return add_and_gate(y.mT, addend, z).to(u.dtype), last_state
 
 
 def why_cpu_cannot(situation: Situation) -> str | None:

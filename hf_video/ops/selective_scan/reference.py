@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
-from .operators import over_time
+from .operators import add_and_gate, over_time
 
 CHUNK_LENGTH = 16
 
@@ -58,11 +58,7 @@ def selective_scan_reference(
     outputs = outputs.movedim(0, -1)
     if D is not None:
         outputs = outputs + D.to(dtype)[:, None] * inputs
-    if addend is not None:
-        outputs = outputs + addend.to(dtype)
-    if z is not None:
-        outputs = outputs * F.silu(z.to(dtype))
-    return outputs.to(u.dtype), last_state
+    return add_and_gate(outputs, addend, z).to(u.dtype), last_state
 
 
 def expand_groups(per_group: torch.Tensor, num_channels: int) -> torch.Tensor:

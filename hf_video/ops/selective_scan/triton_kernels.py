@@ -141,6 +141,18 @@ def sum_spans(tensor, SPANS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def silu(x):
+    return x * tl.sigmoid(x)
+
+
+@triton.jit
+def silu_slope(x):
+    """Two factors whose product is the derivative of `silu`; the first is `sigmoid(x)`."""
+    share = tl.sigmoid(x)
+    return share, 1.0 + x * (1.0 - share)
+
+
+@triton.jit
 def softplus(x):
     """log(1 + e^x), exact to the last digits also if it is small: 2 artanh(s) = log((1 + s) / (1 - s)) as a series."""
     e = tl.exp(-tl.abs(x))
@@ -251,8 +263,7 @@ def scan_forward_kernel(
         if has_gate:
             if keeps_borders:
                 tl.store(mixed + offsets, output, mask=exists)
-            gate = load_gate(z, z_stride, own_position, channel, exists)
-            output *= gate * tl.sigmoid(gate)
+            output *= silu(load_gate(z, z_stride, own_position, channel, exists))
         tl.store(y + offsets, output.to(y.dtype.element_ty), mask=exists)
         borders += next_border
         # The next chunk begins with states that other threads have written.
@@ -337,8 +348,8 @@ def scan_backward_kernel(
         sum_within = sum_step < length
         if has_gate:
             gate = load_gate(z, z_stride, own_position, channel, exists)
-            opening = tl.sigmoid(gate)
-            dgate = doutput * opening * (1.0 + gate * (1.0 - opening))
+            opening, rise = silu_slope(gate)
+            dgate = doutput * opening * rise
             dgate *= tl.load(mixed + offsets, mask=exists, other=0.0)
             tl.store(dz + offsets, dgate.to(dz.dtype.element_ty), mask=exists)
             doutput *= gate * opening

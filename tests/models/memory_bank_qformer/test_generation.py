@@ -262,29 +262,40 @@ def test_a_memory_grows_while_questions_are_asked(model):
     assert torch.equal(early, model.generate(vision_embeds=frames[:, :5], **inputs, **text, **options))
 
 
-@pytest.mark.parametrize("num_before", [0, 4], ids=["new", "in use"])
-def test_a_call_that_fails_leaves_the_memory_as_it_was(model, num_before):
-    """A call that is repeated counts no frame twice."""
+def test_a_memory_is_refused_after_a_call_that_failed_with_its_frames(model):
+    """A call that is repeated would count them twice."""
     frames, text = random_frames(), prompts(model)
-    inputs = {**random_text(), **text}
-    memory, expected = (MemoryBank(model.config.memory_bank_length) for _ in range(2))
-    for each in (memory, expected) if num_before else ():
-        model.generate(vision_embeds=frames[:, :num_before], memory=each, **inputs, max_new_tokens=1)
-    rest = {"vision_embeds": frames[:, num_before:], "memory": memory, **inputs}
     candidates = torch.ones(1, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match="max_new_token"):
-        model.generate(**rest, max_new_token=3)
-    for call in (model, model.generate, lambda **kwargs: model.rank_candidates(candidates, **kwargs)):
-        with pytest.raises(ValueError, match="2 videos and 1 texts"):
-            call(**rest | {name: tensor[:1] for name, tensor in text.items()})
+    other_text = {name: tensor[:1] for name, tensor in text.items()}
+
+    def rank(mask=None, **kwargs):
+        return model.rank_candidates(candidates, mask, **kwargs)
+
+    for call, changes, error in (
+        (model.generate, {"max_new_token": 3}, "max_new_token"),
+        (model, other_text, "2 videos and 1 texts"),
+        (model.generate, other_text, "2 videos and 1 texts"),
+        (rank, other_text, "2 videos and 1 texts"),
+        (rank, {"mask": torch.ones(1, 1)}, "candidate_attention_mask"),
+    ):
+        memory = MemoryBank(model.config.memory_bank_length)
+        inputs = {"memory": memory, **random_text(), **text}
+        model.generate(vision_embeds=frames[:, :4], **inputs, max_new_tokens=1)
+        with pytest.raises(ValueError, match=error):
+            call(**{"vision_embeds": frames[:, 4:], **inputs, **changes})
+        with pytest.raises(ValueError, match="A call stopped after a frame had entered"):
+            model.generate(vision_embeds=frames[:, 4:], **inputs)
+
+
+def test_a_call_that_fails_before_its_frames_leaves_the_memory_as_it_was(model):
+    memory, text = MemoryBank(model.config.memory_bank_length), prompts(model)
+    inputs = {"vision_embeds": random_frames(), "memory": memory, **random_text(), **text}
     with pytest.raises(ValueError, match="`labels`"):
-        model(**rest, labels=torch.ones(3, 2, dtype=torch.long))
-    with pytest.raises(ValueError, match="candidate_attention_mask"):
-        model.rank_candidates(candidates, torch.ones(1, 1), **rest)
-    seen = [num_before] * 2 if num_before else []
-    assert memory.frames_seen.tolist() == seen and not memory.is_unfinished
-    answers = model.generate(**rest, max_new_tokens=6)
-    assert torch.equal(answers, model.generate(**rest | {"memory": expected}, max_new_tokens=6))
+        model(**inputs, labels=torch.ones(3, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match="`vision_embeds` must be"):
+        model(**inputs | {"vision_embeds": torch.zeros(2, 1, 5, 7)})
+    assert not memory.frames_seen.any() and not memory.is_unfinished
+    model.generate(**inputs, max_new_tokens=1)
     assert memory.frames_seen.tolist() == [9, 9]
 
 

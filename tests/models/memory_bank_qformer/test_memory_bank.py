@@ -181,27 +181,58 @@ def test_moving_moves_everything():
     assert memory.last_queries.is_meta
 
 
-def test_an_interrupted_frame_is_no_part_of_a_memory(monkeypatch, tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("where", ["keys_and_values", "compress", "append"])
+def test_a_memory_is_refused_after_a_call_that_stopped_in_the_middle(where, has_gaps, error, monkeypatch, tmp_path):
     model, text, memory = filled_memory()
-    append = TokenBank.append
+    kept, frames = memory.clone(), random_frames(2, 3, seed=1)
+    has_frame = torch.tensor([[True, True, True], [True, not has_gaps, True]])
+    calls, method = [], getattr(TokenBank, where)
 
-    def interrupted(bank, states):
-        if bank is memory.query[1]:
-            raise KeyboardInterrupt
-        append(bank, states)
+    def stopped(bank, *args, **kwargs):
+        calls.append(bank)
+        if len(calls) == 7:
+            raise error
+        return method(bank, *args, **kwargs)
 
-    monkeypatch.setattr(TokenBank, "append", interrupted)
-    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
-        model(vision_embeds=random_frames(2, 1), memory=memory, **text)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(error):
+        patch.setattr(TokenBank, where, stopped)
+        model(vision_embeds=frames, memory=memory, frame_attention_mask=has_frame, **text)
     for each in (memory, memory.clone()):
-        with pytest.raises(ValueError, match="A call was interrupted while a frame entered this memory"):
-            model(vision_embeds=random_frames(2, 1), memory=each, **text)
-    with pytest.raises(ValueError, match="was not written: a call was interrupted"):
+        with pytest.raises(ValueError, match=r"A call stopped .* this memory.*`load`.*`clone\(\)`.*`reset\(\)`"):
+            model(vision_embeds=frames, memory=each, **text)
+    with pytest.raises(ValueError, match="was not written: a call stopped after a frame had entered"):
         memory.save(tmp_path / "memory.safetensors")
     assert not list(tmp_path.iterdir())
-    memory.reset()
-    assert model(vision_embeds=random_frames(2, 1), memory=memory, **text).memory.frames_seen.tolist() == [1, 1]
+    with torch.no_grad():
+        assert model(vision_embeds=frames, memory=kept, **text).memory.frames_seen.tolist() == [10, 10]
+        memory.reset()
+        assert model(vision_embeds=frames, memory=memory, **text).memory.frames_seen.tolist() == [3, 3]
+
+
+@torch.no_grad()
+def test_a_call_that_stops_before_its_first_frame_changes_no_entry(monkeypatch):
+    """Ctrl-C while a frame is computed, or memory of the device that runs out."""
+    model, text, memory = filled_memory()
+    expected, new = memory.clone(), MemoryBank(3)
+    for each in (memory, new):
+        calls, method = [], TokenBank.keys_and_values
+
+        def stopped(bank, *args, calls=calls, method=method):
+            calls.append(bank)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return method(bank, *args)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(TokenBank, "keys_and_values", stopped)
+            model(vision_embeds=random_frames(2, 1), memory=each, **text)
+    for each in (memory, expected):
+        model(vision_embeds=random_frames(2, 3, seed=1), memory=each, **text)
+    assert_same(memory, expected)
+    one = {name: tensor[:1] for name, tensor in text.items()}
+    assert model(vision_embeds=random_frames(1, 2), memory=new, **one).memory.frames_seen.tolist() == [2]
 
 
 @torch.no_grad()

@@ -8,8 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hf_video import MemoryBank
-from hf_video.models.memory_bank_qformer.memory_replay import replay_memory
+from hf_video import MemoryBank, replay_memory
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_model
 
@@ -109,8 +108,8 @@ TAMPERED = {
     "a count with NaN": (at("visual.slot_counts", (0, 0, 0), NAN), "visual.slot_counts must be at least 1"),
     "a count too high": (at("visual.slot_counts", (0, 0, 0), 70), "visual.slot_counts must sum up to the frames"),
     "a count after the entries": (at("0.slot_counts", (0, LENGTH, 0), 1), "and 0 after them"),
-    "a similarity with NaN": (at("0.similarities", (0, 0, 0), NAN), "0.similarities must be cosines"),
-    "a similarity above 1": (at("visual.similarities", (0, 0, 0), 2), "visual.similarities must be cosines"),
+    "a similarity with NaN": (at("0.similarities", (0, 0, 0), NAN), "0.similarities must be from -1 to 1"),
+    "a similarity above 1": (at("visual.similarities", (0, 0, 0), 2), "visual.similarities must be from -1 to 1"),
     "similarities of another dtype": (
         to("0.similarities", torch.Tensor.double),
         "0.similarities must be torch.float32",

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from hf_video import MemoryBank, draw_memory
-from hf_video.models.memory_bank_qformer.memory_picture import frames_of_entries
+from hf_video.drawing.memory_picture import frames_of_entries
 
 from .memory_bank_qformer_testing import random_frames, tiny_model
 

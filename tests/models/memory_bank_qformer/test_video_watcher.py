@@ -165,7 +165,7 @@ def test_an_interrupted_frame_is_never_saved(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(bank, "append", interrupt)
     with pytest.raises(KeyboardInterrupt):
         watcher.update(random_images(1))
-    with pytest.raises(ValueError, match="was not written: a call was interrupted while a frame entered"):
+    with pytest.raises(ValueError, match="was not written: a call stopped after a frame had entered"):
         watcher.save(tmp_path / "memory.safetensors")
     assert not list(tmp_path.iterdir())
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from .memory_bank import MemoryBank
-
 # Images for an entry: the first, the middle and the last of the frames that most of its token positions hold.
 IMAGES_PER_ENTRY = 3
 
 
-def frames_of_entries(memory: MemoryBank, video: int = 0) -> torch.Tensor:
+def frames_of_entries(memory: Any, video: int = 0) -> torch.Tensor:
     """
     Which entries of the visual bank hold which frames of a video.
 
@@ -26,7 +24,7 @@ def frames_of_entries(memory: MemoryBank, video: int = 0) -> torch.Tensor:
 
     Returns:
         `torch.FloatTensor` of shape `(num_entries, frames_seen)`: share of token positions at which an entry holds a
-        frame. Each column sums to 1, or to 0 for a frame that the policy "fifo" has dropped.
+        frame. Each column sums to 1, or to 0 for a frame that the policy has forgotten.
 
     Raises:
         ValueError: if the memory has no visual bank, or has seen no frame.
@@ -44,7 +42,7 @@ def frames_of_entries(memory: MemoryBank, video: int = 0) -> torch.Tensor:
 
 
 def draw_memory(
-    memory: MemoryBank,
+    memory: Any,
     path: str | os.PathLike,
     read_images: Callable[[list[int]], Sequence[Any]] | None = None,
     seconds: Sequence[float] | None = None,

@@ -1,13 +1,15 @@
-"""Classification of videos by several views of each: clips and crops."""
+"""What classifiers of videos share: several views of a video, clips and crops, and the loss."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 
-# Copied from hf_video.models.videovit.views_videovit.flatten_views
+# Copied from hf_video.models.videovit.classification_videovit.flatten_views
 def flatten_views(pixel_values: torch.Tensor) -> torch.Tensor:
     """
     Turn the views of a batch `(batch_size, num_views, num_frames, ...)` into clips `(batch_size * num_views,
@@ -16,7 +18,7 @@ def flatten_views(pixel_values: torch.Tensor) -> torch.Tensor:
     return pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
 
 
-# Copied from hf_video.models.videovit.views_videovit.average_views
+# Copied from hf_video.models.videovit.classification_videovit.average_views
 def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """
     Turn the logits of views into logits of videos. The softmax of the result is the mean of the views' softmaxes: this
@@ -41,3 +43,32 @@ def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreT
     if config.problem_type == "regression" or config.num_labels < 2:
         return views.mean(1)
     return views.log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
+
+
+# Copied from hf_video.models.videovit.classification_videovit.classification_loss
+def classification_loss(
+    labels: torch.Tensor,
+    logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """
+    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
+    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
+
+    Args:
+        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
+        logits: `(batch_size, num_labels)`.
+        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
+        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
+            `labels`.
+
+    Returns:
+        The mean, a scalar: over clips for single labels, over all values otherwise.
+    """
+    loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
+    if num_items_in_batch is None or config.problem_type == "single_label_classification":
+        return loss
+    whole = torch.as_tensor(num_items_in_batch, device=loss.device)
+    return loss * (labels.numel() / whole)
