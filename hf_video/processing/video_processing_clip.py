@@ -224,7 +224,7 @@ class VideoClipProcessor(BaseVideoProcessor):
         if isinstance(video_url_or_urls, (list, tuple)):
             fetched = [self.fetch_videos(video, sample_indices_fn) for video in video_url_or_urls]
             return [list(column) for column in zip(*fetched, strict=True)]
-        # `hf_video.reading` imports Transformers, which registers this class: at the top of the file, that is a circle.
+        # At the top this would be a circle: reading imports Transformers, which registers this class.
         try:
             from hf_video.reading import read_video
         except ModuleNotFoundError:  # on a machine without hf_video

@@ -28,8 +28,8 @@ PROGRAM = """if True:
     import importlib
     import numpy as np
     processing = importlib.import_module("remote.video_processing_clip")
-    assert processing.read_video.__module__ == "remote.plain_video_reading"
     processor = processing.VideoClipProcessor(size=32, crop_size=32)
+    read_video = processor.fetch_videos
     folder = sys.argv[1]
 """
 BACKENDS = [
@@ -80,18 +80,18 @@ def test_frames_are_those_of_hf_video(folder, missing):
     indices = np.array({INDICES.tolist()})
     for name in ("video.mp4", "turned.mp4", "video.webm"):
         data = open(f"{{folder}}/{{name}}", "rb").read()
-        frames, metadata = processing.read_video(f"{{folder}}/{{name}}", lambda metadata: indices)
+        frames, metadata = read_video(f"{{folder}}/{{name}}", lambda metadata: indices)
         assert metadata.total_num_frames == 60 and metadata.frames_indices == indices.ravel().tolist()
-        assert (processing.read_video(data, lambda metadata: indices)[0] == frames).all()
+        assert (read_video(data, lambda metadata: indices)[0] == frames).all()
         with open(f"{{folder}}/{{name}}", "rb") as file:
-            assert (processing.read_video(file, lambda metadata: indices)[0] == frames).all()
+            assert (read_video(file, lambda metadata: indices)[0] == frames).all()
         np.save(f"{{folder}}/{{name}}.npy", frames)
-    np.save(f"{{folder}}/frames.npy", processing.read_video(f"{{folder}}/frames", lambda metadata: [1, 9, 1])[0])
+    np.save(f"{{folder}}/frames.npy", read_video(f"{{folder}}/frames", lambda metadata: [1, 9, 1])[0])
     clip = processor(f"{{folder}}/video.mp4", return_tensors="pt")["pixel_values"]
     assert clip.shape == (1, 16, 3, 32, 32)
     for wrong, words in (("nowhere.mp4", "does not exist"), (b"a story", "cannot be read as a video")):
         try:
-            processing.read_video(wrong)
+            read_video(wrong)
         except ValueError as error:
             assert words in str(error), error
         else:
@@ -106,9 +106,9 @@ def test_frames_are_those_of_hf_video(folder, missing):
 
 def test_without_a_decoder_one_sentence_says_what_to_install(folder):
     program = """
-    assert len(processing.read_video(f"{folder}/frames")[0]) == 12
+    assert len(read_video(f"{folder}/frames")[0]) == 12
     try:
-        processing.read_video(f"{folder}/video.mp4")
+        read_video(f"{folder}/video.mp4")
     except ImportError as error:
         print(error)
 """
@@ -152,6 +152,7 @@ def test_the_page_counts_the_files_of_both_readers(capsys):
 )
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")
-    program = f"import {first}; from hf_video import VideoClipProcessor; VideoClipProcessor()({str(tmp_path / 'damaged.mp4')!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    program = f"import {first}, hf_video, sys; hf_video.VideoClipProcessor()(sys.argv[1])"
+    words = [sys.executable, "-c", program, str(tmp_path / "damaged.mp4")]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert "hf_video.reading.sources.VideoReadError" in done.stderr
