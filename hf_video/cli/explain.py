@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.clock import clock
 from hf_video.drawing.drawable_text import one_line
+from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 
 from .command_line import add_flags
-from .model_loading import load_answering_model, load_trained_model, locate_model
 from .output_folder import require_fresh
 from .video_name import name_of
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
     _check_files(args)
 
-    from hf_video.loading.classifiers import load_config
+    from hf_video.loading.configurations import load_config
 
     architectures = load_config(locate_model(args.model)).architectures or []
     if "MemoryBankQFormerForConditionalGeneration" in architectures:
@@ -197,7 +197,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 def _class_names(model: Any, args: argparse.Namespace) -> list[str]:
     from hf_video.inference.prediction import problem_type_of
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
 
     if problem_type_of(model.config) == "regression":
         raise ValueError(

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.loading.models import load_trained_model, locate_model
+
 from .command_line import add_flags
-from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
         OSError: there is no such model.
         ValueError: it is damaged, is no model that can be exported, or does not take the number of frames.
     """
-    from hf_video.loading.classifiers import load_config
     from hf_video.loading.clip_size import clip_size, set_input_size
+    from hf_video.loading.configurations import load_config
 
     name = locate_model(args.model)
     config = load_config(name)
@@ -109,13 +110,13 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
     from transformers import AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    from hf_video.loading.model_size import bounded_models
+    from hf_video.loading.configurations import loading
 
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
     # `AutoBackbone` looks for every name on the Hub, folders among them.
     network = MODEL_FOR_BACKBONE_MAPPING[type(config)]
-    with bounded_models():
+    with loading(name):
         model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
     _require_whole(name, report)
     try:
@@ -127,11 +128,11 @@ def _load_backbone(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel
 def _load_images(name: str, args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    from hf_video.loading.model_size import bounded_models
+    from hf_video.loading.configurations import loading
 
     if args.num_frames is not None:
         raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
-    with bounded_models():
+    with loading(name):
         model, report = AutoModelForImageClassification.from_pretrained(
             name, dtype="float32", output_loading_info=True
         )

@@ -18,7 +18,7 @@ from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_video.auto import PUBLIC_NAMES
-from hf_video.loading.model_files import Processor
+from hf_video.loading.configurations import Processor
 
 from .connection import PublishError, explained, time_limit
 from .custom_code import classes_of, collect, needs_hf_video

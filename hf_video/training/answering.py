@@ -16,6 +16,7 @@ from transformers.utils import is_peft_available
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
+from hf_video.files import naming
 
 from .arguments import AnswerTrainingArguments
 from .callbacks import SetEpochCallback
@@ -249,7 +250,8 @@ def load_adapters(model: Any, folder: Path) -> None:
     from peft import set_peft_model_state_dict
 
     prefix = "base_model.model."
-    state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
+    with naming(folder / ADAPTER_WEIGHTS):
+        state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     set_peft_model_state_dict(model.language_model, state)
 
 
