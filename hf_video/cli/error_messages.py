@@ -14,11 +14,8 @@ from pathlib import Path
 
 from hf_video.files import FULL_DISK, write_error_number
 
-ISSUES = "https://github.com/hf-video/hf-video/issues"
 USER_ERRORS = (ValueError, OSError, ImportError)
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED"
-)
+OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can(no|')t allocate memory|ALLOC_FAILED")
 LESS_MEMORY = (
     ": take a smaller --batch-size (`watch`: --chunk-size), fewer or smaller frames, fewer --num-workers, or --dtype "
     "bfloat16, where the command has them."
@@ -27,28 +24,39 @@ DEAD_PROCESS = (
     ", most often because memory ran out: take fewer --num-workers or a smaller --batch-size, and in a container more "
     "shared memory (docker run --shm-size)."
 )
-OFFLINE = (
-    "{repository} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it first with `hf download`."
-)
-NO_ANSWER = (
-    "{repository} could not be fetched, since the Hub does not answer ({error}): check the connection, HF_ENDPOINT "
-    "and the proxies, or name a folder on this machine."
-)
+OFFLINE = "{repository} is not on this machine, and HF_HUB_OFFLINE is set: unset it, or fetch it with `hf download`."
 DAMAGED = "{file} cannot be read: it is cut off or damaged, or a value in it is not as expected ({error})."
 
 
-def explain(error: Exception) -> str | None:
+def explain(error: BaseException, about: str | None = None) -> str | None:
     """A line that says what went wrong: the file or value, and the way out.
 
     Args:
         error: the error that ended a command.
+        about: the file or model that it is about; by default that of `naming`.
 
     Returns:
         The line, or `None` if no input explains the error: then it is a bug of ours.
     """
     if "in DataLoader worker process" in str(error):
         return _of_worker(error)
-    return _of_chain(error)
+    before = named = None
+    for cause in chain(error):
+        if about is None and before is not None and before.__cause__ is not cause:
+            break  # a bug in the handling of another error
+        if about is None and (about := vars(cause).get("about")):
+            named = cause
+        for base in type(cause).__mro__:
+            row = SENTENCES.get(f"{base.__module__}.{base.__qualname__}", "")
+            if sentence := _fill(row, cause, about) if isinstance(row, str) else row(cause, about):
+                return sentence
+        # Another library raised what is about a file: what led to it may say more.
+        if isinstance(cause, USER_ERRORS) and about is None:
+            return str(cause) or type(cause).__name__
+        before = cause
+    if named is None:
+        return None
+    return _fill("{file} cannot be loaded: {error}" if isinstance(named, OSError) else DAMAGED, named, about)
 
 
 def report_bug(error: Exception) -> str:
@@ -57,7 +65,8 @@ def report_bug(error: Exception) -> str:
     where = "".join(f" in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
     return (
         f"internal error: {type(error).__name__}{where}: {_shorten(error)} This is a bug of hf-video. Please report "
-        f"it at {ISSUES}, with the output of `hf-video env` and that of the same command with --debug."
+        "it at https://github.com/hf-video/hf-video/issues, with the output of `hf-video env` and that of the same "
+        "command with --debug."
     )
 
 
@@ -81,31 +90,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _of_chain(error: BaseException, about: str | None = None) -> str | None:
-    """The sentence of the first error of a chain that has one; else of the one that came from `naming`."""
-    named = None
-    for cause in chain(error):
-        if about is None and (about := vars(cause).get("about")):
-            named = cause
-        for base in type(cause).__mro__:
-            row = SENTENCES.get(f"{base.__module__}.{base.__qualname__}", lambda *_: None)
-            if sentence := _fill(row, cause, about) if isinstance(row, str) else row(cause, about):
-                return sentence
-        # Another library raised what is about a file: what led to it may say more.
-        if isinstance(cause, USER_ERRORS) and about is None:
-            return str(cause) or type(cause).__name__
-    if named is None:
-        return None
-    return _fill("{file} cannot be loaded: {error}" if isinstance(named, OSError) else DAMAGED, named, about)
-
-
 def _fill(sentence: str, error: BaseException, about: str | None) -> str:
     kind = "" if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: "
     names = {"file": about or "A file", "repository": about or "The repository"}
     return sentence.format(**names, error=kind + _shorten(error), raw=error)
 
 
-def _of_worker(error: Exception) -> str | None:
+def _of_worker(error: BaseException) -> str | None:
     """A sentence about an error in a process that reads data. PyTorch puts the traceback of the process before it."""
     *_, last = re.split(r"^(?=[\w.]+(?:Error|Exception): )", str(error).rstrip(), flags=re.MULTILINE)
     name, _, message = last.partition(": ")
@@ -152,7 +143,7 @@ def _of_message(error: BaseException, about: str | None) -> str | None:
 
 def _of_missing_entry(error: BaseException, about: str | None) -> str | None:
     """A sentence about a file that is not in the cache of the Hub. Without a cause, nobody asked the Hub."""
-    return _fill(OFFLINE, error, about) if error.__cause__ is None else _of_chain(error.__cause__, about)
+    return _fill(OFFLINE, error, about) if error.__cause__ is None else explain(error.__cause__, about)
 
 
 def _shorten(error: BaseException) -> str:
@@ -172,7 +163,11 @@ SENTENCES: dict[str, str | Callable[[BaseException, str | None], str | None]] = 
     "huggingface_hub.errors.OfflineModeIsEnabled": OFFLINE,
     "huggingface_hub.errors.LocalEntryNotFoundError": _of_missing_entry,
     "huggingface_hub.errors.HfHubHTTPError": "The Hub refused a request about {repository}: {error}",
-    **dict.fromkeys(("httpx.TransportError", "httpx2.TransportError"), NO_ANSWER),
+    **dict.fromkeys(
+        ("httpx.TransportError", "httpx2.TransportError"),
+        "{repository} could not be fetched, since the Hub does not answer ({error}): check the connection, "
+        "HF_ENDPOINT and the proxies, or name a folder on this machine.",
+    ),
     **dict.fromkeys(
         (f"{client}.{name}" for client in ("httpx", "httpx2") for name in ("InvalidURL", "UnsupportedProtocol")),
         "An address is not valid ({error}): look at HF_ENDPOINT, the proxies, and the URLs given.",

@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         argv: the words after `hf-video`; by default those of this process.
 
     Returns:
-        The exit code, as `exit_codes.EXIT_CODES` lists them.
+        The exit code, as `hf_video.cli.EXIT_CODES` lists them.
     """
     # Transformers imports torchao wherever it is installed, and PyTorch warns of how that registers its types.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)

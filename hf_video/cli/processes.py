@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psutil
 
-from .exit_codes import USER_ERROR
+from . import USER_ERROR
 
 logger = logging.getLogger(__name__)
 

@@ -431,3 +431,13 @@ def test_a_process_that_lost_another_one_does_not_report_a_bug(ends, text):
 
     code, message = ends(body)
     assert code == 2 and "Another process of this training has ended or cannot be reached" in message
+
+
+def test_a_bug_in_the_handling_of_an_error_is_a_bug(ends):
+    def body():
+        try:
+            raise ValueError("a mistake of the user")
+        except ValueError:
+            {}["x"]
+
+    assert ends(body)[0] == 70
