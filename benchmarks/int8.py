@@ -32,7 +32,9 @@ from hf_video import (
     VideoViTForVideoClassification,
 )
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.loading.classifiers import class_names_of, load_processor, load_trained_classifier
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.processors import load_processor
 from hf_video.training import evaluate_dataset
 
 TOLERANCE, AGREEMENT_GOAL = 0.05, 0.99

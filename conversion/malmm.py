@@ -23,6 +23,7 @@ from transformers import (
     LlamaConfig,
 )
 
+from hf_video.loading.configurations import loading
 from hf_video.models.memory_bank_qformer import MemoryBankQFormerConfig, MemoryBankQFormerModel
 from hf_video.processing import VideoClipProcessor
 
@@ -283,12 +284,13 @@ def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> In
 def load_tower(source: str) -> Tower:
     """An image encoder from a folder or the Hub. Of InstructBLIP only the EVA-ViT is read."""
     try:
-        if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
-            tower, report = InstructBlipVisionModel.from_pretrained(
-                source, key_mapping={r"^vision_model\.": ""}, output_loading_info=True
-            )
-        else:
-            tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
+        with loading(source):
+            if AutoConfig.from_pretrained(source).model_type in ("instructblip", "instructblip_vision_model"):
+                tower, report = InstructBlipVisionModel.from_pretrained(
+                    source, key_mapping={r"^vision_model\.": ""}, output_loading_info=True
+                )
+            else:
+                tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
     except OSError as error:
         raise ConversionError(f"{source} is no vision tower: {error}") from error
     if report["missing_keys"]:

@@ -197,7 +197,7 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
 
     from hf_video.data import ClipDataset, collate_clips, load_video_dataset
     from hf_video.inference import weights_digest
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import top_k_accuracy
     from hf_video.training import evaluate_dataset
 

@@ -168,6 +168,21 @@ def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
         raise OSError(number, os.strerror(number), os.fspath(path)) from error
 
 
+@contextmanager
+def naming(about: str | os.PathLike) -> Iterator[None]:
+    """Tells which file or model an error of another library is about: its attribute `about`, and a note.
+
+    Commands make their sentences of it. Only the call that opens or loads belongs into the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "about" not in vars(error):
+            vars(error)["about"] = os.fspath(about)
+            error.add_note(f"This is about {about}.")
+        raise
+
+
 def write_error_number(error: BaseException) -> int | None:
     """The `errno` of a write error; None for any other error.
 

@@ -13,20 +13,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 MAX_TEXT_BYTES = 256 * 2**20
-# Levels of nested lists and objects.
-MAX_DEPTH = 100
-# Values of a YAML file after its aliases are expanded.
-MAX_YAML_VALUES = 100_000
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -35,7 +28,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_JSON_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
 
 
 def check_regular_file(path: str | os.PathLike) -> None:
@@ -148,12 +140,30 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
 
     Raises:
         FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or the file is not YAML, a mapping has a name twice or a name that is not a word,
-            the nesting is too deep, or aliases expand to more than `MAX_YAML_VALUES` values.
+        ValueError: see `read_text`; or the file is not YAML, has an alias, is nested too deeply, or a mapping has a
+            name twice or a name that is not a word.
     """
-    text = read_text(path, max_bytes=max_bytes)
+    import yaml
+
+    class Loader(yaml.BaseLoader):
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):  # a small file of aliases can stand for a huge one
+                raise yaml.MarkedYAMLError(None, None, "aliases are not read", self.peek_event().start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+            names = set()
+            for name, _ in node.value:
+                problem = "a name is expected before the colon, not a list or mapping"
+                if isinstance(name, yaml.ScalarNode) and name.value not in names:
+                    names.add(name.value)
+                    continue
+                problem = f"{name.value!r} is given twice" if isinstance(name, yaml.ScalarNode) else problem
+                raise yaml.MarkedYAMLError(None, None, problem, name.start_mark)
+            return super().construct_mapping(node, deep)
+
     try:
-        node = yaml.compose(text, Loader=_YamlLoader)
+        return yaml.load(read_text(path, max_bytes=max_bytes), Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -161,8 +171,7 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
     except yaml.YAMLError as error:  # a character that YAML does not have
         raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
-        raise ValueError(_too_deep(path)) from None
-    return None if node is None else _YamlBuilder(path).build(node, MAX_DEPTH)
+        raise ValueError(f"{path} is nested too deeply.") from None
 
 
 def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Iterator[tuple[int, list[str]]]:
@@ -211,101 +220,22 @@ def _not_utf8(path: str | os.PathLike, content: bytes, place: int) -> str:
     return f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
 
 
-def _too_deep(path: str | os.PathLike) -> str:
-    return f"{path} is nested too deeply; {MAX_DEPTH} levels are read."
-
-
 def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in content:
+                raise ValueError(f"{name!r} is given twice in an object")
+            content[name] = value
+        return content
+
     try:
-        content = json.loads(text, object_pairs_hook=_object)
-    except _TwiceError:
-        name, line = _find_twice(text)
-        raise ValueError(f"{path}, line {line + first_line}: {name} is given twice. Keep one of them.") from None
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError:
-        raise ValueError(_too_deep(path)) from None
+        raise ValueError(f"{path} is nested too deeply.") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno + first_line - 1}, column {error.colno}"
         raise ValueError(f"{path} cannot be read as JSON: {error.msg} ({place}).") from error
-    except ValueError as error:  # a number of more digits than Python converts
-        raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
-    level = [content]
-    for _ in range(MAX_DEPTH):
-        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
-    if level:
-        raise ValueError(_too_deep(path))
-    return content
-
-
-class _TwiceError(Exception):
-    """An object has a name twice."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise _TwiceError
-    return content
-
-
-def _find_twice(text: str) -> tuple[str, int]:
-    """The first name that an object has twice in well-formed JSON, and the number of line feeds before it."""
-    open_names: list[set[str]] = []
-    for token in _JSON_TOKENS.finditer(text):
-        if token[0] in "{[":
-            open_names.append(set())
-        elif token[0] in "}]":
-            open_names.pop()
-        elif token[1]:
-            name = json.loads(token[0].removesuffix(token[1]))
-            if name in open_names[-1]:
-                return repr(name), text.count("\n", 0, token.start())
-            open_names[-1].add(name)
-    raise AssertionError("no name is given twice")
-
-
-def _parts(whole: Any) -> Iterable[Any]:
-    if isinstance(whole, dict):
-        return whole.values()
-    return whole if isinstance(whole, list) else ()
-
-
-class _YamlLoader(yaml.BaseLoader):
-    """Stops below `MAX_DEPTH`: PyYAML takes seconds for very deep nesting."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.depth += 1
-        if self.depth > MAX_DEPTH + 1:
-            raise RecursionError
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
-class _YamlBuilder:
-    """Builds plain values from the nodes of a YAML file, and expands its aliases."""
-
-    def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
-        self.num_values = 0
-
-    def build(self, node: yaml.Node, depth: int) -> Any:
-        self.num_values += 1
-        if self.num_values > MAX_YAML_VALUES:
-            raise ValueError(f"{self.path} has more than {MAX_YAML_VALUES:,} values after its aliases are expanded.")
-        if isinstance(node, yaml.ScalarNode):
-            return node.value
-        if depth == 0:
-            raise ValueError(_too_deep(self.path))
-        if isinstance(node, yaml.SequenceNode):
-            return [self.build(part, depth - 1) for part in node.value]
-        content: dict[str, Any] = {}
-        for name, value in node.value:
-            where = f"{self.path}, line {name.start_mark.line + 1}"
-            if not isinstance(name, yaml.ScalarNode):
-                raise ValueError(f"{where}: a name is expected before the colon, not a list or mapping.")
-            if name.value in content:
-                raise ValueError(f"{where}: {name.value!r} is given twice. Keep one of them.")
-            content[name.value] = self.build(value, depth - 1)
-        return content
+    except ValueError as error:  # a name given twice, or a number of more digits than Python converts
+        place = f", line {first_line}" if first_line > 1 else ""
+        raise ValueError(f"{path}{place} cannot be read as JSON: {error}.") from error

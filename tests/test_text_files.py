@@ -1,12 +1,8 @@
 """Reading the text files of users, and refusing files that cannot be read."""
 
-import json
-import time
-
 import pytest
 
 from hf_video.text_files import (
-    MAX_DEPTH,
     check_regular_file,
     named_rows,
     read_csv,
@@ -80,47 +76,32 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "content", "name", "line"),
+    ("read", "content", "message"),
     [
-        (read_json, '{"a": 1, "a": 1}', "a", 1),
-        (read_json, '[{"a": 1}, {"a": "{\\"a"},\n {"b": {"a": [{}]},\n "a": {"c": 1,\n\n "\\u0063": 2}}]', "c", 5),
-        (read_json_lines, '{"a": 1}\n\n{"a": 1,\t"a": 1}', "a", 3),
-        (read_yaml, "a: 1\nb: 2\n# a\n'a': 3\n", "a", 4),
-        (read_yaml, "b: {a: 1,\n c: [{d: 1, d: 2}]}", "d", 2),
+        (read_json, '{"a": 1, "a": 1}', " cannot be read as JSON: 'a' is given twice"),
+        (read_json, '[{"a": {"b": 1}},\n {"c": 1, "\\u0063": 2}]', " cannot be read as JSON: 'c' is given twice"),
+        (read_json_lines, '{"a": 1}\n\n{"a": 1,\t"a": 1}', ", line 3 cannot be read as JSON: 'a' is given twice"),
+        (read_yaml, "a: 1\nb: 2\n# a\n'a': 3\n", r" .* as YAML: 'a' is given twice \(line 4, column 1\)"),
+        (read_yaml, "b: {a: 1,\n c: [{d: 1, d: 2}]}", r" .* as YAML: 'd' is given twice \(line 2, column 13\)"),
     ],
 )
-def test_a_name_given_twice_is_refused_by_name_and_line(tmp_path, read, content, name, line):
+def test_a_name_given_twice_is_refused(tmp_path, read, content, message):
     path = write(tmp_path, "file", content)
-    with pytest.raises(ValueError, match=f"^{path}, line {line}: {name!r} is given twice"):
+    with pytest.raises(ValueError, match=f"^{path}{message}"):
         read(path)
 
 
 @pytest.mark.parametrize("read", [read_json, read_json_lines, read_yaml])
-def test_depth_has_a_limit(tmp_path, read):
-    expected = 1
-    for _ in range(MAX_DEPTH):
-        expected = [expected]
-    whole = read(write(tmp_path, "whole", json.dumps(expected)))
-    assert json.dumps(whole if read is not read_json_lines else whole[0][1]).replace('"', "") == json.dumps(expected)
-    for depth in (MAX_DEPTH + 1, 20_000):
-        path = write(tmp_path, "deep", "[" * depth + "]" * depth)
-        with pytest.raises(ValueError, match=f"^{path} is nested too deeply; {MAX_DEPTH} levels"):
-            read(path)
+def test_what_is_too_deep_for_python_is_a_sentence(tmp_path, read):
+    path = write(tmp_path, "deep", "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match=f"^{path} is nested too deeply"):
+        read(path)
 
 
-def test_a_yaml_file_that_grows_through_its_aliases(tmp_path):
-    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [
-        f"{name}: &{name} [{', '.join(['*' + before] * 9)}]"
-        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-    ]
-    started = time.monotonic()
-    with pytest.raises(ValueError, match="has more than 100,000 values after its aliases are expanded"):
-        read_yaml(write(tmp_path, "bomb.yaml", "\n".join(lines)))
-    assert time.monotonic() - started < 10
-    with pytest.raises(ValueError, match="nested too deeply"):
-        read_yaml(write(tmp_path, "endless.yaml", "a: &a [*a]"))
-    assert read_yaml(write(tmp_path, "few.yaml", "a: &a {b: 1e-3}\nc: *a")) == {"a": {"b": "1e-3"}, "c": {"b": "1e-3"}}
+def test_a_yaml_file_with_aliases_is_refused(tmp_path):
+    for content in ("a: &a [x]\nb: *a", "a: &a [*a]", "a: *b"):
+        with pytest.raises(ValueError, match=r"cannot be read as YAML: aliases are not read \(line "):
+            read_yaml(write(tmp_path, "bomb.yaml", content))
 
 
 def test_yaml_values_stay_as_they_are_written(tmp_path):
@@ -133,9 +114,8 @@ def test_yaml_values_stay_as_they_are_written(tmp_path):
     assert read_yaml(write(tmp_path, "empty.yaml", "# nothing\n")) is None
     for content, message in (
         ("a: 1\nb: [", r" cannot be read as YAML: .* \(line 2, column 5\)\.$"),
-        ("a: *b", r" cannot be read as YAML: found undefined alias 'b' \(line 1, column 4\)\.$"),
         ("a: \x01", r" cannot be read as YAML: unacceptable character .*\.$"),
-        ("? [a]\n: 1", ", line 1: a name is expected before the colon"),
+        ("? [a]\n: 1", r" cannot be read as YAML: a name is expected before the colon, .* \(line 1, column 3\)\.$"),
     ):
         path = write(tmp_path, "bad.yaml", content)
         with pytest.raises(ValueError, match=f"^{path}{message}"):

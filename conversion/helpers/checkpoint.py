@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from hf_video.loading.model_files import Config, Index
+from hf_video.loading.configurations import Config, Index
 from hf_video.text_files import read_object
 
 

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD, PILImageResampling
 from transformers.utils import cached_file, logging
 
+from hf_video.loading.configurations import load_config, loading
 from hf_video.models.memory_bank_qformer import (
     MemoryBankQFormerConfig,
     MemoryBankQFormerForConditionalGeneration,
@@ -30,7 +31,7 @@ def read_config(source: str) -> Any:
         ConversionError: if there is no configuration, or Transformers does not know its model.
     """
     try:
-        return AutoConfig.from_pretrained(source)
+        return load_config(source)
     except (OSError, ValueError) as error:
         raise ConversionError(f"{source} has no configuration that Transformers knows: {error}") from error
 
@@ -60,7 +61,8 @@ def load_pretrained(
     # Weights that are left over are named below. Weights that are missing are an error.
     logging.set_verbosity_error()
     try:
-        model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
+        with loading(source):
+            model, report = model_class.from_pretrained(source, output_loading_info=True, **options)
     except (OSError, RuntimeError) as error:
         raise ConversionError(f"{source} cannot be loaded: {error}") from error
     finally:

@@ -6,9 +6,10 @@ import socket
 import sys
 from typing import Any
 
+from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
+
 from .command_line import add_flags
 from .error_messages import explain, report_bug
-from .model_loading import load_answering_model, load_trained_model, locate_model
 
 DESCRIPTION = """\
 Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model looked
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def _load(model: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier."""
     from hf_video.inference.prediction import problem_type_of
-    from hf_video.loading.classifiers import load_config
+    from hf_video.loading.configurations import load_config
 
     config = load_config(locate_model(model))
     if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):

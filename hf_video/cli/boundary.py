@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from . import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
 from .error_messages import chain, explain, report_bug
-from .processes import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR, is_first_process
+from .processes import is_first_process
 
 
 class Terminated(KeyboardInterrupt):
@@ -26,7 +27,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
         command: function that takes the words and returns an exit code, or `None` for 0.
 
     Returns:
-        An exit code, see `exit_codes.EXIT_CODES`.
+        An exit code, see `hf_video.cli.EXIT_CODES`.
     """
     debug = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):

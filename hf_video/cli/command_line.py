@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import hf_video
 from hf_video.settings import Setting, closest, one_of, read_value, settings_of
 
-from .processes import EXIT_CODES
+from . import EXIT_CODES
 
 # Words that are no settings, two of them fields of TrainingArguments, and the flags that do the same.
 _FLAGS_OF_FIELDS = {"resume": "--resume", "resume_from_checkpoint": "--resume", "use_cpu": "--device"}

@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.loading.models import load_trained_model
+
 from .command_line import add_flags
-from .model_loading import load_trained_model
 from .output_folder import check_output_file
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data.repeated_videos import count_trained
     from hf_video.data.stored_videos import check_shards
     from hf_video.files import replace_text
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import measure
     from hf_video.training import evaluate_dataset, write_predictions
     from hf_video.training.evaluation import check_table_name

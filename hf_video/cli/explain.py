@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock, one_line
+from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 from hf_video.settings import closest
 
 from .command_line import add_flags
-from .model_loading import load_answering_model, load_trained_model, locate_model
 from .output_folder import name_of, require_fresh
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
     _check_files(args)
 
-    from hf_video.loading.classifiers import load_config
+    from hf_video.loading.configurations import load_config
 
     architectures = load_config(locate_model(args.model)).architectures or []
     if "MemoryBankQFormerForConditionalGeneration" in architectures:
@@ -192,7 +192,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 def _class_names(model: Any, args: argparse.Namespace) -> list[str]:
     from hf_video.inference.prediction import problem_type_of
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
 
     if problem_type_of(model.config) == "regression":
         raise ValueError(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.files import few
+from hf_video.loading.models import load_trained_model, locate_model
 
 from .command_line import add_flags
-from .model_loading import load_trained_model, locate_model
 from .output_folder import require_fresh
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    from hf_video.loading.classifiers import load_config
     from hf_video.loading.clip_size import clip_size, set_input_size
+    from hf_video.loading.configurations import load_config
 
     name = locate_model(args.model)
     config = load_config(name)
@@ -115,9 +115,9 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
 
 def _load_whole(name: str, network: Any, processors: Any) -> tuple[PreTrainedModel, Any]:
     """A model with all of its weights, and its processor if it has one."""
-    from hf_video.loading.model_size import bounded_models
+    from hf_video.loading.configurations import loading
 
-    with bounded_models():
+    with loading(name):
         model, report = network.from_pretrained(name, dtype="float32", output_loading_info=True)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{name} lacks weights ({few(missing)}), which would be random numbers.")

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_video.loading.models import load_trained_model
+
 from .bulk import check_options, model_device, run_bulk_command
 from .command_line import add_flags
-from .model_loading import load_trained_model
 from .output_folder import RunLock
 from .timeline import window_options
 

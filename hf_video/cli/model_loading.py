@@ -1,4 +1,4 @@
-"""Finds and loads the models that commands name, and chooses their device."""
+"""Gets the model to train: from a checkpoint, from a folder or the Hub, or from scratch."""
 
 from __future__ import annotations
 
@@ -8,113 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from hf_video.loading.classifiers import TrainedPart
     from hf_video.processing import VideoClipProcessor
-
-
-def locate_model(name: str, option: str = "") -> str:
-    """The folder or Hub name of a model; errors name the option that it comes from.
-
-    Raises:
-        ValueError: there is no such folder, and it is a file, or the Hub allows no such name.
-    """
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if folder.is_file():
-        raise ValueError(f"{name} is a file; the folder of a model, or its name on the Hub, is expected.")
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        named = f"{option} {name}".strip()
-        raise ValueError(f"{named}: there is no such folder, and the Hub allows no such name.") from error
-    return name
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that a `--device` word names.
-
-    Raises:
-        ValueError: there is no such device on this machine.
-    """
-    import torch
-
-    if name == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the type depends on how torch was built
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"--device {name} cannot be used on this machine ({reason}). Try --device cpu.") from error
-    return device
-
-
-def load_trained_model(
-    model: str,
-    *,
-    device: str = "auto",
-    dtype: str = "float32",
-    part: TrainedPart = "classifier",
-    **processor_options: Any,
-) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """A video classifier in evaluation mode and its processor.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        device: see `choose_device`.
-        dtype: "float32", "bfloat16" or "float16".
-        part: what must have been trained, and is returned; see `load_trained_classifier`.
-        processor_options: values that replace options of the saved processor; None keeps the saved value.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is no video classifier, is damaged or does not take several views, or the device does
-            not exist.
-    """
-    target, model = choose_device(device), locate_model(model)
-
-    from hf_video.loading.classifiers import load_processor, load_trained_classifier
-    from hf_video.loading.clip_size import check_clips
-
-    network = load_trained_classifier(model, dtype=dtype, part=part)
-    processor = load_processor(model, network.config, **processor_options)
-    check_clips(network, processor)
-    return network.to(target).eval(), processor
-
-
-def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
-    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        device: see `choose_device`.
-        dtype: "float32", "bfloat16" or "float16".
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
-    """
-    target, model = choose_device(device), locate_model(model)
-
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    from hf_video.loading.classifiers import check_quantization, load_config
-    from hf_video.loading.model_size import bounded_models
-
-    check_quantization(model, load_config(model), dtype)
-    with bounded_models():
-        network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype).to(target).eval()
-    if network.config.model_type != "memory_bank_qformer":
-        raise ValueError(
-            f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
-        )
-    return network, AutoProcessor.from_pretrained(model)
 
 
 class TrainedKind(NamedTuple):
@@ -220,8 +116,9 @@ def load_model(
     """
     from huggingface_hub.errors import StrictDataclassError
 
-    from hf_video.loading.classifiers import load_config, load_processor
     from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
+    from hf_video.loading.configurations import load_config
+    from hf_video.loading.processors import load_processor
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.parallelism import WeightsForm, form_of_checkpoint
 

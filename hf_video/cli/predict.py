@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from hf_video.loading.models import load_trained_model
+
 from .bulk import check_options, model_device, run_bulk_command
 from .command_line import add_flags
-from .model_loading import load_trained_model
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,7 @@ def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, Video
 def _predict_in_bulk(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
     from hf_video.jobs.bulk_tasks import PredictTask
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
 
     if args.output is None:
         raise ValueError(f"--engine {args.engine} writes Parquet files: say where with --output DIR.")

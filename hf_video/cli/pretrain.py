@@ -7,8 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.loading.models import locate_model
+
 from .command_line import add_flags
-from .model_loading import load_model, locate_model, masked_kind
+from .model_loading import load_model, masked_kind
 from .output_folder import RunLock
 from .processes import failing_together
 from .run_settings import make
@@ -155,8 +157,12 @@ def _load_teacher(name: str | None) -> PreTrainedModel | None:
         return None
     from transformers import AutoModel
 
+    from hf_video.loading.configurations import loading
+
+    name = locate_model(name, "--teacher")
     # The masks are drawn by the attention, which only the eager implementation returns.
-    return AutoModel.from_pretrained(locate_model(name, "--teacher"), attn_implementation="eager", dtype="float32")
+    with loading(name):
+        return AutoModel.from_pretrained(name, attn_implementation="eager", dtype="float32")
 
 
 def _report(trainer: PreTrainer, values: dict[str, Any], broken: list[str]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hf_video.loading.models import choose_device
+
 from .command_line import add_flags
-from .model_loading import choose_device
 from .output_folder import require_fresh
 from .run_settings import choose_values, make, read_given
 from .training_data import load_data, readable_videos, training_splits
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     from transformers import TrainingArguments, set_seed
 
     from hf_video.files import new_folder
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model, train_probe
 
@@ -145,8 +146,9 @@ def _load(
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.columns import label_ids
     from hf_video.inference.features import extract_features
-    from hf_video.loading.classifiers import load_classifier, load_processor
+    from hf_video.loading.classifiers import load_classifier
     from hf_video.loading.clip_size import check_clips
+    from hf_video.loading.processors import load_processor
 
     data, class_names = load_data(args.data, model_name, args.video_root)
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"

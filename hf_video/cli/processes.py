@@ -7,14 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
-USER_ERROR = 2
-BUG = 70  # EX_SOFTWARE of sysexits.h
-# As in shells: 128 plus the number of the signal.
-INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
-EXIT_CODES = f"""\
-exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
-{BUG} a bug of ours,
-{INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""
+from . import USER_ERROR
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # Set by torchrun and by the launchers of MPI; accelerate reads the same.

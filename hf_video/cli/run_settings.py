@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from hf_video.files import replace_text
+from hf_video.loading.models import locate_model
 
 from .command_line import CommandSettings
-from .model_loading import locate_model
 
 T = TypeVar("T")
 # Settings that say where data and run are. They are not saved, and a resumed run may change them.
@@ -210,9 +210,16 @@ def check_same_batch(values: dict[str, Any], saved: Saved, num_processes: int) -
 
 
 def make(kind: type[T], values: dict[str, Any]) -> T:
-    """An instance of a dataclass, with those of the values that it has fields for."""
+    """An instance of a dataclass of training arguments, with those of the values that it has fields for.
+
+    Raises:
+        ValueError: a value cannot be used, such as a mapping with an unknown name.
+    """
     fields: Any = dataclasses.fields(cast(Any, kind))
-    return kind(**{field.name: values[field.name] for field in fields if field.init and field.name in values})
+    try:
+        return kind(**{field.name: values[field.name] for field in fields if field.init and field.name in values})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"A setting of TrainingArguments has a value that cannot be used: {error}") from error
 
 
 def save(file: Path, values: dict[str, Any], data: dict[str, Any], num_processes: int = 1) -> None:

@@ -11,7 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .model_loading import choose_device
+from hf_video.loading.models import choose_device
+
 from .output_folder import (
     OPTIONS_FILE,
     RunLock,

@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hf_video.cli import INTERRUPTED, TERMINATED
+
 from .boundary import Terminated, say_interrupted
-from .processes import INTERRUPTED, TERMINATED
 
 if TYPE_CHECKING:
     from transformers import Trainer

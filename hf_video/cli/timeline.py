@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock
+from hf_video.loading.models import load_trained_model
 
 from .command_line import add_flags
-from .model_loading import load_trained_model
 from .output_folder import name_of, require_fresh
 from .stopping import collected, stop_requests
 

@@ -227,7 +227,7 @@ def _report(
     from accelerate.utils import gather_object
 
     from hf_video.data import ClipDataset
-    from hf_video.loading.classifiers import class_names_of
+    from hf_video.loading.class_names import class_names_of
     from hf_video.training import write_report
     from hf_video.training.evaluation import clip_reader
 

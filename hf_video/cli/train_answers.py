@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.files import replace_text
+from hf_video.loading.models import choose_device
 
 from .command_line import add_flags
-from .model_loading import choose_device
 from .output_folder import ANSWERS_FILE, RunLock, saying_what_was_kept, what_was_kept
 from .processes import failing_together
 from .run_settings import make
@@ -156,18 +156,18 @@ def load_answering_model(values: dict[str, Any], arguments: Any) -> tuple[Any, A
     """The model and its processor, with the memory, frames and options of generation that the settings name."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    from hf_video.loading.classifiers import check_trainable, load_config
-    from hf_video.loading.model_size import bounded_models
+    from hf_video.loading.configurations import check_trainable, load_config, loading
 
     name, length = values["model"], values["memory_bank_length"]
     check_trainable(name, load_config(name))
     options = {} if length is None else {"memory_bank_length": length}
-    with bounded_models():
+    with loading(name):
         model = AutoModelForImageTextToText.from_pretrained(name, dtype="float32", **options)
     if model.config.model_type != "memory_bank_qformer":
         raise ValueError(f"{name} is a {type(model).__name__}; a MemoryBankQFormer with a language model is expected.")
     model.generation_config.update(**arguments.generation_settings())
-    processor = AutoProcessor.from_pretrained(name)
+    with loading(name):
+        processor = AutoProcessor.from_pretrained(name)
     for key in ("num_frames", "sampling_strategy"):
         if values[key] is not None:
             setattr(processor.video_processor, key, values[key])

@@ -33,7 +33,8 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
     names = label_names(splits["train"])
     if model is not None:
-        from hf_video.loading.classifiers import class_names_of, load_config
+        from hf_video.loading.class_names import class_names_of
+        from hf_video.loading.configurations import load_config
 
         known = class_names_of(load_config(model))
         if sorted(known) == sorted(names):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_video.drawing.texts import clock
+from hf_video.loading.models import load_answering_model
 
 from .command_line import add_flags
-from .model_loading import load_answering_model
 from .stopping import collected, stop_requests
 
 DESCRIPTION = """\

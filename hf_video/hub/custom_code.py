@@ -1,6 +1,8 @@
 """Collects the custom code with which a repository loads without hf_video: `auto_map` and the files it points to."""
 
 import importlib.util
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,14 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_video
 from hf_video.auto import CLASSES, CONFIGURATIONS, PUBLIC_NAMES
+from hf_video.loading.configurations import Processor
+
+from .connection import PublishError
+from .folder_checks import PROCESSOR_FILES, read_part
+
+PROCESSOR_AUTO_CLASSES = dict(
+    zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,47 @@ def collect(classes: dict[str, str]) -> CustomCode:
             if files.setdefault(file.name, file) != file:
                 raise RuntimeError(f"{file} and {files[file.name]} would be one file in a repository; rename one.")
     return CustomCode(auto_map, files)
+
+
+def add_code(staging: Path, config: dict[str, Any]) -> None:
+    """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`.
+
+    Args:
+        staging: the folder of the repository.
+        config: the content of its `config.json`, which is written again.
+
+    Raises:
+        PublishError: the model brings code of others along.
+    """
+    classes = classes_of(config["model_type"])
+    processors = [name for name in PROCESSOR_AUTO_CLASSES if (staging / name).is_file()]
+    contents = {name: read_part(staging, name, Processor) for name in processors}
+    if not classes and config.get("auto_map"):
+        raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
+    # A model of Transformers may have been trained with our processor.
+    video_processor = contents.get(PROCESSOR_FILES[0], {}).get("video_processor_type")
+    needed = classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {})
+    code = collect(needed)
+    for name, source in code.files.items():
+        shutil.copyfile(source, staging / name)
+    if classes:
+        config["auto_map"] = code.auto_map
+    write_json(staging / "config.json", config)
+    for name, content in contents.items():
+        auto_class = PROCESSOR_AUTO_CLASSES[name]
+        if auto_class in code.auto_map:
+            auto_classes = [auto_class]
+            if isinstance(part := content.get("video_processor"), dict) and "AutoVideoProcessor" in code.auto_map:
+                # The file of a processor also describes its video processor.
+                part["auto_map"] = {"AutoVideoProcessor": code.auto_map["AutoVideoProcessor"]}
+                auto_classes.append("AutoVideoProcessor")
+            write_json(staging / name, content | {"auto_map": {each: code.auto_map[each] for each in auto_classes}})
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replaces a file of the repository."""
+    path.unlink()  # it may be a link into the user's folder
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def needs_hf_video(config: dict[str, Any]) -> bool:

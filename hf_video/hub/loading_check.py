@@ -11,7 +11,6 @@ So nothing at the top of this file may import hf_video.
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -107,9 +106,7 @@ def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, A
     model_class = classes.get(architecture) or getattr(transformers, architecture, None)
     if model_class is None:
         model_class = getattr(sys.modules["hf_video"], architecture)
-    # By its path: hf_video itself may not be imported.
-    with runpy.run_path(str(Path(__file__).parents[1] / "loading" / "model_size.py"))["bounded_models"]():
-        model, report = model_class.from_pretrained(source, revision=revision or None, output_loading_info=True)
+    model, report = model_class.from_pretrained(source, revision=revision or None, output_loading_info=True)
     processor = transformers.AutoProcessor.from_pretrained(source, **trusted)
     problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
     return {"model": architecture, "processor": type(processor).__name__, "problems": problems}

@@ -1,7 +1,6 @@
 """Publishes a model folder as a repository on the Hub that anyone can load: stage, check, push, verify."""
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -17,14 +16,10 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from hf_video.auto import PUBLIC_NAMES
-from hf_video.loading.model_files import Processor
-
 from .connection import PublishError, explained, time_limit
-from .custom_code import classes_of, collect, needs_hf_video
+from .custom_code import add_code, needs_hf_video, write_json
 from .folder_checks import (
     CARD,
-    PROCESSOR_FILES,
     TRAINER_STATE_NAME,
     find_odd_files,
     find_problems,
@@ -42,9 +37,6 @@ logger = logging.getLogger(__name__)
 # Bytes. Smaller files are copied, so that they cannot change between the checks and the upload. Copies of weights
 # would fill a disk.
 LINKED_FROM = 10 * 2**20
-PROCESSOR_AUTO_CLASSES = dict(
-    zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
-)
 
 
 @dataclass
@@ -153,13 +145,13 @@ def stage(
     if (state := staging / TRAINER_STATE_NAME).is_file():
         content = read_part(staging, TRAINER_STATE_NAME)
         # The path is one of this machine, which a resumed run elsewhere could not use.
-        _write_json(state, content | {"best_model_checkpoint": None})
+        write_json(state, content | {"best_model_checkpoint": None})
     config, problems = read_config(staging)
     if problems:
         _refuse(folder, problems)
     if labels is not None:
         _set_labels(config, labels)
-    _add_code(staging, config)
+    add_code(staging, config)
     publication = Publication(staging, left_out, needs_hf_video(config), CARD not in chosen, hashes, repo_id)
     try:
         facts = read_facts(folder) if facts is None else facts
@@ -315,33 +307,6 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
     ]
 
 
-def _add_code(staging: Path, config: dict[str, Any]) -> None:
-    """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`."""
-    classes = classes_of(config["model_type"])
-    processors = [name for name in PROCESSOR_AUTO_CLASSES if (staging / name).is_file()]
-    contents = {name: read_part(staging, name, Processor) for name in processors}
-    if not classes and config.get("auto_map"):
-        raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
-    # A model of Transformers may have been trained with our processor.
-    video_processor = contents.get(PROCESSOR_FILES[0], {}).get("video_processor_type")
-    needed = classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {})
-    code = collect(needed)
-    for name, source in code.files.items():
-        shutil.copyfile(source, staging / name)
-    if classes:
-        config["auto_map"] = code.auto_map
-    _write_json(staging / "config.json", config)
-    for name, content in contents.items():
-        auto_class = PROCESSOR_AUTO_CLASSES[name]
-        if auto_class in code.auto_map:
-            auto_classes = [auto_class]
-            if isinstance(part := content.get("video_processor"), dict) and "AutoVideoProcessor" in code.auto_map:
-                # The file of a processor also describes its video processor.
-                part["auto_map"] = {"AutoVideoProcessor": code.auto_map["AutoVideoProcessor"]}
-                auto_classes.append("AutoVideoProcessor")
-            _write_json(staging / name, content | {"auto_map": {each: code.auto_map[each] for each in auto_classes}})
-
-
 def _complete_license(source: dict[str, Any], api: HfApi) -> None:
     if not is_repository(source) or "license" in source:
         return
@@ -367,11 +332,6 @@ def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
 def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
     listed = "\n".join(f"  - {problem}" for problem in problems)
     raise PublishError(f"{folder} cannot be published as it is:\n{listed}")
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.unlink()  # it may be a link into the user's folder
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _link(source: Path, target: Path) -> bool:

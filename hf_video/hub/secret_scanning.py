@@ -1,11 +1,9 @@
 """Finds secrets in files that are to be published: tokens, and paths of the author's machine.
 
-Texts are scanned line by line: as they are, with escapes undone, and with base64 decoded. In other files the scan
-covers what may hold words of the author: names and metadata of tensors, texts in pictures, readable strings.
+Texts are scanned line by line: as they are, and with escapes undone. In other files the scan covers what may hold
+words of the author: names and metadata of tensors, texts in pictures, readable strings.
 """
 
-import base64
-import binascii
 import json
 import re
 import zipfile
@@ -54,7 +52,6 @@ PATH_OF_A_MACHINE = "|".join(
         r"(?<![\\\w])(?:\\\\|\\{4})\w[\w.-]+(?:\\|\\\\)\w[\w.$-]*",
     )
 )
-_BASE64 = r"[A-Za-z0-9+/_-]{40,}"
 # Data such as a picture: no path is so long without another character.
 _DATA = r"[A-Za-z0-9+/]{200,}"
 _STRING = rb"[\t\x20-\x7e]{6,}"
@@ -94,10 +91,7 @@ def _find(text: str, with_paths: bool, is_json: bool = False) -> list[str]:
     # A string in JSON may hold JSON, whose escapes are undone in turn.
     while is_json and len(readings) < 4 and (plain := _without_escapes(readings[-1])) != readings[-1]:
         readings.append(plain)
-    decoded = [plain for reading in readings for plain in _decode_base64(reading)]
-    found = [
-        kind for kind, pattern in SECRETS.items() if any(re.search(pattern, each) for each in (*readings, *decoded))
-    ]
+    found = [kind for kind, pattern in SECRETS.items() if any(re.search(pattern, each) for each in readings)]
     if with_paths:
         without_data = (re.sub(_DATA, "", each) for each in readings)
         paths = [match[0] for each in without_data if (match := re.search(PATH_OF_A_MACHINE, each))]
@@ -113,18 +107,6 @@ def _without_escapes(text: str) -> str:
         return " " if code in "bfnrt" else code
 
     return re.sub(r"\\(u[0-9a-fA-F]{4}|[bfnrt\"\\/])", character, text)
-
-
-def _decode_base64(text: str) -> Iterator[str]:
-    for match in re.finditer(_BASE64, text):
-        # Base64 comes in groups of four characters, and a secret may begin at each of the four.
-        run = match[0].replace("-", "+").replace("_", "/")
-        for first in range(4):
-            whole = run[first:][: (len(run) - first) // 4 * 4]
-            try:
-                yield base64.b64decode(whole).decode("latin-1")
-            except binascii.Error:
-                continue
 
 
 def _is_text(path: Path) -> bool:

@@ -4,8 +4,12 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "choose_device": ".models",
+    "load_answering_model": ".models",
     "load_classifier": ".classifiers",
-    "load_processor": ".classifiers",
+    "load_processor": ".processors",
+    "load_trained_model": ".models",
+    "locate_model": ".models",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -1,10 +1,13 @@
-"""The names of a classifier's classes, from a file or from the lists that torchvision ships."""
+"""The names of a classifier's classes: of its configuration, of a file, or of the lists that torchvision ships."""
 
 import csv
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 EXPECTED = (
     "expected one name a line, or a JSON list of names or object of ids and names (`.json`), or lines of id,name "
@@ -63,6 +66,21 @@ def read_class_names(source: str | Path) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: {EXPECTED}.")
     return _checked(path, [name.strip() for name in names])
+
+
+def class_names_of(config: "PreTrainedConfig") -> list[str]:
+    """The class names of a model by class id.
+
+    Raises:
+        ValueError: a class has no name.
+    """
+    names = [config.id2label.get(index) for index in range(config.num_labels)]
+    if nameless := [str(index) for index, name in enumerate(names) if not isinstance(name, str)]:
+        raise ValueError(
+            f"{Path(config.name_or_path, 'config.json')}: `id2label` must name the classes 0 to "
+            f"{config.num_labels - 1}, one after the other, and does not name {', '.join(nameless[:3])}."
+        )
+    return names
 
 
 def _pairs(content: dict[str, Any]) -> list[tuple[Any, Any]]:

@@ -11,29 +11,18 @@ import torch
 from torch import nn
 from transformers import (
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
-    AutoConfig,
     AutoModelForPreTraining,
     AutoModelForVideoClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.utils import (
-    ADAPTER_CONFIG_NAME,
-    CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-    cached_file,
-    is_torchao_available,
-)
+from transformers.utils import CONFIG_NAME
 
 from hf_video.files import few
-from hf_video.processing import VideoClipProcessor
-from hf_video.text_files import read_object
 
-from .clip_size import clip_size, input_size
-from .model_files import Config, Index
-from .model_size import bounded_models
-from .processor_files import read_options
+from .class_names import class_names_of
+from .configurations import bounded_models, check_quantization, check_trainable, load_config, loading
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +33,6 @@ MASKED_FAMILIES = ("videovit", "videomamba")
 _HEAD = "classifier."
 
 
-@bounded_models()
 def load_classifier(
     model: str | os.PathLike,
     class_names: Sequence[str],
@@ -75,15 +63,16 @@ def load_classifier(
     check_trainable(model, config)
     known = class_names_of(config)
     names = list(class_names)
-    network, report = AutoModelForVideoClassification.from_pretrained(
-        model,
-        id2label=dict(enumerate(names)),
-        label2id={name: index for index, name in enumerate(names)},
-        problem_type=problem_type,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        **kwargs,
-    )
+    with loading(model):
+        network, report = AutoModelForVideoClassification.from_pretrained(
+            model,
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+            problem_type=problem_type,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **kwargs,
+        )
     _check_shapes(model, [row for row in report["mismatched_keys"] if not row[0].startswith(_HEAD)])
     if is_frozen:
         _check_random(model, network, report["missing_keys"])
@@ -115,7 +104,6 @@ def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     return network
 
 
-@bounded_models()
 def load_trained_classifier(
     model: str | os.PathLike, *, part: TrainedPart = "classifier", **kwargs: Any
 ) -> PreTrainedModel:
@@ -142,9 +130,10 @@ def load_trained_classifier(
             "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
         )
     check_quantization(model, config, kwargs.get("dtype"))
-    network, report = AutoModelForVideoClassification.from_pretrained(
-        model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-    )
+    with loading(model):
+        network, report = AutoModelForVideoClassification.from_pretrained(
+            model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
     _check_shapes(model, report["mismatched_keys"])
     missing = sorted(report["missing_keys"])
     if part != "classifier":
@@ -180,9 +169,10 @@ def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTraine
     config = load_config(model)
     _check_maskable(model, config)
     check_trainable(model, config)
-    network, report = AutoModelForPreTraining.from_pretrained(
-        model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-    )
+    with loading(model):
+        network, report = AutoModelForPreTraining.from_pretrained(
+            model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
     _check_shapes(model, report["mismatched_keys"])
     return network
 
@@ -192,121 +182,6 @@ def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
     config = load_config(checkpoint)
     _check_maskable(checkpoint, config)
     return AutoModelForPreTraining.from_config(config, dtype=torch.float32)
-
-
-def load_config(model: str | os.PathLike) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained` with errors that name the field of `config.json` that has a wrong type.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: a field, or the index of the weights, is wrong.
-    """
-    _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
-    try:
-        return AutoConfig.from_pretrained(model)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        file = cached_file(model, CONFIG_NAME, _raise_exceptions_for_missing_entries=False)
-        if file is None:
-            if Path(model, ADAPTER_CONFIG_NAME).is_file():
-                raise ValueError(
-                    f"{model} holds adapters of PEFT, not a whole model: save what their `merge_and_unload` gives, "
-                    "and name that folder."
-                ) from error
-            raise
-        read_object(file, Config)
-        raise
-
-
-def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
-    """The `VideoClipProcessor` of a model.
-
-    Options that the saved file does not have follow the model's configuration. The file of another processor is read
-    as options of this one that give the same values, so that models of Transformers work as well.
-
-    Args:
-        model: a folder or a Hub repository.
-        config: the model's configuration, read for the size of a clip.
-        options: options that override the saved ones, unless they are None.
-
-    Raises:
-        OSError: there is no such folder or repository.
-        ValueError: an option is wrong.
-    """
-    num_frames, image_size = clip_size(config)
-    settings: dict[str, Any] = {} if num_frames is None else {"num_frames": num_frames}
-    if image_size is not None:
-        settings |= input_size(image_size)
-    settings |= read_options(model)
-    network = MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING.get(type(config), None)
-    if network is not None and network.main_input_name not in VideoClipProcessor.model_input_names:
-        settings["model_input_names"] = [network.main_input_name]
-    given = {name: value for name, value in options.items() if value is not None}
-    return VideoClipProcessor.from_dict(settings, **given)
-
-
-def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
-    """Refuses a model that torchao quantised if it cannot be used here.
-
-    Args:
-        model: its folder or Hub repository.
-        config: its configuration.
-        dtype: dtype to load it in, or its name; None or "auto" for that of the folder.
-
-    Raises:
-        ValueError: it was quantised in another dtype, which its layers keep.
-        ImportError: torchao is not installed.
-    """
-    if _quantization_method(config) != "torchao":
-        return
-    if not is_torchao_available():
-        raise ImportError(
-            f"{model} is quantised, which needs a recent torchao: "
-            "pip install --upgrade 'hf-video-models[quantization]'."
-        )
-    own = str(config.dtype).removeprefix("torch.")
-    wanted = str(dtype).removeprefix("torch.")
-    if wanted not in ("None", "auto", own):
-        raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {wanted}: set dtype to {own}.")
-
-
-def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
-    """Refuses to train quantised weights.
-
-    Raises:
-        ValueError: the model is quantised.
-    """
-    if method := _quantization_method(config):
-        raise ValueError(
-            f"{model} is quantised ({method}), and quantised weights cannot be trained: train the model that it was "
-            "made from, and quantise the result."
-        )
-
-
-def _quantization_method(config: PreTrainedConfig) -> str | None:
-    return (getattr(config, "quantization_config", None) or {}).get("quant_method")
-
-
-def _check_index(file: Path) -> None:
-    if not file.is_file():
-        return
-    files = set(read_object(file, Index)["weight_map"].values())
-    if absent := sorted(name for name in files if not file.with_name(name).is_file()):
-        raise ValueError(f"{file} names {few(absent)}, which is not there.")
-
-
-def class_names_of(config: PreTrainedConfig) -> list[str]:
-    """The class names of a model by class id.
-
-    Raises:
-        ValueError: a class has no name.
-    """
-    names = [config.id2label.get(index) for index in range(config.num_labels)]
-    if nameless := [str(index) for index, name in enumerate(names) if not isinstance(name, str)]:
-        raise ValueError(
-            f"{Path(config.name_or_path, 'config.json')}: `id2label` must name the classes 0 to "
-            f"{config.num_labels - 1}, one after the other, and does not name {few(nameless)}."
-        )
-    return names
 
 
 def drop_query_axis(model: Any) -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
+from hf_video.files import naming
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
@@ -236,7 +237,8 @@ def load_adapters(model: Any, folder: Path) -> None:
     from peft import set_peft_model_state_dict
 
     prefix = "base_model.model."
-    state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
+    with naming(folder / ADAPTER_WEIGHTS):
+        state = {key.removeprefix(prefix): tensor for key, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     set_peft_model_state_dict(model.language_model, state)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
@@ -27,6 +26,7 @@ from hf_video.files import (
     sync_file,
     sync_folder,
 )
+from hf_video.loading.configurations import is_safetensors
 
 from .callbacks import saving_when_preempted
 from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
@@ -90,10 +90,7 @@ def damage_of(checkpoint: Path) -> str | None:
         return None
     for path in sorted(checkpoint.iterdir()):
         if path.suffix == ".safetensors":
-            try:
-                with safe_open(path, "pt"):
-                    pass
-            except (SafetensorError, OSError):
+            if not is_safetensors(path):
                 return f"{_size_of(path)}, no safetensors"
         elif path.suffix in (".pt", ".pth", ".bin") and not zipfile.is_zipfile(path):
             return f"{_size_of(path)}, no file of torch.save"

@@ -12,8 +12,10 @@ from transformers.utils import ModelOutput
 
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
-from hf_video.loading.classifiers import class_names_of, load_processor, load_trained_classifier
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.clip_size import clip_size, set_input_size
+from hf_video.loading.processors import load_processor
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 

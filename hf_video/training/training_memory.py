@@ -21,7 +21,7 @@ from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_video.loading.clip_size import check_clips, set_input_size
-from hf_video.loading.model_size import GIB, bounded_models
+from hf_video.loading.configurations import GIB, bounded_models
 from hf_video.processing import VideoClipProcessor
 
 # Measured peaks lie within a factor of two of the estimate; a test measures some.

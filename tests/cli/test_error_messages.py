@@ -24,6 +24,7 @@ from conversion import image_vit
 from hf_video import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli import env
 from hf_video.cli.main import main
+from hf_video.files import naming, naming_disk_errors
 from hf_video.processing import VideoClipProcessor
 
 from ..video_files import encode_video
@@ -133,39 +134,43 @@ def test_a_sound_model_folder_loads(model_folder, video, capsys):
 def cut_torch_file(folder):
     torch.save({"a": torch.ones(100)}, folder / "optimizer.pt")
     cut("optimizer.pt", 300)(folder)
-    torch.load(folder / "optimizer.pt", weights_only=True)
+    with naming(folder / "optimizer.pt"):
+        torch.load(folder / "optimizer.pt", weights_only=True)
 
 
 def other_torch_file(folder):
     (folder / "rng_state.pth").write_bytes(b"no pickle at all")
-    torch.load(folder / "rng_state.pth", weights_only=True)
+    with naming(folder / "rng_state.pth"):
+        torch.load(folder / "rng_state.pth", weights_only=True)
 
 
 def empty_torch_file(folder):
     (folder / "scheduler.pt").write_bytes(b"")
-    torch.load(folder / "scheduler.pt", weights_only=True)
+    with naming(folder / "scheduler.pt"):
+        torch.load(folder / "scheduler.pt", weights_only=True)
 
 
 def cut_tensors(folder):
     (folder / "a.safetensors").write_bytes(b"12")
-    load_file(folder / "a.safetensors")
+    with naming(folder / "a.safetensors"):
+        load_file(folder / "a.safetensors")
 
 
 def deep_json(folder):
     (folder / "deep.json").write_text("[" * 100_000)
-    with open(folder / "deep.json") as file:
-        json.load(file)
+    with naming(folder / "deep.json"):
+        json.loads((folder / "deep.json").read_text())
 
 
 def other_encoding(folder):
     (folder / "latin.txt").write_bytes("Grüße".encode("latin-1"))
-    (folder / "latin.txt").read_text(encoding="utf-8")
+    with naming(folder / "latin.txt"):
+        (folder / "latin.txt").read_text(encoding="utf-8")
 
 
 def full_disk(number):
     def write(folder):
-        with open(folder / "report.txt", "w") as file:
-            file.write("half")
+        with naming_disk_errors(folder / "report.txt"):
             raise OSError(number, os.strerror(number))
 
     return write
@@ -230,13 +235,15 @@ def no_such_user(folder):
 def offline(folder):
     huggingface_hub.constants.HF_HUB_OFFLINE = True
     try:
-        huggingface_hub.hf_hub_download("nosuch/model", "config.json", cache_dir=folder)
+        with naming("nosuch/model"):
+            huggingface_hub.hf_hub_download("nosuch/model", "config.json", cache_dir=folder)
     finally:
         huggingface_hub.constants.HF_HUB_OFFLINE = False
 
 
 def nobody_answers(folder):
-    huggingface_hub.HfApi(endpoint="http://127.0.0.1:9").model_info("nosuch/model")
+    with naming("nosuch/model"):
+        huggingface_hub.HfApi(endpoint="http://127.0.0.1:9").model_info("nosuch/model")
 
 
 def bad_endpoint(folder):
@@ -262,7 +269,7 @@ ERRORS = {
     "memory of a worker": (failing_worker(MemoryError("no more")), ("Memory was not enough", "--num-workers")),
     "mistake in a worker": (failing_worker(ValueError("clip 3 is bad")), ("error: clip 3 is bad",)),
     "killed pool": (killed_pool, ("A process that reads videos died", "--num-workers")),
-    "no such user": (no_such_user, ("~nosuchuser/videos", "no such user")),
+    "no such user": (no_such_user, ("no such user",)),
     "offline": (offline, ("nosuch/model", "HF_HUB_OFFLINE")),
     "nobody answers": (nobody_answers, ("nosuch/model", "does not answer", "HF_ENDPOINT")),
     "bad endpoint": (bad_endpoint, ("address is not valid", "HF_ENDPOINT")),
@@ -301,7 +308,12 @@ def test_what_the_hub_refuses_is_a_line(status, code, expected, ends):
     with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         api = huggingface_hub.HfApi(endpoint=f"http://127.0.0.1:{server.server_port}")
-        exit_code, message = ends(lambda: api.model_info("someone/private"))
+
+        def body():
+            with naming("someone/private"):
+                api.model_info("someone/private")
+
+        exit_code, message = ends(body)
         server.shutdown()
     assert exit_code == 2 and "someone/private" in message and expected in message
 
@@ -320,8 +332,13 @@ def test_what_no_file_explains_is_a_bug_but_for_memory(error, ends):
 def test_conversion_ends_as_commands_do(with_debug, tmp_path, monkeypatch, capsys):
     (tmp_path / "cut.safetensors").write_bytes(b"12")
     words = [str(tmp_path / "cut.safetensors"), str(tmp_path / "out")]
+
+    def convert_cut(arguments):
+        with naming(arguments.checkpoint):
+            load_file(arguments.checkpoint)
+
     for module in (image_vit, importlib.import_module("hf_video.conversion.image_vit")):
-        monkeypatch.setattr(module, "convert", lambda arguments: load_file(arguments.checkpoint))
+        monkeypatch.setattr(module, "convert", convert_cut)
     if with_debug:
         with pytest.raises(SafetensorError):
             image_vit.main([*words, "--debug"])
@@ -414,3 +431,13 @@ def test_a_process_that_lost_another_one_does_not_report_a_bug(ends, text):
 
     code, message = ends(body)
     assert code == 2 and "Another process of this training has ended or cannot be reached" in message
+
+
+def test_a_bug_in_the_handling_of_an_error_is_a_bug(ends):
+    def body():
+        try:
+            raise ValueError("a mistake of the user")
+        except ValueError:
+            {}["x"]
+
+    assert ends(body)[0] == 70

@@ -7,7 +7,8 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
 from hf_video.hub import publish
-from hf_video.loading.classifiers import load_processor, load_trained_classifier
+from hf_video.loading.classifiers import load_trained_classifier
+from hf_video.loading.processors import load_processor
 from tests.training.transformers_families import FAMILIES, NUM_FRAMES, save_family
 
 REPO = "alice/model"

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_video.cli.main import main
-from hf_video.loading.classifiers import load_classifier, load_processor
+from hf_video.loading.classifiers import load_classifier
+from hf_video.loading.processors import load_processor
 from hf_video.processing import VideoClipProcessor
 
 from .tiny import make_model
@@ -52,8 +53,8 @@ DAMAGES = [
     (CONFIG, fields(model_type=3), "config.json: `model_type` must be a valid string, got 3"),
     (CONFIG, fields(auto_map=3), "config.json: `auto_map` must be a valid dictionary, got 3"),
     (CONFIG, fields(quantization_config=3), "config.json: `quantization_config` must be a valid dictionary, got 3"),
-    (CONFIG, fields(id2label=["a", "b"]), "`id2label` must be a valid dictionary"),
-    (CONFIG, fields(id2label={"a": "b"}), "`id2label.a.[key]` must match pattern"),
+    (CONFIG, fields(id2label=["a", "b"]), "config.json: `id2label` must be a valid dictionary, got ['a', 'b']"),
+    (CONFIG, fields(id2label={"a": "b"}), "config.json: `id2label.a.[key]` must match"),
     (CONFIG, fields(id2label={"0": "a", "2": "b"}), "does not name 1"),
     (CONFIG, fields(id2label={}), "config.json: `id2label` names no class"),
     (CONFIG, fields(id2label={"0": "a", "1": None}), "does not name 1"),

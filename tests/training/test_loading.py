@@ -3,8 +3,10 @@ import logging
 import pytest
 import torch
 
-from hf_video.loading.classifiers import class_names_of, load_classifier, load_processor
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import set_input_size
+from hf_video.loading.processors import load_processor
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
 

@@ -16,8 +16,9 @@ from transformers import (
 )
 
 from hf_video.inference import predict_scores, watch_features
-from hf_video.loading.classifiers import load_classifier, load_processor, load_trained_classifier
+from hf_video.loading.classifiers import load_classifier, load_trained_classifier
 from hf_video.loading.clip_size import check_clips, clip_size, set_input_size
+from hf_video.loading.processors import load_processor
 from hf_video.training import VideoTrainer
 
 from .test_accumulation import gradients

@@ -1,15 +1,22 @@
-"""Reads the processor file of any video classifier as options of `VideoClipProcessor`."""
+"""The `VideoClipProcessor` of any video classifier, whose own processor file is read as its options."""
 
 import logging
 import os
 from typing import Any
 
 import transformers
-from transformers import BaseImageProcessor, BaseVideoProcessor
+from transformers import (
+    MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
+    BaseImageProcessor,
+    BaseVideoProcessor,
+    PreTrainedConfig,
+)
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, cached_file
 
 from hf_video.processing import VideoClipProcessor
 from hf_video.text_files import read_object
+
+from .clip_size import clip_size, input_size
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +26,33 @@ _FLAGS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _VALUES = ("size", "crop_size", "resample", "rescale_factor", "image_mean", "image_std", "num_frames", "fps")
 # It subtracts one after rescaling, which its file does not say. That of an image processor says `offset`.
 _OFFSET_CLASS = "VivitVideoProcessor"
+
+
+def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options: Any) -> VideoClipProcessor:
+    """The `VideoClipProcessor` of a model.
+
+    Options that the saved file does not have follow the model's configuration. The file of another processor is read
+    as options of this one that give the same values, so that models of Transformers work as well.
+
+    Args:
+        model: a folder or a Hub repository.
+        config: the model's configuration, read for the size of a clip.
+        options: options that override the saved ones, unless they are None.
+
+    Raises:
+        OSError: there is no such folder or repository.
+        ValueError: an option is wrong.
+    """
+    num_frames, image_size = clip_size(config)
+    settings: dict[str, Any] = {} if num_frames is None else {"num_frames": num_frames}
+    if image_size is not None:
+        settings |= input_size(image_size)
+    settings |= read_options(model)
+    network = MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING.get(type(config), None)
+    if network is not None and network.main_input_name not in VideoClipProcessor.model_input_names:
+        settings["model_input_names"] = [network.main_input_name]
+    given = {name: value for name, value in options.items() if value is not None}
+    return VideoClipProcessor.from_dict(settings, **given)
 
 
 def read_options(model: str | os.PathLike) -> dict[str, Any]:

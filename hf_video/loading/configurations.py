@@ -1,0 +1,187 @@
+"""Reads the configuration of a model, and refuses what cannot be loaded: wrong fields, too large, quantised."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from textwrap import shorten
+from typing import Annotated, Any
+
+import psutil
+import torch
+from pydantic import BaseModel, StringConstraints
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    cached_file,
+    is_torchao_available,
+)
+
+from hf_video.files import few, naming
+from hf_video.text_files import read_object
+
+# Building so many takes seconds. Published video models have about a thousand.
+MOST_TENSORS = 20_000
+GIB = 2**30
+
+ClassId = Annotated[str, StringConstraints(pattern=r"^\d+$")]
+
+
+class Config(BaseModel):
+    """Fields of `config.json`. As in the other files, each may be missing or null, unless it has no default."""
+
+    model_type: str | None = None
+    architectures: list[str] | None = None
+    auto_map: dict[str, Any] | None = None
+    id2label: dict[ClassId, str] | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+class Processor(BaseModel):
+    """Fields of the file of a processor."""
+
+    video_processor_type: str | None = None
+
+
+class Index(BaseModel):
+    """Fields of the index of a model's weights: `weight_map` has the name of the file that holds a tensor."""
+
+    weight_map: dict[str, str]
+
+
+def load_config(model: str | os.PathLike) -> PreTrainedConfig:
+    """`AutoConfig.from_pretrained` with errors that name the field of `config.json` that is wrong.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: a field, or the index of the weights, is wrong.
+    """
+    _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
+    try:
+        with naming(model):
+            return AutoConfig.from_pretrained(model)
+    except Exception as error:
+        if isinstance(error, OSError) and not Path(model, CONFIG_NAME).is_file():
+            raise
+        file = cached_file(model, CONFIG_NAME, _raise_exceptions_for_missing_entries=False)
+        if file is None:
+            if Path(model, ADAPTER_CONFIG_NAME).is_file():
+                raise ValueError(
+                    f"{model} holds adapters of PEFT, not a whole model: save what their `merge_and_unload` gives, "
+                    "and name that folder."
+                ) from error
+            raise
+        read_object(file, Config)
+        raise ValueError(f"{file} has a wrong value: {shorten(str(error), 300)}") from error
+
+
+@contextmanager
+def bounded_models() -> Iterator[None]:
+    """Ends the building of a model in the block, or in a function that this decorates, when it grows beyond bounds.
+    The models of Transformers are built without memory before their weights are loaded, so that is soon.
+
+    Raises:
+        ValueError: the model has more than 20,000 tensors, or more bytes than this machine has memory.
+    """
+    memory = psutil.virtual_memory().total
+    count = size = 0
+
+    def add(module: nn.Module, name: str, tensor: Any) -> None:
+        nonlocal count, size
+        if tensor is None:
+            return
+        count, size = count + 1, size + tensor.numel() * tensor.element_size()
+        if count > MOST_TENSORS or size > memory:
+            raise ValueError(
+                f"These sizes make a model of more than {MOST_TENSORS:,} tensors or {memory / GIB:.0f} GiB, the "
+                "memory of this machine: correct the configuration or the options, such as the number of layers."
+            )
+
+    with ExitStack() as hooks:
+        hooks.enter_context(register_module_parameter_registration_hook(add))
+        hooks.enter_context(register_module_buffer_registration_hook(add))
+        yield
+
+
+@contextmanager
+def loading(model: str | os.PathLike) -> Iterator[None]:
+    """Names a model in the errors of the block that loads it, and refuses one that no machine could hold.
+
+    Raises:
+        ValueError: a file of weights is damaged, or the model is too large, see `bounded_models`.
+    """
+    try:
+        with naming(model), bounded_models():
+            yield
+    except SafetensorError as error:
+        damaged = [file for file in sorted(Path(model).glob("*.safetensors")) if not is_safetensors(file)]
+        raise ValueError(
+            f"{next(iter(damaged), model)} is cut off or damaged ({error}). Get it again from where it comes from."
+        ) from error
+
+
+def is_safetensors(file: Path) -> bool:
+    """Whether a file has the header of safetensors, and the length that it says."""
+    try:
+        with safe_open(file, "pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
+def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
+    """Refuses a model that torchao quantised if it cannot be used here.
+
+    Args:
+        model: its folder or Hub repository.
+        config: its configuration.
+        dtype: dtype to load it in, or its name; None or "auto" for that of the folder.
+
+    Raises:
+        ValueError: it was quantised in another dtype, which its layers keep.
+        ImportError: torchao is not installed.
+    """
+    if _quantization_method(config) != "torchao":
+        return
+    if not is_torchao_available():
+        raise ImportError(
+            f"{model} is quantised, which needs a recent torchao: "
+            "pip install --upgrade 'hf-video-models[quantization]'."
+        )
+    own = str(config.dtype).removeprefix("torch.")
+    wanted = str(dtype).removeprefix("torch.")
+    if wanted not in ("None", "auto", own):
+        raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {wanted}: set dtype to {own}.")
+
+
+def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
+    """Refuses to train quantised weights.
+
+    Raises:
+        ValueError: the model is quantised.
+    """
+    if method := _quantization_method(config):
+        raise ValueError(
+            f"{model} is quantised ({method}), and quantised weights cannot be trained: train the model that it was "
+            "made from, and quantise the result."
+        )
+
+
+def _quantization_method(config: PreTrainedConfig) -> str | None:
+    return (getattr(config, "quantization_config", None) or {}).get("quant_method")
+
+
+def _check_index(file: Path) -> None:
+    if not file.is_file():
+        return
+    files = set(read_object(file, Index)["weight_map"].values())
+    if absent := sorted(name for name in files if not file.with_name(name).is_file()):
+        raise ValueError(f"{file} names {few(absent)}, which is not there.")

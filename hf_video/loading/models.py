@@ -1,0 +1,121 @@
+"""Finds the models that users name, loads them ready for use, and chooses their device.
+
+Libraries are imported in the functions, so that commands can name them before their help needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from hf_video.processing import VideoClipProcessor
+
+    from .classifiers import TrainedPart
+
+
+def locate_model(name: str, option: str = "") -> str:
+    """The folder or Hub name of a model; errors name the option that it comes from.
+
+    Raises:
+        ValueError: there is no such folder, and it is a file, or the Hub allows no such name.
+    """
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if folder.is_file():
+        raise ValueError(f"{name} is a file; the folder of a model, or its name on the Hub, is expected.")
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        named = f"{option} {name}".strip()
+        raise ValueError(f"{named}: there is no such folder, and the Hub allows no such name.") from error
+    return name
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a `--device` word names.
+
+    Raises:
+        ValueError: there is no such device on this machine.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the type depends on how torch was built
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"--device {name} cannot be used on this machine ({reason}). Try --device cpu.") from error
+    return device
+
+
+def load_trained_model(
+    model: str,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    part: TrainedPart = "classifier",
+    **processor_options: Any,
+) -> tuple[PreTrainedModel, VideoClipProcessor]:
+    """A video classifier in evaluation mode and its processor.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        device: see `choose_device`.
+        dtype: "float32", "bfloat16" or "float16".
+        part: what must have been trained, and is returned; see `load_trained_classifier`.
+        processor_options: values that replace options of the saved processor; None keeps the saved value.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the model is no video classifier, is damaged or does not take several views, or the device does
+            not exist.
+    """
+    target, model = choose_device(device), locate_model(model)
+
+    from .classifiers import load_trained_classifier
+    from .clip_size import check_clips
+    from .processors import load_processor
+
+    network = load_trained_classifier(model, dtype=dtype, part=part)
+    processor = load_processor(model, network.config, **processor_options)
+    check_clips(network, processor)
+    return network.to(target).eval(), processor
+
+
+def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
+    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
+
+    Args:
+        model: a folder written by `save_pretrained`, or a Hub repository.
+        device: see `choose_device`.
+        dtype: "float32", "bfloat16" or "float16".
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
+    """
+    target, model = choose_device(device), locate_model(model)
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from .configurations import check_quantization, load_config, loading
+
+    check_quantization(model, load_config(model), dtype)
+    with loading(model):
+        network = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
+    if network.config.model_type != "memory_bank_qformer":
+        raise ValueError(
+            f"{model} is a {type(network).__name__}, which has no memory; a MemoryBankQFormer is expected."
+        )
+    with loading(model):
+        processor = AutoProcessor.from_pretrained(model)
+    return network.to(target).eval(), processor
