@@ -30,8 +30,8 @@ from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
 from hf_video.data.packs.packing import pack_videos
 from hf_video.data.stored_videos import open_video
+from hf_video.io import StoredFolder
 from hf_video.processing import VideoClipProcessor
-from hf_video.stored_folder import StoredFolder
 
 
 def write_videos(folder: Path, num_videos: int, num_frames: int) -> Path:

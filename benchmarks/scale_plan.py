@@ -36,10 +36,10 @@ from hf_video.data import load_video_dataset
 from hf_video.data.manifest import INDEX_FILE
 from hf_video.data.packs.packing import pack_videos
 from hf_video.data.video_listing import list_videos
+from hf_video.io import StoredFolder
 from hf_video.jobs.bulk_parts import PartFolder, plan_parts
 from hf_video.jobs.portable_videos import make_portable
 from hf_video.reading import read_video
-from hf_video.stored_folder import StoredFolder
 
 NUM_FRAMES, FRAME_STEP = 16, 4
 PART_SIZE = 1000

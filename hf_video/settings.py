@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -212,6 +213,12 @@ def check_values(settings: Any, kind: type) -> None:
         for needed in (mark.name for mark in _marks(each.type) if isinstance(mark, Needs)):
             if value != each.default and not getattr(settings, needed):
                 raise ValueError(f"{name} is {value}, which has no effect without {needed}.")
+
+
+def few(names: Iterable[object], limit: int = 3) -> str:
+    """The first names for a message, with dots if there are more: `a, b, c, ...`."""
+    first = list(islice(names, limit + 1))
+    return ", ".join(map(str, first[:limit])) + (", ..." if len(first) > limit else "")
 
 
 def closest(name: str, known: Iterable[str]) -> str:

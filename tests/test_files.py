@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_video.files import replace_file, replace_text
+from hf_video.io import replace_file, replace_text
 
 
 @contextmanager

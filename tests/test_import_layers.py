@@ -8,11 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {
     "data/columns.py": "from hf_video.training import losses",
-    "files.py": "import conversion",
+    "io.py": "import conversion",
     "hub/connection.py": "from hf_video.inference import features",
     "inference/features.py": "from hf_video.models import videovit",
     "models/videomamba/configuration_videomamba.py": "from hf_video.models.videovit import VideoViTConfig",
-    "models/videovit/configuration_videovit.py": "from hf_video.files import replace_file",
+    "models/videovit/configuration_videovit.py": "from hf_video.io import replace_file",
     "processing/clip_sampling.py": "import hf_video",
     "processing/option_checks.py": "from hf_video import ops",
 }

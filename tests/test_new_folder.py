@@ -1,6 +1,6 @@
 import pytest
 
-from hf_video.files import new_folder
+from hf_video.io import new_folder
 
 
 def fill(path):

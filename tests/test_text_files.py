@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_video.text_files import (
+from hf_video.io import (
     check_regular_file,
     named_rows,
     read_csv,

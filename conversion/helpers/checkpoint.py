@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_video.io import read_object
 from hf_video.loading.configurations import Config, Index
-from hf_video.text_files import read_object
 
 
 class ConversionError(ValueError):
@@ -70,7 +70,7 @@ def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]
 
     Args:
         path: the file.
-        kind: the fields that are read, see `text_files.read_object`.
+        kind: the fields that are read, see `io.read_object`.
 
     Raises:
         ConversionError: if it is something else.

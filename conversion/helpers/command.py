@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from hf_video.cli.boundary import run_guarded
 from hf_video.cli.error_messages import is_out_of_memory
-from hf_video.files import new_folder
 from hf_video.hub import publish
+from hf_video.io import new_folder
 from hf_video.loading.configurations import bounded_models
 
 from .checkpoint import ConversionError

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.io import FULL_DISK, write_error_number
 
 USER_ERRORS = (ValueError, OSError, ImportError)
 OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can(no|')t allocate memory|ALLOC_FAILED")

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
     from hf_video.data.repeated_videos import count_trained
     from hf_video.data.stored_videos import check_shards
-    from hf_video.files import replace_text
+    from hf_video.io import replace_text
     from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import measure
     from hf_video.training import evaluate_dataset, write_predictions

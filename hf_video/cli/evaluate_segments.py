@@ -43,9 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the figures, and writes the file that the option names. What was left out, or counts as wrong, is said
     on stderr."""
-    from hf_video.files import replace_text
     from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
     from hf_video.inference.segment_evaluation import TIOUS
+    from hf_video.io import replace_text
 
     output = check_output_file("output", args.output)
     predictions = read_predictions(args.predictions)

@@ -221,7 +221,7 @@ def _memory_of(model: Any, clip: Clip) -> Any:
 @contextmanager
 def _output_folder(args: argparse.Namespace) -> Iterator[Path]:
     """A folder to fill, which then is that of --output."""
-    from hf_video.files import new_folder
+    from hf_video.io import new_folder
 
     with new_folder(args.output) as folder:
         yield folder

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.files import few
 from hf_video.loading.models import load_trained_model, locate_model
+from hf_video.settings import few
 
 from .command_line import add_flags
 from .output_folder import require_fresh

@@ -110,7 +110,7 @@ def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None)
 
     from hf_video.data.inspection import iterate_inspected
     from hf_video.data.packs.manifest_writing import write_manifest
-    from hf_video.files import replace_file
+    from hf_video.io import replace_file
 
     findings = _Findings()
     num_workers = args.num_workers or os.cpu_count() or 1

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from hf_video.files import FULL_DISK, few, read_own_json, replace_text, write_error_number
+from hf_video.io import FULL_DISK, read_own_json, replace_text, write_error_number
 from hf_video.reading.sources import is_url
+from hf_video.settings import few
 
 from .processes import is_first_process
 
@@ -289,7 +290,7 @@ def _died(holder: dict[str, Any] | None) -> bool:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether this is a file or folder that `hf_video.files` had not finished when the process was killed."""
+    """Whether this is a file or folder that `hf_video.io` had not finished when the process was killed."""
     return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
 
 

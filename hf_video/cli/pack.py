@@ -12,7 +12,7 @@ from .command_line import add_flags
 from .output_folder import RunLock
 
 if TYPE_CHECKING:
-    from hf_video.stored_folder import StoredFolder
+    from hf_video.io import StoredFolder
 
 SOME_BROKEN = 1
 DESCRIPTION = """\
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_video.data import load_video_dataset
     from hf_video.data.packs.packing import pack_videos
-    from hf_video.stored_folder import StoredFolder
+    from hf_video.io import StoredFolder
 
     data = Path(args.video_root or args.data).expanduser().absolute()
     folder = StoredFolder(args.output)

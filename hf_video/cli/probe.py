@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from torch.utils.data import TensorDataset
     from transformers import TrainingArguments, set_seed
 
-    from hf_video.files import new_folder
+    from hf_video.io import new_folder
     from hf_video.loading.class_names import class_names_of
     from hf_video.metrics import measured_in
     from hf_video.training.adaptation import to_plain_model, train_probe

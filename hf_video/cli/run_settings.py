@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from hf_video.files import replace_text
+from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
 
 from .command_line import CommandSettings

@@ -173,7 +173,7 @@ def _print_segment(segment: Any, as_json: bool) -> None:
 def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
     """Writes the annotated video. Of a damaged one, the frames before the damage are kept."""
     from hf_video.drawing.videos import annotate_video
-    from hf_video.files import replace_file
+    from hf_video.io import replace_file
     from hf_video.reading import VideoReadError
 
     damage: list[Exception] = []

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.files import replacing_files
+from hf_video.io import replacing_files
 
 from .command_line import add_flags
 from .model_loading import classifier_kind, load_model

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_video.files import replace_text
+from hf_video.io import replace_text
 from hf_video.loading.models import choose_device
 
 from .command_line import add_flags

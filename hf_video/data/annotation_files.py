@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_video.text_files import named_rows, read_csv, read_json, read_lines
+from hf_video.io import named_rows, read_csv, read_json, read_lines
 
 from .places import is_frame_folder
 

@@ -15,9 +15,9 @@ from torch import distributed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
+from hf_video.io import check_regular_file
 from hf_video.reading import probe_video, read_video
 from hf_video.reading.sources import is_url
-from hf_video.text_files import check_regular_file
 
 from .columns import VideoRows, arrow_column
 from .manifest import content_digest

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from hf_video.files import read_own_json, replace_text
+from hf_video.io import read_own_json, replace_text
 from hf_video.reading.sources import is_url
 
 from .annotation_files import listed

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from hf_video.io import check_regular_file
 from hf_video.reading import VideoReadError
 from hf_video.reading.ranges import RangeFile, open_ranges
 from hf_video.reading.sources import is_url, public_url
-from hf_video.text_files import check_regular_file
 
 from .columns import arrow_column
 from .manifest import CONTENT, ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError, content_digest

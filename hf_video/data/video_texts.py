@@ -11,7 +11,7 @@ import datasets
 import torch
 from transformers import ProcessorMixin
 
-from hf_video.text_files import check_regular_file, named_rows, read_csv, read_json, read_json_lines
+from hf_video.io import check_regular_file, named_rows, read_csv, read_json, read_json_lines
 
 from .annotation_files import cell_text, segment
 from .batches import collate_clips

@@ -12,8 +12,8 @@ import transformers
 from PIL import Image
 
 import hf_video
-from hf_video.files import replace_text
 from hf_video.inference.explanation import Clip, frame_shares, overlay_heat_maps, top_frames
+from hf_video.io import replace_text
 
 from .texts import clock, font_families, one_line, shorten
 from .timeline_picture import save_figure

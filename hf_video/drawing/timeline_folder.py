@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_video.files import naming_disk_errors, replace_file, replace_text
 from hf_video.inference.segments import ScoredWindow, Segment, SegmentFinder
+from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 
 from .texts import clock, one_line

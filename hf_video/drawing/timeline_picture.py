@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hf_video.files import naming_disk_errors, replace_file
 from hf_video.inference.segments import Segment
+from hf_video.io import naming_disk_errors, replace_file
 
 from .texts import clock, font_families, one_line, shorten
 

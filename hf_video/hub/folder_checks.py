@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_video.io import read_object
 from hf_video.loading.configurations import Config, Index
-from hf_video.text_files import read_object
 
 from .connection import PublishError
 from .secret_scanning import TEXT, scan
@@ -143,7 +143,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The content of a JSON file in a folder; see `text_files.read_object`.
+    """The content of a JSON file in a folder; see `io.read_object`.
 
     Raises:
         PublishError: it is no object, or a field has a value of another type. The error names the file in the folder.

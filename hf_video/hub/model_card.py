@@ -11,8 +11,8 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from hf_video.auto import CLASSES
-from hf_video.files import few
 from hf_video.metrics import Metric, measured_in
+from hf_video.settings import few
 
 from .folder_checks import CARD, PROCESSOR_FILES
 

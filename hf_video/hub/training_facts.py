@@ -22,9 +22,8 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.stored_videos import is_packed, source_names
-from hf_video.files import replace_text
+from hf_video.io import read_object, replace_text
 from hf_video.metrics import METRICS
-from hf_video.text_files import read_object
 
 FACTS_FILE = "training_facts.json"
 REPORT = "report/metrics.json"
@@ -82,7 +81,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """The facts in a model folder, with its report under `report`; empty if the folder has neither.
 
     Raises:
-        OSError, ValueError: one of the files is damaged, see `text_files.read_object`.
+        OSError, ValueError: one of the files is damaged, see `io.read_object`.
     """
     facts, report = (
         read_object(path, kind) if (path := folder / name).is_file() else {}

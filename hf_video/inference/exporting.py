@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING,
 )
 
-from hf_video.files import new_folder
+from hf_video.io import new_folder
 
 ExportFormat = Literal["onnx", "torch-export"]
 FILES: dict[str, str] = {"onnx": "model.onnx", "torch-export": "model.pt2"}

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from hf_video.data import ClipDataset, ReadAheadLoader
 from hf_video.data.stored_videos import stored_sha256
-from hf_video.files import replace_file, replace_text
+from hf_video.io import replace_file, replace_text
 
 from .feature_key import feature_key, video_identity
 

@@ -27,9 +27,8 @@ import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat
 
-from hf_video.files import few
-from hf_video.settings import closest
-from hf_video.text_files import read_object
+from hf_video.io import read_object
+from hf_video.settings import closest, few
 
 # The usual thresholds for THUMOS14.
 TIOUS = (0.3, 0.4, 0.5, 0.6, 0.7)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.io import FULL_DISK, write_error_number
 
 from .bulk_tasks import BulkTask, Piece
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from hf_video.files import few
-from hf_video.stored_folder import StoredFolder
+from hf_video.io import StoredFolder
+from hf_video.settings import few
 
 from .bulk_batches import ERROR, KEY, PATH, BulkVideo, as_utf8
 

@@ -17,15 +17,16 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.files import few, naming_disk_errors, read_own_json, replace_file, replace_text
 from hf_video.inference.clip_features import Pooling, choose_features
 from hf_video.inference.feature_key import feature_key, video_identity
 from hf_video.inference.window_batching import choose_windows, window_batches
 from hf_video.inference.window_features import WindowFeatures, feature_shape, stream_window_features
+from hf_video.io import naming_disk_errors, read_own_json, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.sources import describe, kind_of
 from hf_video.reading.streams import open_frames
+from hf_video.settings import few
 
 from .feature_files import WRITERS, FileFormat
 

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import CONFIG_NAME
 
-from hf_video.files import few
+from hf_video.settings import few
 
 from .class_names import class_names_of
 from .configurations import bounded_models, check_quantization, check_trainable, load_config, loading

@@ -25,8 +25,8 @@ from transformers.utils import (
     is_torchao_available,
 )
 
-from hf_video.files import few, naming
-from hf_video.text_files import read_object
+from hf_video.io import naming, read_object
+from hf_video.settings import few
 
 # Building so many takes seconds. Published video models have about a thousand.
 MOST_TENSORS = 20_000

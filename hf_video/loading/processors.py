@@ -13,8 +13,8 @@ from transformers import (
 )
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, cached_file
 
+from hf_video.io import read_object
 from hf_video.processing import VideoClipProcessor
-from hf_video.text_files import read_object
 
 from .clip_size import clip_size, input_size
 

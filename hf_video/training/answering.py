@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
-from hf_video.files import naming
+from hf_video.io import naming
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments

@@ -17,7 +17,7 @@ from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.files import (
+from hf_video.io import (
     naming_disk_errors,
     read_own_json,
     replace_file,

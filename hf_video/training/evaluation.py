@@ -20,8 +20,8 @@ from transformers import EvalPrediction, PreTrainedModel
 
 from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
-from hf_video.files import replace_file, replace_text
 from hf_video.inference.prediction import predict_scores
+from hf_video.io import replace_file, replace_text
 from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in, recognised_shares
 
 from .callbacks import THROUGHPUT_SCALARS

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_curves
-from hf_video.files import replace_text
+from hf_video.io import replace_text
 from hf_video.loading.clip_size import clip_size
 
 from .evaluation import throughput_of, write_summary

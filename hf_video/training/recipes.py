@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_video
-from hf_video.text_files import read_yaml
+from hf_video.io import read_yaml
 
 RECIPE_SUFFIXES = (".yaml", ".yml")
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}

@@ -24,7 +24,7 @@ from conversion import image_vit
 from hf_video import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli import env
 from hf_video.cli.main import main
-from hf_video.files import naming, naming_disk_errors
+from hf_video.io import naming, naming_disk_errors
 from hf_video.processing import VideoClipProcessor
 
 from ..video_files import encode_video

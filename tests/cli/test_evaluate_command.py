@@ -161,7 +161,7 @@ def test_what_was_measured_is_said_though_it_cannot_be_written(digits, trained, 
     def is_full(path, text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("hf_video.files.replace_text", is_full)
+    monkeypatch.setattr("hf_video.io.replace_text", is_full)
     words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--json"]
     assert main([*words, "--output", str(tmp_path / "result.json")]) == 2
     said = capsys.readouterr()

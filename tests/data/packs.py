@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from hf_video.data import load_video_dataset
 from hf_video.data.packs.packing import pack_videos
-from hf_video.stored_folder import StoredFolder
+from hf_video.io import StoredFolder
 
 
 def write_pack(data: Path, folder: Path, *, shard_size: int = 20_000) -> Path:

@@ -25,8 +25,8 @@ from hf_video.data.packs.pack_files import ShardWriter
 from hf_video.data.packs.packing import pack_videos
 from hf_video.data.stored_videos import source_names
 from hf_video.demo import write_moving_digits
+from hf_video.io import StoredFolder
 from hf_video.reading import probe_video, read_video
-from hf_video.stored_folder import StoredFolder
 
 from ..video_files import encode_video, make_frames
 

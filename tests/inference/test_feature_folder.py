@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from hf_video import VideoClipProcessor
 from hf_video.data.video_listing import list_videos
-from hf_video.files import read_own_json
 from hf_video.inference import extract_window_features
+from hf_video.io import read_own_json
 from hf_video.jobs import extract_to_folder, feature_folder
 from tests.training.tiny import make_model
 from tests.video_files import damage_frame, encode_video, make_frames

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.files import FULL_DISK
+from hf_video.io import FULL_DISK
 from hf_video.training import VideoTrainer, checkpoints
 from hf_video.training.checkpoints import (
     MARK,

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hf_video.data.manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
+from hf_video.io import StoredFolder
 from hf_video.reading.sources import is_url
-from hf_video.stored_folder import StoredFolder
 
 _CHUNK = 2**20
 _WAY_OUT = "Check the disk or network, and run the same command again: it writes this shard anew."

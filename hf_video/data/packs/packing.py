@@ -35,10 +35,10 @@ from hf_video.data.manifest import (
 )
 from hf_video.data.places import absolute, segment_suffix
 from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
-from hf_video.files import FULL_DISK, few, write_error_number
+from hf_video.io import FULL_DISK, StoredFolder, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.sources import describe, is_url
-from hf_video.stored_folder import StoredFolder
+from hf_video.settings import few
 
 from .manifest_writing import make_keys
 from .pack_files import (

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import av
 import numpy as np
 
-from hf_video.files import FULL_DISK, write_error_number
+from hf_video.io import FULL_DISK, write_error_number
 from hf_video.reading import VideoReadError
 from hf_video.reading.pyav_streams import open_stream
 from hf_video.reading.video_decoding import VideoFileReader

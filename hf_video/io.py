@@ -1,0 +1,514 @@
+"""Files that are whole or do not exist, folders on any storage, and text files of users within limits.
+
+Written files appear under their name when they are complete. Errors of reading a text file are one sentence that
+begins with its name, and no function waits for input: a FIFO or a device is refused before it is opened.
+"""
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+# Error numbers: the disk is full, a quota is used up, or the process may not write so large a file.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_TEXT_BYTES = 256 * 2**20
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
+    """Writes a file as a whole; see `replacing_file`.
+
+    Args:
+        path: the file to write, in a folder that exists.
+        write: called with the path of the temporary file.
+
+    Raises:
+        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
+    """
+    with replacing_file(path) as unfinished:
+        write(unfinished)
+
+
+@contextmanager
+def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Gives the path of a temporary file beside `path` to write, `.NAME.PID.partial`, and moves it to `path` after the
+    block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. The
+    temporary file is removed after an error.
+
+    If `path` is a link, the file that it points to is replaced.
+
+    Args:
+        path: the file to write, in a folder that exists.
+
+    Raises:
+        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(f"{os.fspath(path)} is no regular file, so it cannot be replaced; choose another name.")
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with naming_disk_errors(path):
+            yield unfinished
+            sync_file(unfinished)
+            os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def replace_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a text in UTF-8 as a whole; see `replace_file`."""
+    replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
+
+
+def read_own_json(path: Path) -> Any:
+    """The content of a JSON file that this package wrote; None if there is no file, or it is not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+@contextmanager
+def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
+    """Gives a temporary folder to fill. After the block, each of its files is moved to its place in `folder` as a
+    whole; after an error, none is.
+
+    Args:
+        folder: the destination; made if it does not exist.
+        last: pattern of the names that are moved after all others, such as the weights, which complete a model.
+
+    Raises:
+        OSError: writing failed. The error names `folder`.
+    """
+    folder = Path(folder)
+    unfinished = folder / f".{os.getpid()}.partial"
+    unfinished.mkdir(parents=True)
+    try:
+        with naming_disk_errors(folder):
+            yield unfinished
+            files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+            for path in files:
+                sync_file(path)
+            for path in sorted(files, key=lambda path: path.match(last)):
+                target = folder / path.relative_to(unfinished)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+                sync_folder(target.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike) -> Iterator[Path]:
+    """Gives a temporary folder beside `path` to fill, and moves it to `path` after the block. Whenever the process is
+    killed or the power fails, there is a whole folder at `path`, or none. The temporary folder, `.NAME.*.partial`, is
+    removed after an error or an interrupt.
+
+    A mount point cannot be replaced. There the temporary folder is inside of `path`, and its content is moved up.
+
+    Args:
+        path: a folder that does not exist or is empty; its parents are made.
+
+    Raises:
+        OSError: writing failed, or another program has made `path` meanwhile.
+    """
+    target = Path(os.path.realpath(path))
+    is_mounted = os.path.ismount(target)
+    place = target if is_mounted else target.parent
+    with naming_disk_errors(path):
+        place.mkdir(parents=True, exist_ok=True)
+        # Only its owner may open a temporary folder. The folder inside has the usual permissions: that one is moved.
+        with tempfile.TemporaryDirectory(dir=place, prefix=f".{target.name}.", suffix=".partial") as temporary:
+            unfinished = Path(temporary, target.name or "folder")
+            unfinished.mkdir()
+            yield unfinished
+            for file in unfinished.rglob("*"):
+                if file.is_file():
+                    sync_file(file)
+            if is_mounted:
+                for entry in unfinished.iterdir():
+                    entry.rename(target / entry.name)
+            else:
+                if target.is_dir():
+                    target.rmdir()
+                unfinished.rename(target)
+    sync_folder(place)
+
+
+def sync_file(path: str | os.PathLike) -> None:
+    """Waits until a file is on the disk."""
+    _sync(path, os.O_RDWR)
+
+
+def sync_folder(folder: str | os.PathLike) -> None:
+    """Makes the names in a folder survive a power failure, if the system and the file system can."""
+    # Windows and some network file systems cannot open or sync folders. There a power failure may lose a name.
+    with suppress(OSError):
+        _sync(folder, os.O_RDONLY)
+
+
+@contextmanager
+def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Adds `path` to a write error that does not name a file: an error of `file.write`, of safetensors, or of
+    `torch.save`.
+
+    Raises:
+        OSError: replaces such an error, and has `errno` and `filename`.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = write_error_number(error)
+        if number is None or getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(number, os.strerror(number), os.fspath(path)) from error
+
+
+@contextmanager
+def naming(about: str | os.PathLike) -> Iterator[None]:
+    """Tells which file or model an error of another library is about: its attribute `about`, and a note.
+
+    Commands make their sentences of it. Only the call that opens or loads belongs into the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "about" not in vars(error):
+            vars(error)["about"] = os.fspath(about)
+            error.add_note(f"This is about {about}.")
+        raise
+
+
+def write_error_number(error: BaseException) -> int | None:
+    """The `errno` of a write error; None for any other error.
+
+    safetensors gives the number only in its message. A failed `torch.save` does not give it: it counts as a full disk,
+    the usual reason.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if type(error).__name__ == "SafetensorError" and (match := re.search(r"\(os error (\d+)\)", str(error))):
+        return int(match[1])
+    if isinstance(error, RuntimeError) and re.search(
+        "inline_container.*unexpected pos|PytorchStreamWriter", str(error)
+    ):
+        return errno.ENOSPC
+    return None
+
+
+def _sync(path: str | os.PathLike, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class StoredFolder:
+    """A folder by its path or URL.
+
+    Args:
+        where: the path or URL. A protocol that is not installed raises `ImportError` or `ValueError`, by fsspec.
+
+    Attributes:
+        path: the local folder; None if it is elsewhere.
+    """
+
+    def __init__(self, where: str | os.PathLike):
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        self.where = os.fspath(where)
+        system, path = url_to_fs(os.path.expanduser(self.where))
+        self.path = Path(path) if isinstance(system, LocalFileSystem) else None
+
+    def __str__(self) -> str:
+        return self.where if self.path is None else str(self.path)
+
+    def names(self, inside: str = "") -> list[str]:
+        """The names of files and folders directly inside, or directly inside a folder there, sorted."""
+        system, path = self.find(inside)
+        system.invalidate_cache()
+        with suppress(FileNotFoundError):
+            return sorted(found.rstrip("/").rsplit("/", 1)[-1] for found in system.ls(path, detail=False))
+        return []
+
+    def open(self, name: str) -> Any:
+        """A file to read, of a local folder from the disk if the system can forget what it keeps of it in memory."""
+        if self.path is not None:
+            file = open(self.path / name, "rb")
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return file
+        system, path = self.find(name)
+        return system.open(path, "rb")
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None if there is none."""
+        system, path = self.find(name)
+        try:
+            return system.cat_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """A file to fill, which has its name after the block. After an error it does not exist, or is the old one."""
+        if self.path is not None:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with replacing_file(self.path / name) as unfinished, open(unfinished, "wb") as file:
+                yield file
+            return
+        system, path = self.find(name)
+        with system.transaction, system.open(path, "wb") as file:
+            yield file
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with what is in it."""
+        system, path = self.find(name)
+        with suppress(FileNotFoundError):
+            system.rm(path, recursive=True)
+
+    def find(self, name: str = "") -> tuple[Any, str]:
+        """The file system, and the path there of a file, or of this folder."""
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        # Looked up in each access: connections do not survive a fork.
+        system, path = url_to_fs(self.where) if self.path is None else (LocalFileSystem(), str(self.path))
+        return system, f"{path.rstrip('/')}/{name}" if name else path
+
+
+def check_regular_file(path: str | os.PathLike) -> None:
+    """Refuses a path that is not a regular file, without opening it. Links are followed.
+
+    Raises:
+        FileNotFoundError: the path does not exist, or is a link that leads nowhere.
+        ValueError: the path is a folder, FIFO, socket or device.
+        OSError: the path cannot be examined, for example because it is a link that leads to itself.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise FileNotFoundError(
+                f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist."
+            ) from error
+        raise FileNotFoundError(f"{path} does not exist.") from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(f"{path} is a link that leads back to itself.") from error
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}; a file is expected.")
+
+
+def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The text of a UTF-8 file. Line ends are kept as they are; a byte order mark is dropped.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: the file is not regular, is larger than `max_bytes`, or is not UTF-8.
+    """
+    check_regular_file(path)
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        size = os.stat(path).st_size
+        raise ValueError(
+            f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file. Is it the right one?"
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(_not_utf8(path, content, error.start)) from error
+    if (place := text.find("\0")) >= 0:
+        raise ValueError(_not_utf8(path, content, len(text[:place].encode())))
+    return text
+
+
+def read_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[str]:
+    """The lines of a text file with the line ends of any system.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_text`.
+    """
+    # str.splitlines also splits at characters that may be part of a name.
+    return re.split(r"\r\n?|\n", read_text(path, max_bytes=max_bytes))
+
+
+def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_text`; or the file is not JSON, an object has a name twice, or the nesting is too deep.
+    """
+    return _parse_json(path, read_text(path, max_bytes=max_bytes))
+
+
+def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) -> dict[str, Any]:
+    """The content of a JSON file that holds one object.
+
+    Args:
+        path: the file.
+        kind: a model of pydantic with the fields that the caller reads.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_json`; or the file holds no object, or a field has a value of another type.
+    """
+    from pydantic import ValidationError
+
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold one JSON object, got a {type(content).__name__}.")
+    try:
+        if kind is not None:
+            kind.model_validate(content, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        place, expected = ".".join(map(str, wrong["loc"])), wrong["msg"].partition(" should ")[2]
+        problem = f"must {expected}, got {shorten(repr(wrong['input']), 200)}" if expected else "is missing"
+        raise ValueError(f"{path}: `{place}` {problem}.") from None
+    return content
+
+
+def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[tuple[int, Any]]:
+    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_json`.
+    """
+    lines = read_text(path, max_bytes=max_bytes).split("\n")
+    return [(number, _parse_json(path, line, number)) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
+    """The content of a YAML file as mappings, lists and strings. Numbers are strings, too, as they are written.
+
+    Raises:
+        FileNotFoundError, OSError: see `check_regular_file`.
+        ValueError: see `read_text`; or the file is not YAML, has an alias, is nested too deeply, or a mapping has a
+            name twice or a name that is not a word.
+    """
+    import yaml
+
+    class Loader(yaml.BaseLoader):
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):  # a small file of aliases can stand for a huge one
+                raise yaml.MarkedYAMLError(None, None, "aliases are not read", self.peek_event().start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+            names = set()
+            for name, _ in node.value:
+                problem = "a name is expected before the colon, not a list or mapping"
+                if isinstance(name, yaml.ScalarNode) and name.value not in names:
+                    names.add(name.value)
+                    continue
+                problem = f"{name.value!r} is given twice" if isinstance(name, yaml.ScalarNode) else problem
+                raise yaml.MarkedYAMLError(None, None, problem, name.start_mark)
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(read_text(path, max_bytes=max_bytes), Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{path} cannot be read as YAML: {error.problem}{place}.") from error
+    except yaml.YAMLError as error:  # a character that YAML does not have
+        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply.") from None
+
+
+def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
+    row of several lines has the number of its last one.
+
+    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: see `read_text`; or a quote is not closed.
+    """
+    text = read_text(path, max_bytes=max_bytes)
+    # Without `strict`, a quote that is never closed would take in the rest of the file.
+    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    first = 1
+    try:
+        for row in rows:
+            if row:
+                yield rows.line_num, row
+            first = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error} in the row from line {first} on.") from error
+
+
+def named_rows(
+    path: str | os.PathLike, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line number, cells by column name) for each row of `read_csv`. Cells that a row lacks at its end are "".
+
+    Raises:
+        ValueError: two columns have the same name, or a row has more cells than there are columns.
+    """
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice. Keep one of them.")
+    for line, cells in rows:
+        if len(cells) > len(columns):
+            raise ValueError(
+                f'{path}, line {line} has more cells than the first line. Put values with a comma into quotes: "a,b".'
+            )
+        yield line, dict(zip_longest(columns, cells, fillvalue=""))
+
+
+def _not_utf8(path: str | os.PathLike, content: bytes, place: int) -> str:
+    line = content.count(b"\n", 0, place) + 1
+    return f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
+
+
+def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in content:
+                raise ValueError(f"{name!r} is given twice in an object")
+            content[name] = value
+        return content
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno + first_line - 1}, column {error.colno}"
+        raise ValueError(f"{path} cannot be read as JSON: {error.msg} ({place}).") from error
+    except ValueError as error:  # a name given twice, or a number of more digits than Python converts
+        place = f", line {first_line}" if first_line > 1 else ""
+        raise ValueError(f"{path}{place} cannot be read as JSON: {error}.") from error
