@@ -61,8 +61,8 @@ def explain(error: BaseException, about: str | None = None) -> str | None:
 
 def report_bug(error: Exception) -> str:
     """A line about an error that no input explains."""
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = "".join(f" in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
+    ours = [each for each in traceback.extract_tb(error.__traceback__) if "hf_video" in Path(each.filename).parts]
+    where = "".join(f" in {each.name} ({Path(each.filename).name}, line {each.lineno})" for each in ours[-1:])
     return (
         f"internal error: {type(error).__name__}{where}: {_shorten(error)} This is a bug of hf-video. Please report "
         "it at https://github.com/hf-video/hf-video/issues, with the output of `hf-video env` and that of the same "
