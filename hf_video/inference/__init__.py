@@ -7,9 +7,7 @@ _PUBLIC_NAMES = {
     "Clip": ".clip_reading",
     "evaluate_segments": ".segment_evaluation",
     "explain": ".explanation",
-    "extract_features": ".features",
-    "extract_window_features": ".window_features",
-    "Features": ".features",
+    "extract_window_features": ".features",
     "find_segments": ".timeline",
     "frame_shares": ".heat_maps",
     "LabelledSegment": ".segment_files",
@@ -28,7 +26,7 @@ _PUBLIC_NAMES = {
     "weights_digest": ".feature_key",
     "window_batches": ".window_batching",
     "WindowBatch": ".window_batching",
-    "WindowFeatures": ".window_features",
+    "WindowFeatures": ".features",
 }
 
 __all__ = list(_PUBLIC_NAMES)
