@@ -190,7 +190,8 @@ def _rows_of(task: Task, outputs: VideoOutputs) -> pa.Table:
     video, gathered = outputs.video, outputs.gather()
     columns = {} if outputs.error is not None else task.describe(*gathered)
     num_rows = len(next(iter(columns.values()), [None]))
-    texts = {KEY: video.id, PATH: video.source, ERROR: outputs.error and reason_of(outputs.error)}
+    reason = None if outputs.error is None else reason_of(outputs.error)
+    texts: dict[str, str | None] = {KEY: video.id, PATH: video.source, ERROR: reason}
     columns |= {
         name: pa.array([None if text is None else _as_utf8(text)] * num_rows, pa.string())
         for name, text in texts.items()

@@ -92,10 +92,10 @@ def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, vid
     def load_failing(*args, **options):
         model, processor = load(*args, **options)
         classify = model.forward
-        black = processor(np.zeros((4, 32, 32, 3), np.uint8), return_tensors="pt")["pixel_values"].min()
 
         def forward(pixel_values, **inputs):
-            if len(pixel_values) > 1 or (pixel_values == black).all():
+            is_black = (pixel_values.amax((-2, -1)) == pixel_values.amin((-2, -1))).all()
+            if len(pixel_values) > 1 or is_black:
                 raise error
             return classify(pixel_values=pixel_values, **inputs)
 
