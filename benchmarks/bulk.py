@@ -167,7 +167,7 @@ def follow_long_video(folder: Path, minutes: float) -> None:
     encode_scene(folder / "long.mp4", int(minutes * 60 * FPS), FPS, height=240, width=320)
     model = VideoViTForVideoClassification.from_pretrained(folder / "model").eval()
     processor = VideoClipProcessor.from_pretrained(folder / "model")
-    task = SlowedTask.for_model(model, processor, num_frames=NUM_FRAMES, stride=NUM_FRAMES, last="drop")
+    task = SlowedTask(model, processor, num_frames=NUM_FRAMES, stride=NUM_FRAMES, last="drop")
     sink = ParquetParts(str(folder / "long"), {}, part_size=1)
     samples: list[tuple[float, float, float]] = []
     is_done = threading.Event()

@@ -79,7 +79,7 @@ def _extract_in_bulk(args: argparse.Namespace) -> int:
     videos = list_videos(args.videos, args.video_root)
     model, processor = _load(args, model_device(args))
     windows = window_options(args, processor)
-    task = ExtractTask.for_model(model, processor, pooling=args.pooling, layer=args.layer, **windows)
+    task = ExtractTask(model, processor, pooling=args.pooling, layer=args.layer, **windows)
     return run_bulk_command(args, videos, task, model)
 
 

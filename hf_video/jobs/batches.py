@@ -31,18 +31,15 @@ Times = list[tuple[float, float]]
 
 
 class Video(Protocol):
-    """One of many videos; `ListedVideo` is one."""
+    """One of many videos, such as a `ListedVideo`: a key of its own; path, URL or name; and what a task reads."""
 
     @property
-    def id(self) -> str:
-        """The key of the video, its own among all."""
+    def id(self) -> str: ...
 
     @property
-    def source(self) -> str:
-        """Path or URL, or a name for a video that is stored elsewhere."""
+    def source(self) -> str: ...
 
-    def open(self) -> Any:
-        """What the task reads."""
+    def open(self) -> Any: ...
 
 
 class Batch(NamedTuple):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -103,11 +102,10 @@ class _LeftOut(Exception):
     """The data set leaves a video out that cannot be read."""
 
 
-class _ClipTask:
+class _ClipTask(Task):
     """The features (num_views, ...) of the views of each row of a data set."""
 
-    name, quantity, is_single = "clips", "features", True
-    columns = pa.schema([])
+    quantity, is_single = "features", True
 
     def __init__(self, dataset: ClipDataset, pooling: Pooling):
         self.dataset, self.pooling = dataset, pooling
@@ -125,9 +123,6 @@ class _ClipTask:
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         features = encode_clips(model, pixel_values.flatten(0, 1), choose_features(model, self.pooling))
         return features.unflatten(0, pixel_values.shape[:2]).numpy()
-
-    def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
-        raise NotImplementedError
 
 
 class _Shards(Sink):

@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from hf_video.data.video_listing import ListedVideo
 from hf_video.files import naming_disk_errors, read_own_json, replace_text, replacing_file
 from hf_video.inference.feature_key import video_identity
-from hf_video.inference.features import Pooling
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_sources import describe, open_frames
 from hf_video.reading.frame_streaming import StreamedFrame
@@ -114,16 +113,9 @@ def extract_to_folder(
     folder: str | os.PathLike,
     *,
     file_format: FileFormat = "npy",
-    pooling: Pooling | None = None,
-    layer: int | None = None,
-    num_frames: int | None = None,
-    stride: int | None = None,
-    fps: float | None = None,
-    frame_sampling_rate: float | None = None,
-    last: str = "pad",
-    source_fps: float | None = None,
     batch_size: int = 8,
     progress: bool = True,
+    **options: Any,
 ) -> dict[str, Record]:
     """Writes the features of the windows of videos, `FOLDER/ID.npy` for the video `ID`, and `FOLDER/features.json`.
 
@@ -142,11 +134,10 @@ def extract_to_folder(
         videos: from `list_videos`.
         folder: made if it does not exist.
         file_format: "npy", "safetensors" or "parquet"; see `WRITERS`.
-        pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
-        num_frames, stride, fps, frame_sampling_rate, last: the windows, see `window_batches`.
-        source_fps: rate of folders of frames.
         batch_size: windows in one forward pass.
         progress: shows a progress bar.
+        options: which features of which windows: `pooling`, `layer`, `num_frames`, `stride`, `fps`,
+            `frame_sampling_rate`, `last` and `source_fps` of `ExtractTask`.
 
     Returns:
         What the summary says about each of these videos, by id.
@@ -157,18 +148,7 @@ def extract_to_folder(
         OSError: writing failed.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    task = ExtractTask.for_model(
-        model,
-        processor,
-        pooling=pooling,
-        layer=layer,
-        num_frames=num_frames,
-        stride=stride,
-        fps=fps,
-        frame_sampling_rate=frame_sampling_rate,
-        last=last,
-        source_fps=source_fps,
-    )
+    task = ExtractTask(model, processor, **options)
     sink = FeatureFolder(folder, task, task.key(model), file_format)
     run(task, videos, sink, LocalEngine(model, batch_size), progress=progress)
     return {video.id: sink.failed.get(video.id) or sink.videos[video.id] for video in videos}

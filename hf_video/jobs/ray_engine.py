@@ -30,7 +30,7 @@ from ray.exceptions import RayError
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 
 from .batches import Batch, Encoded, encode_batch, portable_error, portable_videos
-from .runner import Engine, Part, PartResult, Sink, do_part
+from .runner import Part, PartResult, Sink, do_part
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RayEngine(Engine):
+class RayEngine:
     """Does parts in processes of Ray.
 
     Attributes:
@@ -69,7 +69,7 @@ class RayEngine(Engine):
     num_gpus: float | None = None
     device: str = "auto"
 
-    def do_parts(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
+    def __call__(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
         if parts:
             with _connected(self.address):
                 yield from self._run(task, parts, sink)

@@ -146,11 +146,8 @@ def require_same_settings(sink: Sink, known: dict[str, Any], key: dict[str, Any]
         )
 
 
-class Engine:
-    """Does parts, in any order. What a part has become is given as soon as it is written."""
-
-    def do_parts(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
-        raise NotImplementedError
+# Does parts, in any order. What a part has become is given as soon as it is written.
+Engine = Callable[[Task, Sequence[Part], Sink], Generator[PartResult]]
 
 
 def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, progress: bool = True) -> Report:
@@ -175,11 +172,10 @@ def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, prog
     num_known, num_new = len(videos) - num_left, 0
     errors: list[tuple[str, str]] = []
     try:
+        is_quiet = not progress or not parts
         with (
-            tqdm(
-                total=len(videos), initial=num_known, desc="Videos", unit="video", disable=not progress or not parts
-            ) as bar,
-            closing(engine.do_parts(task, parts, sink)) as results,
+            tqdm(total=len(videos), initial=num_known, desc="Videos", unit="video", disable=is_quiet) as bar,
+            closing(engine(task, parts, sink)) as results,
         ):
             for result in results:
                 sink.note(result)
@@ -230,7 +226,7 @@ def do_part(
 
 
 @dataclass
-class LocalEngine(Engine):
+class LocalEngine:
     """Does one part after the other in this process, and reads ahead while the model computes.
 
     Attributes:
@@ -245,7 +241,7 @@ class LocalEngine(Engine):
     num_workers: int = 0
     reading_threads: int | None = None
 
-    def do_parts(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
+    def __call__(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
         self.model.eval()
 
         def encode(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Encoded]]:

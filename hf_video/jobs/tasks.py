@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,9 @@ from hf_video.inference.window_batching import choose_windows, window_batches
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_video.inference.features import FeatureSettings, Pooling
+    from hf_video.inference.features import Pooling
     from hf_video.processing import VideoClipProcessor
+    from hf_video.reading.windows import LastWindow
 
 
 class Piece(NamedTuple):
@@ -39,7 +40,7 @@ class Piece(NamedTuple):
     end: float = 0.0
 
 
-class Task(Protocol):
+class Task:
     """How a video becomes pieces, how a model encodes a batch of them, and what the outputs of a video become.
 
     Attributes:
@@ -48,82 +49,69 @@ class Task(Protocol):
         is_single: whether a video is a single piece, so that threads can read many videos ahead.
     """
 
-    name: str
-    quantity: str
-    is_single: bool
+    name = quantity = ""
+    is_single = False
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         """All that the outputs of a video follow from, besides the video."""
+        raise NotImplementedError
 
     @property
     def columns(self) -> pa.Schema:
         """The columns of a video's outputs. They are null where the video has an error."""
+        raise NotImplementedError
 
     def read(self, source: Any) -> Iterator[Piece]:
         """The pieces of a video, from what `ListedVideo.open` gives. Raises whatever a decoder raises."""
+        raise NotImplementedError
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         """The outputs (batch_size, ...) float32 of a batch of pieces."""
+        raise NotImplementedError
 
     def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         """The columns of a video, each an array of the same number of rows, at least one, from the start and end of
         each of its pieces and their outputs."""
+        raise NotImplementedError
 
 
-class ExtractTask:
+class ExtractTask(Task):
     """The features of the windows of a video: `features` (num_windows, *shape), `starts` and `ends` in seconds.
 
     Args:
+        model: a video classifier or the base of one; put into evaluation mode, and not kept.
         processor: prepares the frames.
-        settings: from `choose_features`.
-        shape: the shape of the features of a window, from `feature_shape`.
-        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`;
-            `source_fps` is for folders of frames alone.
+        pooling, layer: which features, see `choose_features`; by default what the head sees.
+        last: see `sliding_windows`.
+        source_fps: the rate of folders of frames.
+        windows: `num_frames`, `stride`, `fps` and `frame_sampling_rate`, see `choose_windows`.
+
+    Raises:
+        ValueError: an option is out of range, or the model does not take such windows.
     """
 
-    name, quantity, is_single = "extract", "features", False
+    name, quantity = "extract", "features"
 
     def __init__(
-        self, processor: VideoClipProcessor, settings: FeatureSettings, shape: Sequence[int], windows: dict[str, Any]
-    ):
-        # A wrong option shows before a video is read.
-        window_batches(processor, (), **windows | {"source_fps": windows.get("source_fps") or 1})
-        self.processor, self.settings, self.shape = processor, settings, tuple(shape)
-        self.frame_processor = _without_normalizing(processor)
-        self.source_fps = windows.get("source_fps")
-        self.windows = {name: value for name, value in windows.items() if name != "source_fps"}
-
-    @classmethod
-    def for_model(
-        cls,
+        self,
         model: PreTrainedModel,
         processor: VideoClipProcessor,
         *,
         pooling: Pooling | None = None,
         layer: int | None = None,
-        last: str = "pad",
+        last: LastWindow = "pad",
         source_fps: float | None = None,
         **windows: Any,
-    ) -> ExtractTask:
-        """The task with the defaults of a model and its processor.
-
-        Args:
-            model: a video classifier or the base of one; put into evaluation mode.
-            processor: prepares the frames.
-            pooling, layer: which features, see `choose_features`.
-            last, source_fps: see `window_batches`.
-            windows: see `choose_windows`.
-
-        Raises:
-            ValueError: an option is out of range, or the model does not take such windows.
-        """
+    ):
         from hf_video.inference.features import choose_features, feature_shape
 
-        settings = choose_features(model, pooling, layer)
-        chosen = choose_windows(processor, **windows) | {"last": last}
-        window_batches(processor, (), source_fps=source_fps or 1, **chosen)
-        shape = feature_shape(model, processor, settings, chosen["num_frames"])
-        return cls(processor, settings, shape, chosen | {"source_fps": source_fps})
+        self.settings = choose_features(model, pooling, layer)
+        self.windows = choose_windows(processor, **windows) | {"last": last}
+        # A wrong option shows before a video is read.
+        window_batches(processor, (), source_fps=source_fps or 1, **self.windows)
+        self.shape = feature_shape(model, processor, self.settings, self.windows["num_frames"])
+        self.processor, self.frame_processor = processor, _without_normalizing(processor)
+        self.source_fps = source_fps
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         from hf_video.inference.feature_key import feature_key
@@ -160,7 +148,7 @@ class ExtractTask:
         return {"features": features, "starts": starts, "ends": ends}
 
 
-class PredictTask:
+class PredictTask(Task):
     """The most likely classes of a video: `labels` and `scores` of the best `top_k`, the best first.
 
     Args:
