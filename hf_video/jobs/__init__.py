@@ -19,6 +19,7 @@ _PUBLIC_NAMES = {
     "RayEngine": ".ray_engine",
     "run": ".runner",
     "Sink": ".runner",
+    "Task": ".tasks",
 }
 
 __all__ = list(_PUBLIC_NAMES)
