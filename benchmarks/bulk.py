@@ -161,26 +161,21 @@ def watch(samples: list[tuple[float, float, float]], is_done: threading.Event) -
 def follow_long_video(folder: Path, minutes: float) -> None:
     """Memory while Ray reads a long video for a slow model."""
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.clip_features import choose_features
-    from hf_video.inference.window_features import feature_shape
-    from hf_video.jobs.bulk_parts import PartFolder
-    from hf_video.jobs.bulk_ray import RaySettings, ray_engine
-    from hf_video.jobs.bulk_run import run_bulk
+    from hf_video.jobs import ParquetParts, RayEngine
+    from hf_video.jobs import run as run_task
 
     encode_scene(folder / "long.mp4", int(minutes * 60 * FPS), FPS, height=240, width=320)
     model = VideoViTForVideoClassification.from_pretrained(folder / "model").eval()
     processor = VideoClipProcessor.from_pretrained(folder / "model")
-    settings = choose_features(model)
-    windows = {"num_frames": NUM_FRAMES, "stride": NUM_FRAMES, "last": "drop"}
-    task = SlowedTask(processor, settings, feature_shape(model, processor, settings, NUM_FRAMES), windows)
-    output = PartFolder(str(folder / "long"))
+    task = SlowedTask(model, processor, num_frames=NUM_FRAMES, stride=NUM_FRAMES, last="drop")
+    sink = ParquetParts(str(folder / "long"), {}, part_size=1)
     samples: list[tuple[float, float, float]] = []
     is_done = threading.Event()
     watcher = threading.Thread(target=watch, args=(samples, is_done))
     watcher.start()
     try:
-        engine = ray_engine(task, model, output, 8, RaySettings(device="cpu"))
-        run_bulk(list_videos([str(folder / "long.mp4")]), output, {}, engine, part_size=1, progress=False)
+        videos = list_videos([str(folder / "long.mp4")])
+        run_task(task, videos, sink, RayEngine(model, device="cpu"), progress=False)
     finally:
         is_done.set()
         watcher.join()

@@ -26,8 +26,7 @@ from transformers import PreTrainedModel
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.inference import extract_window_features
-from hf_video.inference.clip_features import choose_features
-from hf_video.inference.window_features import stream_window_features
+from hf_video.inference.features import choose_features, stream_window_features
 from hf_video.reading import probe_video, read_video
 
 NUM_FRAMES, STRIDE, SECONDS = 16, 8, 20

@@ -37,8 +37,8 @@ from hf_video.data.manifest import INDEX_FILE
 from hf_video.data.packs.packing import pack_videos
 from hf_video.data.video_listing import list_videos
 from hf_video.io import StoredFolder
-from hf_video.jobs.bulk_parts import PartFolder, plan_parts
-from hf_video.jobs.portable_videos import make_portable
+from hf_video.jobs import ParquetParts
+from hf_video.jobs.batches import portable_videos
 from hf_video.reading import read_video
 
 NUM_FRAMES, FRAME_STEP = 16, 4
@@ -139,8 +139,8 @@ def measure_driver(folder: Path) -> tuple[float, float]:
     process = psutil.Process()
     begin, start = process.memory_info().rss, time.process_time()
     videos = list_videos([str(folder)])
-    parts = plan_parts(videos, PartFolder(str(folder / "none")).read_finished(), PART_SIZE)
-    pickled = [pickle.dumps(make_portable(part)) for part in parts]
+    parts = ParquetParts(str(folder / "none"), {}, PART_SIZE).plan(videos)
+    pickled = [pickle.dumps(part._replace(videos=portable_videos(part.videos))) for part in parts]
     seconds, taken = time.process_time() - start, process.memory_info().rss - begin
     return taken / len(videos), seconds / sum(len(pickle.loads(part).videos) for part in pickled)
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hf_video.jobs.bulk_tasks import ExtractTask
+from hf_video.jobs import ExtractTask
 
 
 class SlowedTask(ExtractTask):

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data.video_listing import ListedVideo
-    from hf_video.jobs.bulk_parts import PartFolder
-    from hf_video.jobs.bulk_run import BulkReport, Engine
-    from hf_video.jobs.bulk_tasks import BulkTask
+    from hf_video.jobs.tasks import Task
 
 # Without --engine these have no effect; the others are those of Ray.
 _OF_BULK = ("part_size", "retry_errors")
 _OF_RAY = ("ray_address", "min_decoders", "max_decoders", "models", "num_gpus")
+# Errors that are printed.
+_SHOWN = 10
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -45,53 +45,40 @@ def model_device(args: argparse.Namespace) -> str:
 
 
 def run_bulk_command(
-    args: argparse.Namespace, videos: Sequence[ListedVideo], task: BulkTask, model: PreTrainedModel
+    args: argparse.Namespace, videos: Sequence[ListedVideo], task: Task, model: PreTrainedModel
 ) -> int:
     """Does the videos that are left with the engine of `args`, prints what there is, and returns the exit code.
 
     Raises:
-        ValueError, OSError: see `run_bulk`; or Ray is missing.
+        ValueError, OSError: see `hf_video.jobs.run`; or Ray is missing.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    from hf_video.jobs.bulk_parts import PartFolder
-    from hf_video.jobs.bulk_run import local_engine, run_bulk
+    from hf_video.jobs.parquet_parts import ParquetParts
+    from hf_video.jobs.runner import Engine, LocalEngine, run
 
-    folder = PartFolder(args.output)
     engine: Engine
     if args.engine == "ray":
-        engine = _ray_engine(args, task, model, folder)
+        from hf_video.jobs.ray_engine import RayEngine
+
+        of_ray = {name: getattr(args, name) for name in ("min_decoders", "max_decoders", "models", "num_gpus")}
+        engine = RayEngine(model, args.batch_size, address=args.ray_address, device=args.device, **of_ray)
     else:
-        engine = local_engine(task, model, folder, args.batch_size)
-    key = task.key(model)
-    folder.check(key)
+        engine = LocalEngine(model, args.batch_size, reading_threads=getattr(args, "reading_threads", None))
+    sink = ParquetParts(args.output, task.key(model), args.part_size)
+    sink.check()
     with RunLock() as lock:
-        if folder.path is not None:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            lock.take(folder.path)
-        report = run_bulk(videos, folder, key, engine, part_size=args.part_size, retry_errors=args.retry_errors)
-    _print(report, folder.place)
-    return 1 if report.num_errors else 0
-
-
-def _ray_engine(args: argparse.Namespace, task: BulkTask, model: PreTrainedModel, folder: PartFolder) -> Engine:
-    from hf_video.jobs.bulk_ray import RaySettings, ray_engine
-
-    settings = RaySettings(
-        address=args.ray_address,
-        min_decoders=args.min_decoders,
-        max_decoders=args.max_decoders,
-        models=args.models,
-        num_gpus=args.num_gpus,
-        device=args.device,
-    )
-    return ray_engine(task, model, folder, args.batch_size, settings)
-
-
-def _print(report: BulkReport, place: str) -> None:
-    print(f"{place}\n{report.num_videos} rows, {report.num_new} of them new")
-    if report.num_errors:
-        print(f"{report.num_errors} of {report.num_videos} videos failed:", file=sys.stderr)
-        for path, reason in report.errors:
+        if sink.path is not None:
+            sink.path.mkdir(parents=True, exist_ok=True)
+            lock.take(sink.path)
+        if args.retry_errors:
+            sink.forget_errors()
+        report = run(task, videos, sink, engine)
+    num_rows, errors = len(sink.finished) + report.num_new, sink.known_errors() + report.errors
+    print(f"{sink.place}\n{num_rows} rows, {report.num_new} of them new")
+    if errors:
+        print(f"{len(errors)} of {num_rows} videos failed:", file=sys.stderr)
+        for path, reason in errors[:_SHOWN]:
             print(f"  {path}\n    {reason}", file=sys.stderr)
-        if report.num_errors > len(report.errors):
+        if len(errors) > _SHOWN:
             print("  ...\nThe column error has all reasons; --retry-errors tries these videos again.", file=sys.stderr)
+    return 1 if errors else 0

@@ -73,18 +73,15 @@ def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, Video
 
 def _extract_in_bulk(args: argparse.Namespace) -> int:
     from hf_video.data.video_listing import list_videos
-    from hf_video.inference.clip_features import choose_features
-    from hf_video.inference.window_features import feature_shape
-    from hf_video.jobs.bulk_tasks import ExtractTask
+    from hf_video.jobs.tasks import ExtractTask
 
     if "format" in args.given and args.format != "parquet":
         raise ValueError(f"--format {args.format}: with --engine the rows are written as Parquet; leave it out.")
     videos = list_videos(args.videos, args.video_root)
     model, processor = _load(args, model_device(args))
     windows = window_options(args, processor)
-    settings = choose_features(model, args.pooling, args.layer)
-    shape = feature_shape(model, processor, settings, windows["num_frames"])
-    return run_bulk_command(args, videos, ExtractTask(processor, settings, shape, windows), model)
+    task = ExtractTask(model, processor, pooling=args.pooling, layer=args.layer, **windows)
+    return run_bulk_command(args, videos, task, model)
 
 
 def _extract_to_folder(args: argparse.Namespace) -> int:
@@ -97,19 +94,10 @@ def _extract_to_folder(args: argparse.Namespace) -> int:
     model, processor = _load(args, args.device)
     windows = window_options(args, processor)
     folder.mkdir(parents=True, exist_ok=True)
+    chosen = {"file_format": args.format, "pooling": args.pooling, "layer": args.layer, "batch_size": args.batch_size}
     with RunLock() as lock:
         lock.take(folder)
-        records = extract_to_folder(
-            model,
-            processor,
-            videos,
-            folder,
-            file_format=args.format,
-            pooling=args.pooling,
-            layer=args.layer,
-            batch_size=args.batch_size,
-            **windows,
-        )
+        records = extract_to_folder(model, processor, videos, folder, **chosen, **windows)
     failed = [record for record in records.values() if "error" in record]
     num_windows = sum(record["num_windows"] for record in records.values() if "error" not in record)
     num_videos = len(records) - len(failed)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from hf_video.data import ClipDataset
-    from hf_video.inference.features import Features
+    from hf_video.jobs.feature_cache import Features
 
 SPLITS = ("train", "validation", "test")
 
@@ -145,7 +145,7 @@ def _load(
 
     from hf_video.data import ClipDataset, is_multi_label
     from hf_video.data.columns import label_ids
-    from hf_video.inference.features import extract_features
+    from hf_video.jobs.feature_cache import extract_features
     from hf_video.loading.classifiers import load_classifier
     from hf_video.loading.clip_size import check_clips
     from hf_video.loading.processors import load_processor
@@ -168,7 +168,7 @@ def _load(
             model,
             dataset,
             features_dir,
-            kind="tokens" if args.kind == "attentive" else "pooled",
+            pooling="none" if args.kind == "attentive" else "head",
             batch_size=args.batch_size,
             num_workers=args.num_workers,
             reading_threads=args.reading_threads,

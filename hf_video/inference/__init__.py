@@ -7,9 +7,7 @@ _PUBLIC_NAMES = {
     "Clip": ".explanation",
     "evaluate_segments": ".segment_evaluation",
     "explain": ".explanation",
-    "extract_features": ".features",
-    "extract_window_features": ".window_features",
-    "Features": ".features",
+    "extract_window_features": ".features",
     "find_segments": ".segments",
     "frame_shares": ".explanation",
     "LabelledSegment": ".segment_evaluation",
@@ -28,7 +26,7 @@ _PUBLIC_NAMES = {
     "weights_digest": ".feature_key",
     "window_batches": ".window_batching",
     "WindowBatch": ".window_batching",
-    "WindowFeatures": ".window_features",
+    "WindowFeatures": ".features",
 }
 
 __all__ = list(_PUBLIC_NAMES)

@@ -1,67 +1,54 @@
-"""Features of videos from a frozen classifier, kept on disk so that each video is read and encoded once."""
+"""Features of clips, and of the sliding windows of a video, at any depth of a model, pooled over tokens or not."""
 
-import hashlib
-import json
-import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from hf_video.data import ClipDataset, ReadAheadLoader
-from hf_video.data.stored_videos import stored_sha256
-from hf_video.io import replace_file, replace_text
+from hf_video.data.read_ahead import iterate_ahead
+from hf_video.processing import VideoClipProcessor
 
-from .feature_key import feature_key, video_identity
+from .window_batching import choose_windows, window_batches
 
-logger = logging.getLogger(__name__)
-
-FEATURE_KINDS = ("pooled", "tokens")
-# Videos in a file. An interruption loses less than one file.
-SHARD_SIZE = 64
+Pooling = Literal["head", "mean", "cls", "none"]
 
 
-class Features(NamedTuple):
-    """Features of the videos of a data set. Videos that cannot be read have none.
+class FeatureSettings(NamedTuple):
+    """Which features of a clip are taken.
 
     Attributes:
-        values: (num_videos, num_views, hidden_size), or (num_videos, num_views, num_tokens, hidden_size), in the dtype
-            of the model.
-        rows: (num_videos,) int64, the row of the data set that each video is in.
+        pooling: "head" for the input of the model's head; "mean" over the tokens, "cls" for the first token, or "none"
+            for all of them.
+        layer: number of the hidden state, as Transformers counts `hidden_states`: 0 is the input of the first layer,
+            -1 the last one. None takes the `last_hidden_state`.
     """
 
-    values: torch.Tensor
-    rows: torch.Tensor
+    pooling: Pooling
+    layer: int | None = None
 
 
 @contextmanager
-def watch_features(model: Any, kind: str = "pooled") -> Iterator[list[torch.Tensor]]:
+def watch_features(model: Any, pooling: Literal["head", "none"] = "head") -> Iterator[list[torch.Tensor]]:
     """Collects the features of every forward pass within the context, one tensor for each pass.
 
     Args:
         model: a classifier of Transformers with a `classifier` as its head.
-        kind: "pooled" for the input of the head, (num_clips, hidden_size), or "tokens" for the last hidden state of
-            the base model, (num_clips, num_tokens, hidden_size).
+        pooling: "head" for the input of the head, (num_clips, hidden_size), or "none" for the last hidden state of the
+            base model, (num_clips, num_tokens, hidden_size).
 
     Raises:
-        ValueError: the model has no `classifier`, or the kind is unknown.
+        ValueError: the model has no `classifier`, or the pooling is another one.
     """
     found: list[torch.Tensor] = []
-    if kind not in FEATURE_KINDS:
-        raise ValueError(f"kind is {kind!r}; {' or '.join(FEATURE_KINDS)} is expected.")
+    if pooling not in ("head", "none"):
+        raise ValueError(f"pooling is {pooling!r}; head or none is expected.")
     if not isinstance(getattr(model, "classifier", None), nn.Module):
         raise ValueError(f"{type(model).__name__} has no head `classifier`, whose input would be the features.")
-    if kind == "pooled":
+    if pooling == "head":
         hook = model.classifier.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
     else:
         hook = model.base_model.register_forward_hook(lambda module, inputs, outputs: found.append(outputs[0]))
@@ -71,135 +58,172 @@ def watch_features(model: Any, kind: str = "pooled") -> Iterator[list[torch.Tens
         hook.remove()
 
 
-def extract_features(
-    model: PreTrainedModel,
-    dataset: ClipDataset,
-    folder: str | os.PathLike,
-    *,
-    kind: str = "pooled",
-    batch_size: int = 8,
-    num_workers: int = 0,
-    reading_threads: int | None = None,
-    progress: bool = True,
-) -> Features:
-    """The features of all videos of a data set. They are read from `folder`, or computed and written there.
-
-    The name of a file of features follows from everything that determines them: weights and configuration of the
-    model without its head, the processor, the version of this package, and path, size, time of change and segment of
-    each video. If one of these changes, the features are computed anew. An interruption loses less than `SHARD_SIZE`
-    videos.
-
-    Args:
-        model: a video classifier; put into evaluation mode.
-        dataset: made with `training=False`.
-        folder: made if it does not exist; may hold features of other models and data.
-        kind: see `watch_features`.
-        batch_size: videos in one forward pass, each with all its views.
-        num_workers: processes that read videos; 0 reads in this one.
-        reading_threads: threads that read videos ahead where no processes do; see `ReadAheadLoader`.
-        progress: shows a progress bar.
+def choose_features(
+    model: PreTrainedModel, pooling: Pooling | None = None, layer: int | None = None
+) -> FeatureSettings:
+    """The features to take of a model: by default the input of its head; without a head, or with `layer`, the mean.
 
     Raises:
-        ValueError: the data set is for training, none of its videos can be read, or the kind is unknown.
-        KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
+        ValueError: there is no such pooling, or it does not go with the model or the layer.
     """
-    if dataset.training:
-        raise ValueError("Features are computed of fixed clips: make the data set with training=False.")
-    shards = _shards(dataset, _folder_of(model, dataset, Path(folder), kind))
-    missing = [(path, rows) for path, rows in shards if not _is_whole(path)]
-    unknown = [row for _, rows in missing for row in rows]
-    loader = ReadAheadLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=unknown,
-        num_workers=num_workers,
-        reading_threads=reading_threads,
-        collate_fn=list,
-    )
-    model.eval()
-    bar = tqdm(total=len(unknown), desc="Features", unit="video", disable=not progress or not missing)
-    features = _stream(model, loader, kind, bar)
-    try:
-        with bar:
-            for path, rows in missing:
-                _write_shard(path, list(islice(features, len(rows))))
-    except KeyboardInterrupt:
-        done = sum(len(rows) for path, rows in shards if path.is_file())
-        raise KeyboardInterrupt(
-            f"The features of {done} of {len(dataset)} videos are kept in {folder}; the same command continues."
-        ) from None
-    values, read_rows = [], []
-    for path, rows in shards:
-        shard = load_file(path)
-        read_rows += [row for row, is_read in zip(rows, shard["is_read"].tolist(), strict=True) if is_read]
-        values += [shard["values"]] if "values" in shard else []
-    if not values:
-        raise ValueError(f"None of the {len(dataset)} videos can be read.")
-    return Features(torch.cat(values), torch.tensor(read_rows))
-
-
-def _stream(model: PreTrainedModel, loader: DataLoader, kind: str, bar: tqdm) -> Iterator[torch.Tensor | None]:
-    """The features of one item after another; None for a video that cannot be read."""
-    for items in loader:
-        encoded = _encode(model, items, kind)
-        bar.update(len(items))
-        yield from encoded
+    has_head = isinstance(getattr(model, "classifier", None), nn.Module)
+    if pooling is None:
+        return FeatureSettings("head" if has_head and layer is None else "mean", layer)
+    others = [name for name in get_args(Pooling) if name != "head"]
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling={pooling!r} is unknown; choose from {', '.join(get_args(Pooling))}.")
+    if pooling == "head" and layer is not None:
+        raise ValueError(f"The head sees no layer {layer}: choose a pooling from {', '.join(others)} for it.")
+    if pooling == "head" and not has_head:
+        raise ValueError(
+            f"{type(model).__name__} has no head `classifier`: choose a pooling from {', '.join(others)}."
+        )
+    return FeatureSettings(pooling, layer)
 
 
 @torch.inference_mode()
-def _encode(model: PreTrainedModel, items: Sequence[Mapping[str, Any] | None], kind: str) -> list[torch.Tensor | None]:
-    """Features (num_views, ...) of each item; None for a video that cannot be read."""
-    clips = [item["pixel_values"] for item in items if item is not None]
-    if not clips:
-        return [None] * len(items)
-    with watch_features(model, kind) as found:
-        model(**{model.main_input_name: torch.cat(clips).to(model.device, model.dtype)})
-    encoded = iter(found[0].cpu().split([len(views) for views in clips]))
-    return [None if item is None else next(encoded) for item in items]
+def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: FeatureSettings) -> torch.Tensor:
+    """The features of a batch of clips.
+
+    Args:
+        model: a video classifier or the base of one, in evaluation mode.
+        pixel_values: (batch_size, num_frames, num_channels, height, width); moved to the model's device and dtype.
+        settings: from `choose_features`.
+
+    Returns:
+        (batch_size, hidden_size), or (batch_size, num_tokens, hidden_size) without pooling; float32, on the CPU.
+
+    Raises:
+        ValueError: the model has no such layer, or no tokens.
+    """
+    inputs = {model.main_input_name: pixel_values.to(model.device, model.dtype)}
+    if settings.pooling == "head":
+        with watch_features(model) as found:
+            model(**inputs)
+        return found[0].float().cpu()
+    tokens = _tokens(model, inputs, settings.layer)
+    if settings.pooling == "mean":
+        tokens = tokens.float().mean(dim=1)
+    elif settings.pooling == "cls":
+        tokens = tokens[:, 0]
+    return tokens.float().cpu()
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a file of features exists and is neither cut off nor damaged."""
-    if not path.is_file():
-        return False
+def _tokens(model: PreTrainedModel, inputs: dict[str, Any], layer: int | None) -> torch.Tensor:
+    """The hidden state (batch_size, num_tokens, hidden_size) of a layer."""
+    base = model.base_model
+    if layer is None:
+        tokens = base(**inputs)[0]
+    else:
+        states = getattr(base(**inputs, output_hidden_states=True), "hidden_states", None)
+        if not states:
+            raise ValueError(f"{type(base).__name__} gives no hidden states: leave out layer={layer}.")
+        if not -len(states) <= layer < len(states):
+            raise ValueError(
+                f"layer={layer} is out of range: {type(base).__name__} has the hidden states 0 to {len(states) - 1}."
+            )
+        tokens = states[layer]
+    # The first layers of VideoPrism see each frame alone, and have a row for every frame.
+    (clips,) = inputs.values()
+    if tokens.ndim != 3 or len(tokens) != len(clips):
+        raise ValueError(
+            f"{type(base).__name__} gives {tuple(tokens.shape)} for {len(clips)} clips, not (batch_size, num_tokens, "
+            "hidden_size): choose the pooling head, without a layer."
+        )
+    return tokens
+
+
+class WindowFeatures(NamedTuple):
+    """Features of windows, in their order.
+
+    Attributes:
+        features: (num_windows, hidden_size), or (num_windows, num_tokens, hidden_size) without pooling; float32.
+        starts, ends: times of each window in seconds after the first frame, see `Window`.
+        num_real: samples of each window that are not padding.
+    """
+
+    features: np.ndarray
+    starts: list[float]
+    ends: list[float]
+    num_real: list[int]
+
+
+def extract_window_features(
+    model: PreTrainedModel,
+    processor: VideoClipProcessor,
+    video: Any,
+    *,
+    pooling: Pooling | None = None,
+    layer: int | None = None,
+    batch_size: int = 8,
+    **windows: Any,
+) -> WindowFeatures:
+    """The features of all windows of a video.
+
+    Args:
+        model: a video classifier or the base of one; put into evaluation mode.
+        processor: prepares the frames.
+        video: see `sliding_windows`.
+        pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
+        batch_size: windows in one forward pass.
+        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`.
+
+    Raises:
+        ValueError: an option is out of range, or the model does not take such windows.
+        VideoReadError: the video cannot be read, or is damaged.
+    """
+    settings = choose_features(model, pooling, layer)
+    num_frames = choose_windows(processor, num_frames=windows.get("num_frames"))["num_frames"]
+    shape = feature_shape(model, processor, settings, num_frames)
+    batches = list(
+        stream_window_features(model, processor, video, settings=settings, batch_size=batch_size, **windows)
+    )
+    features = np.concatenate([np.empty((0, *shape), np.float32), *(batch.features for batch in batches)])
+    starts, ends, num_real = [], [], []
+    for batch in batches:
+        starts += batch.starts
+        ends += batch.ends
+        num_real += batch.num_real
+    return WindowFeatures(features, starts, ends, num_real)
+
+
+def stream_window_features(
+    model: PreTrainedModel,
+    processor: VideoClipProcessor,
+    video: Any,
+    *,
+    settings: FeatureSettings,
+    batch_size: int = 8,
+    **windows: Any,
+) -> Iterator[WindowFeatures]:
+    """The features of the windows of a video, batch by batch, so that memory does not grow with its length. The next
+    batch is read while the model computes. The arguments are those of `extract_window_features`."""
+    model.eval()
+    batches = window_batches(
+        processor, video, batch_size=batch_size, device=model.device, dtype=model.dtype, **windows
+    )
+    for batch in iterate_ahead(batches):
+        features = encode_clips(model, batch.pixel_values, settings)
+        yield WindowFeatures(features.numpy(), batch.starts, batch.ends, batch.num_real)
+
+
+def feature_shape(
+    model: PreTrainedModel, processor: VideoClipProcessor, settings: FeatureSettings, num_frames: int
+) -> tuple[int, ...]:
+    """The shape of the features of a window, from a black one that passes through the model.
+
+    Raises:
+        ValueError: the model does not take such windows, or has no such layer.
+    """
+    model.eval()
+    black = np.zeros((num_frames, 256, 256, 3), np.uint8)
+    clip = processor(black, do_sample_frames=False, num_crops=1, return_tensors="pt")[processor.model_input_names[0]]
     try:
-        with safe_open(path, "pt") as shard:
-            return "is_read" in shard.keys()
-    except SafetensorError as error:
-        logger.warning(f"{path} is damaged and computed again: {error}")
-        return False
-
-
-def _write_shard(path: Path, features: Sequence[torch.Tensor | None]) -> None:
-    tensors = {"is_read": torch.tensor([feature is not None for feature in features])}
-    if tensors["is_read"].any():
-        tensors["values"] = torch.stack([feature for feature in features if feature is not None])
-    replace_file(path, lambda partial: save_file(tensors, partial))
-
-
-def _folder_of(model: PreTrainedModel, dataset: ClipDataset, folder: Path, kind: str) -> Path:
-    """The folder for the features of one model and processor. It is made, with a file that describes both."""
-    key = feature_key(model, dataset.processor, features=kind)
-    text = json.dumps(key, indent=2, sort_keys=True)
-    folder = folder / _short_digest(text)
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / "features.json", text + "\n")
-    return folder
-
-
-def _shards(dataset: ClipDataset, folder: Path) -> list[tuple[Path, range]]:
-    """The file and the rows of each `SHARD_SIZE` videos. The name of a file follows from its videos."""
-    identities = [
-        [*video_identity(row["video"], stored_sha256(row)), row.get("start"), row.get("end")]
-        for row in dataset.dataset
-    ]
-    starts = range(0, len(identities), SHARD_SIZE)
-    rows = [range(start, min(start + SHARD_SIZE, len(identities))) for start in starts]
-    return [
-        (folder / f"{_short_digest(json.dumps(identities[part.start : part.stop]))}.safetensors", part)
-        for part in rows
-    ]
-
-
-def _short_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return tuple(encode_clips(model, clip, settings).shape[1:])
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{type(model).__name__} cannot encode windows of {tuple(clip.shape[1:])} (frames, channels, height, "
+            f"width): {error}"
+        ) from error

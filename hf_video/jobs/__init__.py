@@ -1,10 +1,25 @@
-"""One computation over many videos: parts, resuming, this machine or Ray, and the files that are written."""
+"""One resumable runner over many videos: a task says what is computed, an engine does it, a sink keeps it.
+
+task = PredictTask(processor, class_names, top_k=5)
+run(task, list_videos(["my_videos"]), ParquetParts("my_classes", task.key(model)), LocalEngine(model))
+"""
 
 from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "extract_features": ".feature_cache",
     "extract_to_folder": ".feature_folder",
+    "ExtractTask": ".tasks",
+    "FeatureFolder": ".feature_folder",
+    "Features": ".feature_cache",
+    "LocalEngine": ".runner",
+    "ParquetParts": ".parquet_parts",
+    "PredictTask": ".tasks",
+    "RayEngine": ".ray_engine",
+    "run": ".runner",
+    "Sink": ".runner",
+    "Task": ".tasks",
 }
 
 __all__ = list(_PUBLIC_NAMES)

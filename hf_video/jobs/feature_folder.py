@@ -1,4 +1,4 @@
-"""Features of the windows of many videos, in a folder: one file for each video, and `features.json` about all of them.
+"""A sink with one file for each video, and `features.json` about all of them: the features of its windows.
 
 Whenever a run is ended, the next one continues it: a video is encoded once, and all files come out the same.
 """
@@ -6,29 +6,28 @@ Whenever a run is ended, the next one continues it: a video is encoded once, and
 import json
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
+from numpy.lib.format import write_array_header_1_0
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.inference.clip_features import Pooling, choose_features
-from hf_video.inference.feature_key import feature_key, video_identity
-from hf_video.inference.window_batching import choose_windows, window_batches
-from hf_video.inference.window_features import WindowFeatures, feature_shape, stream_window_features
-from hf_video.io import naming_disk_errors, read_own_json, replace_file, replace_text
+from hf_video.inference.feature_key import video_identity
+from hf_video.io import naming_disk_errors, read_own_json, replace_text, replacing_file
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame
-from hf_video.reading.sources import describe, kind_of
+from hf_video.reading.sources import describe
 from hf_video.reading.streams import open_frames
-from hf_video.settings import few
 
-from .feature_files import WRITERS, FileFormat
+from .batches import Times, Video, VideoOutputs
+from .runner import LocalEngine, Part, PartResult, Sink, require_no_files, require_same_settings, run
+from .tasks import ExtractTask, Task
 
 SUMMARY_FILE = "features.json"
 # The videos that a run has finished, one a line, until it writes the summary.
@@ -36,9 +35,76 @@ JOURNAL_FILE = ".features.jsonl"
 
 Record = dict[str, Any]
 
+FileFormat = Literal["npy", "safetensors", "parquet"]
+# Takes the times and features (num_windows, ...) of the next windows.
+Append = Callable[[Times, np.ndarray], None]
 
-class _UnreadableVideo(Exception):
-    """Has the error of a video as its cause."""
+
+@contextmanager
+def write_npy(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
+    """An array (num_windows, *shape) float32, as `numpy.load` reads it. Memory holds one batch."""
+    num_windows = 0
+
+    def write_header() -> None:
+        # NumPy leaves room in a header for any number of rows.
+        file.seek(0)
+        write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (num_windows, *shape)})
+
+    def append(times: Times, features: np.ndarray) -> None:
+        nonlocal num_windows
+        file.write(np.ascontiguousarray(features, dtype="<f4").data)
+        num_windows += len(features)
+
+    with open(path, "wb") as file:
+        write_header()
+        yield append
+        write_header()
+
+
+@contextmanager
+def write_safetensors(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
+    """Tensors `features` (num_windows, *shape) float32, `starts` and `ends` (num_windows,) float64 seconds. The format
+    begins with all sizes, so memory holds all features of the video."""
+    all_times: Times = []
+    arrays = [np.empty((0, *shape), np.float32)]
+
+    def append(times: Times, features: np.ndarray) -> None:
+        all_times.extend(times)
+        arrays.append(features)
+
+    yield append
+    tensors = {"features": torch.from_numpy(np.concatenate(arrays))}
+    for place, name in enumerate(("starts", "ends")):
+        tensors[name] = torch.tensor([time[place] for time in all_times], dtype=torch.float64)
+    save_file(tensors, path)
+
+
+@contextmanager
+def write_parquet(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
+    """A row for each window: `video`, `start`, `end` and `feature`, with their types of `datasets`. A row for each
+    video would be too large, since `datasets` reads a thousand rows at a time. Memory holds one batch."""
+    from datasets import Array2D, Dataset, Features, List, Value
+    from pyarrow.parquet import ParquetWriter
+
+    feature = List(Value("float32"), length=shape[0]) if len(shape) == 1 else Array2D(tuple(shape), "float32")
+    columns = Features(
+        {"video": Value("string"), "start": Value("float64"), "end": Value("float64"), "feature": feature}
+    )
+
+    def append(times: Times, features: np.ndarray) -> None:
+        starts, ends = map(list, zip(*times, strict=True))
+        rows = {"video": [video] * len(times), "start": starts, "end": ends, "feature": list(features)}
+        writer.write_table(Dataset.from_dict(rows, features=columns).with_format("arrow")[:])
+
+    with ParquetWriter(path, columns.arrow_schema) as writer:
+        yield append
+
+
+WRITERS: dict[FileFormat, Callable[[Path, str, Sequence[int]], AbstractContextManager[Append]]] = {
+    "npy": write_npy,
+    "safetensors": write_safetensors,
+    "parquet": write_parquet,
+}
 
 
 def extract_to_folder(
@@ -48,16 +114,9 @@ def extract_to_folder(
     folder: str | os.PathLike,
     *,
     file_format: FileFormat = "npy",
-    pooling: Pooling | None = None,
-    layer: int | None = None,
-    num_frames: int | None = None,
-    stride: int | None = None,
-    fps: float | None = None,
-    frame_sampling_rate: float | None = None,
-    last: str = "pad",
-    source_fps: float | None = None,
     batch_size: int = 8,
     progress: bool = True,
+    **options: Any,
 ) -> dict[str, Record]:
     """Writes the features of the windows of videos, `FOLDER/ID.npy` for the video `ID`, and `FOLDER/features.json`.
 
@@ -75,12 +134,11 @@ def extract_to_folder(
         processor: prepares the frames.
         videos: from `list_videos`.
         folder: made if it does not exist.
-        file_format: "npy", "safetensors" or "parquet"; see `feature_files`.
-        pooling, layer: which features, see `FeatureSettings`; by default what the head sees.
-        num_frames, stride, fps, frame_sampling_rate, last: the windows, see `window_batches`.
-        source_fps: rate of folders of frames.
+        file_format: "npy", "safetensors" or "parquet"; see `WRITERS`.
         batch_size: windows in one forward pass.
         progress: shows a progress bar.
+        options: which features of which windows: `pooling`, `layer`, `num_frames`, `stride`, `fps`,
+            `frame_sampling_rate`, `last` and `source_fps` of `ExtractTask`.
 
     Returns:
         What the summary says about each of these videos, by id.
@@ -91,108 +149,196 @@ def extract_to_folder(
         OSError: writing failed.
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
-    settings = choose_features(model, pooling, layer)
-    windows = choose_windows(
-        processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
-    ) | {"last": last}
-    # A wrong option shows before a video is read.
-    window_batches(processor, (), batch_size=batch_size, source_fps=source_fps or 1, **windows)
-    shape = feature_shape(model, processor, settings, windows["num_frames"])
-    key = feature_key(
-        model, processor, format=file_format, **settings._asdict(), **windows, source_fps=source_fps, shape=shape
-    )
-    records = _Records(Path(folder), key)
-    records.check_sources(videos)
-    failed: dict[str, Record] = {}
-    bar = tqdm(videos, desc="Features", unit="video", disable=not progress)
-    try:
-        for video in bar:
-            identity = _identify(video)
-            if records.has(video, identity):
-                continue
-            path = records.path_of(video)
-            is_frame_folder = kind_of(video.source) == "folder"
-            frames = _TimedFrames(video.open(), source_fps if is_frame_folder else None)
-            batches = stream_window_features(
-                model, processor, frames, settings=settings, batch_size=batch_size, **windows
-            )
-            try:
-                times = _write(path, video.id, file_format, shape, batches)
-            except _UnreadableVideo as failure:
-                # Features of what it was before are not those of what it is. A source that is not there may come back.
-                if identity[1] is not None:
-                    path.unlink(missing_ok=True)
-                cause = failure.__cause__
-                failed[video.id] = {"source": video.source, "error": str(cause) or type(cause).__name__}
-                continue
-            records.add(video, identity, _describe(times, frames.times, windows["fps"]))
-    except KeyboardInterrupt as interrupt:
-        records.save(failed)
-        done = sum(video.id in records.videos for video in videos)
-        raise type(interrupt)(
-            f"The features of {done} of {len(videos)} videos are kept in {folder}; the same command continues."
-        ) from None
-    records.save(failed)
-    return {video.id: failed.get(video.id) or records.videos[video.id] for video in videos}
+    task = ExtractTask(model, processor, **options)
+    sink = FeatureFolder(folder, task, task.key(model), file_format)
+    run(task, videos, sink, LocalEngine(model, batch_size), progress=progress)
+    return {video.id: sink.failed.get(video.id) or sink.videos[video.id] for video in videos}
 
 
-def _write(
-    path: Path, video: str, file_format: FileFormat, shape: Sequence[int], batches: Iterator[WindowFeatures]
-) -> list[WindowFeatures]:
-    """Writes the features, and returns the batches without them.
+class _UnreadableVideo(Exception):
+    """Leaves a file unwritten."""
+
+
+class FeatureFolder(Sink):
+    """A folder with a file for each video, `FOLDER/ID.npy`, and a summary. A part is one video.
+
+    Args:
+        folder: made if it does not exist.
+        task: whose features it holds.
+        key: all that they follow from, besides the video, see `Task.key`.
+        file_format: that of the files, see `WRITERS`.
+
+    Attributes:
+        videos: what the summary says about each finished video, by id.
+        failed: and about those that failed in this run.
+    """
+
+    contents = "features"
+
+    def __init__(self, folder: str | os.PathLike, task: ExtractTask, key: Record, file_format: FileFormat = "npy"):
+        self.folder, self.place = Path(folder), os.fspath(folder)
+        self.shape, self.source_fps = task.shape, task.source_fps
+        key = {name: value for name, value in key.items() if name != "task"}
+        self.key = json.loads(json.dumps(key | {"format": file_format}, sort_keys=True))
+        self.videos: dict[str, Record] = {}
+        self.failed: dict[str, Record] = {}
+        self._planned: dict[str, _TimedVideo] = {}
+
+    def claim(self) -> None:
+        """Makes the folder. Raises `ValueError` if it has files and no summary, or one of other settings."""
+        require_feature_folder(self.folder)
+        if summary := _read_summary(self.folder):
+            require_same_settings(self, summary["key"], self.key)
+            self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
+            self.videos |= self._read_journal()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.close()
+
+    def plan(self, videos: Sequence[Video]) -> list[Part]:
+        for video in videos:
+            known = self.videos.get(video.id, {}).get("source", video.source)
+            if known != video.source:
+                raise ValueError(
+                    f"{self.folder} has features of {known} under the name {video.id!r}, which {video.source} would "
+                    "overwrite: choose another folder, or rename the video."
+                )
+        timed = (_TimedVideo(video, self.source_fps) for video in videos)
+        self._planned = {video.id: video for video in timed if not self._has(video)}
+        return [Part(name, [video]) for name, video in self._planned.items()]
+
+    def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> Record | None:
+        """The record of the video; None if it failed, and then it has no file."""
+        video: Any = part.videos[0]
+        path = self._path_of(video.id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for of_video in outputs:
+            windows: Times = []
+            with suppress(_UnreadableVideo), replacing_file(path) as unfinished:
+                with WRITERS[self.key["format"]](unfinished, video.id, self.shape) as append:
+                    for times, features in of_video:
+                        append(times, features)
+                        windows += times
+                if of_video.error is None:
+                    continue
+                raise _UnreadableVideo
+            # Features of what it was before are not those of what it is. A source that is not there may come back.
+            if video.identity[1] is not None:
+                path.unlink(missing_ok=True)
+            return None
+        return _describe(windows, video.take_times(), self.key["fps"])
+
+    def _path_of(self, name: str) -> Path:
+        return self.folder / f"{name}.{self.key['format']}"
+
+    def _has(self, video: "_TimedVideo") -> bool:
+        record = self.videos.get(video.id)
+        return record is not None and record["identity"] == video.identity and self._path_of(video.id).is_file()
+
+    def note(self, result: PartResult) -> None:
+        """Notes what became of a video; of a finished one on the disk as well."""
+        video, facts = self._planned[result.part], result.written
+        if facts is None:
+            self.failed[video.id] = {"source": video.source, "error": result.errors[0][1]}
+            return
+        file = self._path_of(video.id).relative_to(self.folder).as_posix()
+        record = {"source": video.source, "file": file, **facts, "identity": video.identity}
+        self.videos[video.id] = record
+        path = self.folder / JOURNAL_FILE
+        with naming_disk_errors(path), open(path, "a", encoding="utf-8") as journal:
+            print(json.dumps([video.id, record]), file=journal, flush=True)
+            os.fsync(journal.fileno())
+
+    def count_done(self, parts: Sequence[Part]) -> int:
+        return sum(part.name in self.videos and part.name not in self.failed for part in parts)
+
+    def close(self) -> None:
+        """Writes the summary."""
+        key = self.key
+        # Features of a video that is out of reach at the moment stay.
+        lost = {name: row for name, row in self.failed.items() if not self._path_of(name).is_file()}
+        videos = self.videos | lost
+        by_frames = key["fps"] is None
+        rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
+        factor = key["frame_sampling_rate"] if by_frames else 1
+        head = {
+            "feat_stride": key["stride"] * factor,
+            "num_frames": key["num_frames"] * factor,
+            "default_fps": (rates.pop() if len(rates) == 1 else None) if by_frames else key["fps"],
+            "input_dim": key["shape"][-1],
+            "file_ext": f".{key['format']}",
+        }
+        # A line for each video: with `indent`, each of its times would have one.
+        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(videos.items()))
+        texts = {name: json.dumps(value) for name, value in head.items()}
+        texts |= {"videos": f"{{\n{body}\n }}", "key": json.dumps(key)}
+        text = "{\n" + ",\n".join(f" {json.dumps(name)}: {value}" for name, value in texts.items()) + "\n}\n"
+        replace_text(self.folder / SUMMARY_FILE, text)
+        (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
+
+    def _read_journal(self) -> dict[str, Record]:
+        """The videos since the last summary. The line that a killed run was writing is left out."""
+        found: dict[str, Record] = {}
+        with suppress(FileNotFoundError, ValueError):
+            for line in (self.folder / JOURNAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
+                name, record = json.loads(line)
+                found[name] = record
+        return found
+
+
+def require_feature_folder(folder: Path) -> None:
+    """Refuses a folder for features that has other files.
 
     Raises:
-        _UnreadableVideo: the video, or its features.
-        OSError: writing failed.
+        ValueError: it is a file, or has files and no summary of features.
     """
-    times = []
-
-    def write(partial: Path) -> None:
-        with WRITERS[file_format](partial, video, shape) as append:
-            for batch in _readable(batches):
-                append(batch)
-                times.append(batch._replace(features=batch.features[:0]))
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, write)
-    return times
+    if _read_summary(folder) is None:
+        names = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
+        require_no_files(str(folder), folder.is_file(), names)
 
 
-def _readable(batches: Iterator[WindowFeatures]) -> Iterator[WindowFeatures]:
-    """The batches. Raises `_UnreadableVideo` from any of their errors, of which no complete list exists."""
-    while True:
+def _read_summary(folder: Path) -> Record | None:
+    summary = read_own_json(folder / SUMMARY_FILE)
+    is_ours = isinstance(summary, dict) and all(isinstance(summary.get(name), dict) for name in ("key", "videos"))
+    return summary if is_ours else None
+
+
+class _TimedVideo:
+    """A video that keeps the times of its frames while it is read.
+
+    Attributes:
+        identity: what changes with the video; None in second place for one that is not there, which reading reports.
+    """
+
+    def __init__(self, video: Video, source_fps: float | None):
+        self.video, self.id, self.source = video, video.id, video.source
+        self.source_fps = source_fps if "://" not in video.source and os.path.isdir(video.source) else None
+        self._frames: Any = None
+        self._times: list[float] = []
         try:
-            batch = next(batches, None)
-            if batch is not None and not np.isfinite(batch.features).all():
-                raise ValueError(f"The features of the windows from {batch.starts[0]:g} s are not finite.")
-        except (MemoryError, torch.OutOfMemoryError):
-            # The machine is too small for a batch, of the next video as well.
-            raise
-        except Exception as error:
-            raise _UnreadableVideo from error
-        if batch is None:
-            return
-        yield batch
+            self.identity = video_identity(video.source, getattr(video, "sha256", None))
+        except OSError:
+            self.identity = [video.source, None]
 
-
-class _TimedFrames:
-    """The frames of a source, opened when they are asked for. Their times are kept."""
-
-    def __init__(self, source: Any, source_fps: float | None):
-        self.name = describe(source)
-        self.times: list[float] = []
-        self._source, self._source_fps = source, source_fps
+    def open(self) -> "_TimedVideo":
+        self._frames = self.video.open()
+        self.name = describe(self._frames)
+        return self
 
     def __iter__(self) -> Iterator[StreamedFrame]:
-        for frame in open_frames(self._source, self._source_fps):
-            self.times.append(frame.seconds)
+        for frame in open_frames(self._frames, self.source_fps):
+            self._times.append(frame.seconds)
             yield frame
 
+    def take_times(self) -> list[float]:
+        """Seconds of the frames that were read, which are then forgotten."""
+        times, self._times, self._frames = self._times, [], None
+        return times
 
-def _describe(batches: Sequence[WindowFeatures], frame_times: Sequence[float], fps: float | None) -> Record:
+
+def _describe(windows: Times, frame_times: Sequence[float], fps: float | None) -> Record:
     """Number, rate and times of the windows of a video. Without a rate of samples, frames are counted: those of a
     variable rate do not follow from their times."""
-    starts, ends = ([time for batch in batches for time in getattr(batch, name)] for name in ("starts", "ends"))
+    starts, ends = ([window[place] for window in windows] for place in (0, 1))
     rate = _mean_rate(frame_times) if fps is None else fps
     start_frames, end_frames = (
         [bisect_left(frame_times, time) if fps is None else round(time * fps) for time in times]
@@ -213,123 +359,3 @@ def _mean_rate(frame_times: Sequence[float]) -> float | None:
     if len(frame_times) < 2:
         return None
     return round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
-
-
-def _identify(video: ListedVideo) -> list[Any]:
-    """What changes with a video; a new object for one that is not there, which reading will report."""
-    try:
-        return video_identity(video.source, video.sha256)
-    except OSError:
-        return [video.source, None]
-
-
-def require_feature_folder(folder: Path) -> None:
-    """Refuses a folder for features that has other files.
-
-    Raises:
-        ValueError: it is a file, or has files and no summary of features.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a folder is expected.")
-    found = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
-    if found and _read_summary(folder) is None:
-        raise ValueError(f"{folder} has other files ({few(found)}): choose another folder for the features.")
-
-
-def _read_summary(folder: Path) -> Record | None:
-    summary = read_own_json(folder / SUMMARY_FILE)
-    is_ours = isinstance(summary, dict) and all(isinstance(summary.get(name), dict) for name in ("key", "videos"))
-    return summary if is_ours else None
-
-
-class _Records:
-    """What is known about the finished videos of a folder: the summary, and after it the journal.
-
-    Raises:
-        ValueError: the folder has files and no summary, or one of other settings.
-    """
-
-    def __init__(self, folder: Path, key: Record):
-        self.folder, self.key = folder, key
-        self.videos: dict[str, Record] = {}
-        require_feature_folder(folder)
-        if summary := _read_summary(folder):
-            self._require_same(summary["key"])
-            self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
-            self.videos |= self._read_journal()
-        folder.mkdir(parents=True, exist_ok=True)
-        self.save({})
-
-    def path_of(self, video: ListedVideo) -> Path:
-        return self.folder / f"{video.id}.{self.key['format']}"
-
-    def has(self, video: ListedVideo, identity: list[Any]) -> bool:
-        record = self.videos.get(video.id)
-        return record is not None and record["identity"] == identity and self.path_of(video).is_file()
-
-    def check_sources(self, videos: Sequence[ListedVideo]) -> None:
-        """Refuses videos that have the id of another one."""
-        for video in videos:
-            known = self.videos.get(video.id, {}).get("source", video.source)
-            if known != video.source:
-                raise ValueError(
-                    f"{self.folder} has features of {known} under the name {video.id!r}, which {video.source} would "
-                    "overwrite: choose another folder, or rename the video."
-                )
-
-    def add(self, video: ListedVideo, identity: list[Any], facts: Record) -> None:
-        """Notes a finished video, on the disk as well."""
-        file = self.path_of(video).relative_to(self.folder).as_posix()
-        record = {"source": video.source, "file": file, **facts, "identity": identity}
-        self.videos[video.id] = record
-        path = self.folder / JOURNAL_FILE
-        with naming_disk_errors(path), open(path, "a", encoding="utf-8") as journal:
-            print(json.dumps([video.id, record]), file=journal, flush=True)
-            os.fsync(journal.fileno())
-
-    def save(self, failed: Mapping[str, Record]) -> None:
-        """Writes the summary."""
-        key = self.key
-        # Features of a video that is out of reach at the moment stay.
-        lost = {name: row for name, row in failed.items() if not (self.folder / f"{name}.{key['format']}").is_file()}
-        videos = self.videos | lost
-        by_frames = key["fps"] is None
-        rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
-        factor = key["frame_sampling_rate"] if by_frames else 1
-        head = {
-            "feat_stride": key["stride"] * factor,
-            "num_frames": key["num_frames"] * factor,
-            "default_fps": (rates.pop() if len(rates) == 1 else None) if by_frames else key["fps"],
-            "input_dim": key["shape"][-1],
-            "file_ext": f".{key['format']}",
-        }
-        # A line for each video: with `indent`, each of its times would have one.
-        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(videos.items()))
-        texts = {name: json.dumps(value) for name, value in head.items()}
-        texts |= {"videos": f"{{\n{body}\n }}", "key": json.dumps(key)}
-        text = "{\n" + ",\n".join(f" {json.dumps(name)}: {value}" for name, value in texts.items()) + "\n}\n"
-        replace_text(self.folder / SUMMARY_FILE, text)
-        (self.folder / JOURNAL_FILE).unlink(missing_ok=True)
-
-    def _require_same(self, known: Record) -> None:
-        differing = [name for name in self.key if known.get(name) != self.key[name]]
-        if differing:
-            told = "; ".join(
-                f"{name} {known.get(name)!r}, not {self.key[name]!r}"
-                if not isinstance(self.key[name], dict) and name != "weights"
-                else f"other {name}"
-                for name in differing
-            )
-            raise ValueError(
-                f"{self.folder} has features of other settings ({told}), which are never mixed: choose another "
-                "folder, or the same settings."
-            )
-
-    def _read_journal(self) -> dict[str, Record]:
-        """The videos since the last summary. The line that a killed run was writing is left out."""
-        found: dict[str, Record] = {}
-        with suppress(FileNotFoundError, ValueError):
-            for line in (self.folder / JOURNAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
-                name, record = json.loads(line)
-                found[name] = record
-        return found

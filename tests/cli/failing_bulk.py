@@ -13,10 +13,7 @@ from transformers import AutoModelForVideoClassification, AutoVideoProcessor
 
 from hf_video.cli.boundary import run_guarded
 from hf_video.data.video_listing import list_videos
-from hf_video.jobs.bulk_parts import PartFolder
-from hf_video.jobs.bulk_ray import RaySettings, ray_engine
-from hf_video.jobs.bulk_run import run_bulk
-from hf_video.jobs.bulk_tasks import PredictTask
+from hf_video.jobs import ParquetParts, PredictTask, RayEngine, run
 
 
 class EndsItsDecoder(PredictTask):
@@ -39,10 +36,8 @@ def command(words):
     kind, model, videos, output = words
     network = AutoModelForVideoClassification.from_pretrained(model).eval()
     task = globals()[kind](AutoVideoProcessor.from_pretrained(model), list(network.config.id2label.values()), 2)
-    folder = PartFolder(output)
-    engine = ray_engine(task, network, folder, 8, RaySettings(device="cpu"))
-    report = run_bulk(list_videos([videos]), folder, task.key(network), engine, part_size=1)
-    print(report)
+    sink = ParquetParts(output, task.key(network), part_size=1)
+    print(run(task, list_videos([videos]), sink, RayEngine(network, device="cpu")))
 
 
 if __name__ == "__main__":

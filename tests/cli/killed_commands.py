@@ -50,9 +50,9 @@ def watch(folder, stop, moments):
 
 def work(case):
     from hf_video.cli.main import main
-    from hf_video.inference import features
+    from hf_video.jobs import feature_cache
 
-    features.SHARD_SIZE = 4
+    feature_cache.SHARD_SIZE = 4
     return main(case["words"])
 
 

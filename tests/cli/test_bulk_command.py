@@ -13,9 +13,8 @@ from filelock import FileLock
 
 from hf_video.cli.main import main
 from hf_video.cli.output_folder import LOCK_FILE
-from hf_video.jobs import bulk_batches
-from hf_video.jobs.bulk_parts import SETTINGS_FILE
-from hf_video.jobs.bulk_tasks import ExtractTask, PredictTask
+from hf_video.jobs import ExtractTask, PredictTask, runner
+from hf_video.jobs.parquet_parts import SETTINGS_FILE
 
 from .bulk_runs import num_new, parts_of, read_rows
 
@@ -197,16 +196,16 @@ def test_errors_of_the_machine_end_the_run(where, error, message, digits, traine
 
 
 def test_ctrl_c_says_what_is_kept(mixed, trained, tmp_path, capsys, monkeypatch):
-    read = bulk_batches.read_batches
+    read = runner.read_batches
     command = [*words("extract", trained, tmp_path / "out", mixed), "--part-size", "4"]
 
-    def interrupt(task, videos, *args):
+    def interrupt(*args):
         if len(parts_of(tmp_path / "out")) == 1:
             raise KeyboardInterrupt
-        return read(task, videos, *args)
+        return read(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("hf_video.jobs.bulk_run.read_batches", interrupt)
+        patched.setattr(runner, "read_batches", interrupt)
         assert main(command) == 130
     said = capsys.readouterr().err
     assert f"The rows of 4 of 10 videos are kept in {tmp_path / 'out'}; the same command continues." in said

@@ -3,12 +3,14 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 from datasets import Dataset, Video
 
 import hf_video.cli.predict as predict_command
 from hf_video.cli.main import main
 from hf_video.inference import predict_scores
+from hf_video.jobs import PredictTask
 
 from ..odd_files import ODD_FILES, make_odd_file
 
@@ -85,31 +87,30 @@ def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, cap
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("too large"), OSError(5, "no"), KeyError(3)])
 def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, videos, capsys, monkeypatch, error):
-    load = predict_command.load_trained_model
+    load, read = predict_command.load_trained_model, PredictTask.read
 
     def load_failing(*args, **options):
         model, processor = load(*args, **options)
-        classify, prepare = model.forward, processor.preprocess
+        classify = model.forward
 
         def forward(pixel_values, **inputs):
-            if len(pixel_values) > 1 or pixel_values.flatten()[0] == 9:
+            is_black = (pixel_values.amax((-2, -1)) == pixel_values.amin((-2, -1))).all()
+            if len(pixel_values) > 1 or is_black:
                 raise error
             return classify(pixel_values=pixel_values, **inputs)
 
-        def preprocess(video, **inputs):
-            if video == videos[0]:
-                raise error
-            batch = prepare(video, **inputs)
-            if video == videos[1]:
-                batch["pixel_values"].fill_(9)
-            return batch
-
         monkeypatch.setattr(model, "forward", forward)
-        monkeypatch.setattr(type(processor), "__call__", lambda self, video, **inputs: preprocess(video, **inputs))
         return model, processor
+
+    def read_failing(self, source):
+        if source == videos[0]:
+            raise error
+        for piece in read(self, source):
+            yield piece._replace(pixel_values=np.zeros_like(piece.pixel_values)) if source == videos[1] else piece
 
     _, expected = predict(capsys, trained, videos[2])
     monkeypatch.setattr(predict_command, "load_trained_model", load_failing)
+    monkeypatch.setattr(PredictTask, "read", read_failing)
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and [row.get("error") for row in rows] == [str(error) or "MemoryError"] * 2 + [None]
     assert rows[2:] == expected
@@ -121,10 +122,10 @@ def test_scores_that_are_no_numbers_are_a_failure(trained, videos, capsys, monke
         scores[0] = float("nan")
         return scores
 
-    monkeypatch.setattr("hf_video.inference.predict_scores", spoil)
+    monkeypatch.setattr("hf_video.inference.prediction.predict_scores", spoil)
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and ["predictions" in row for row in rows] == [False, True, True]
-    assert rows[0]["error"] == "the model's scores of this video are not finite"
+    assert rows[0]["error"] == "The model's scores of this video are not finite."
 
 
 def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):

@@ -49,9 +49,9 @@ def test_other_probes_write_a_report(digits, trained, features, tmp_path, kind):
 def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_twice(
     digits, trained, tmp_path, monkeypatch, capsys
 ):
-    from hf_video.inference import features as features_module
+    from hf_video.jobs import feature_cache
 
-    monkeypatch.setattr(features_module, "SHARD_SIZE", 4)
+    monkeypatch.setattr(feature_cache, "SHARD_SIZE", 4)
     read = []
     original = ClipDataset._item
 

@@ -14,7 +14,17 @@ import hf_video
 
 from .blocks import ROOT, pages
 
-PACKAGES = ("data", "drawing", "hub", "inference", "processing", "training", "ops.selective_scan", "ops.causal_conv1d")
+PACKAGES = (
+    "data",
+    "drawing",
+    "hub",
+    "inference",
+    "jobs",
+    "processing",
+    "training",
+    "ops.selective_scan",
+    "ops.causal_conv1d",
+)
 DOCUMENTS = [*pages(), "SECURITY.md", "CHANGELOG.md", "model_cards/README.md"]
 LINK = re.compile(r"\]\(\s*([^)\s#:]*)(?:#([\w-]+))?\s*\)")
 

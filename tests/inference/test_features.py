@@ -1,164 +1,280 @@
-import os
-import shutil
+import logging
 
+import numpy as np
 import pytest
 import torch
+from transformers import VideoMAEConfig, VideoMAEForVideoClassification, VideoMAEModel
 
+from hf_video import (
+    MemoryBankQFormerForVideoClassification,
+    VideoClipProcessor,
+    VideoMambaConfig,
+    VideoMambaForVideoClassification,
+)
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.demo import write_moving_digits
-from hf_video.inference import features as features_module
-from hf_video.inference.feature_key import weights_digest
-from hf_video.inference.features import extract_features, watch_features
-from hf_video.processing import VideoClipProcessor
-from tests.training.tiny import make_model
+from hf_video.inference import extract_window_features, window_batches
+from hf_video.inference.window_batching import choose_windows
+from hf_video.reading import VideoReadError, read_video, timed_samples
+from hf_video.training import VideoTrainer
+from tests.models.memory_bank_qformer.memory_bank_qformer_testing import tiny_model
+from tests.training.tiny import make_arguments, make_model
+from tests.video_files import damage_frame, encode_video, make_frames
+
+SIZE = {"height": 16, "width": 16}
+
+
+def make_videomamba():
+    torch.manual_seed(0)
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2, "num_labels": 2}
+    return VideoMambaForVideoClassification(VideoMambaConfig(num_frames=4, **sizes))
+
+
+def make_videomae(kind=VideoMAEForVideoClassification):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return kind(VideoMAEConfig(image_size=16, patch_size=8, num_frames=4, **sizes))
+
+
+MODELS = {
+    "videovit": lambda: make_model(num_frames=4, num_hidden_layers=2),
+    "videomamba": make_videomamba,
+    "videomae": make_videomae,
+}
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """16 videos of eight classes."""
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    return write_moving_digits(folder, train_per_class=2, test_per_class=1, num_frames=8, image_size=32) / "train"
+def processor():
+    return VideoClipProcessor(num_frames=4, frame_sampling_rate=1, size={"shortest_edge": 16}, crop_size=SIZE)
 
 
-def make_processor(**options):
-    sizes = {
-        "num_frames": 2,
-        "sampling_strategy": "uniform",
-        "size": {"shortest_edge": 16},
-        "crop_size": {"height": 16, "width": 16},
-    }
-    return VideoClipProcessor(**sizes | options)
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    return encode_video(tmp_path_factory.mktemp("video") / "video.mp4", make_frames(23))
 
 
-class WatchedClips(ClipDataset):
-    """Remembers which videos were read, and is interrupted at the one in `interrupt_at`."""
-
-    def __init__(self, *args, interrupt_at=None, **kwargs):
-        super().__init__(*args, training=False, **kwargs)
-        self.read, self.interrupt_at = [], interrupt_at
-
-    def __getitem__(self, index):
-        if index == self.interrupt_at:
-            raise KeyboardInterrupt
-        self.read.append(index)
-        return super().__getitem__(index)
-
-
-def clips_of(data, processor=None, **options):
-    return WatchedClips(load_video_dataset(data)["train"], processor or make_processor(), **options)
-
-
-def extract(model, dataset, folder, **options):
-    return extract_features(model, dataset, folder, batch_size=3, progress=False, **options)
-
-
-def test_features_are_what_the_head_gets_of_every_view(digits, tmp_path):
-    model, dataset = make_model(), clips_of(digits, make_processor(num_clips=2))
-    pooled, rows = extract(model, dataset, tmp_path)
-    assert pooled.shape == (16, 2, 24) and rows.tolist() == list(range(16))
-    with torch.no_grad():
-        expected = model(torch.cat([dataset[index]["pixel_values"] for index in range(16)])).logits
-        torch.testing.assert_close(model.classifier(pooled).flatten(0, 1), expected)
-        tokens = extract(model, dataset, tmp_path, kind="tokens").values
-        assert tokens.shape == (16, 2, 4, 24)
-        torch.testing.assert_close(model.pool(tokens.flatten(0, 1)), pooled.flatten(0, 1))
-
-
-def test_an_interrupted_run_goes_on_where_it_was_and_the_next_one_reads_nothing(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(features_module, "SHARD_SIZE", 4)
-    whole = extract(make_model(), clips_of(digits), tmp_path / "whole").values
-    first = clips_of(digits, interrupt_at=10)
-    with pytest.raises(KeyboardInterrupt, match="The features of 8 of 16 videos are kept in"):
-        extract(make_model(), first, tmp_path / "parts")
-    assert not list((tmp_path / "parts").rglob("*.partial"))
-    second = clips_of(digits)
-    torch.testing.assert_close(extract(make_model(), second, tmp_path / "parts").values, whole, rtol=0, atol=0)
-    assert second.read == list(range(8, 16))
-    third = clips_of(digits)
-    torch.testing.assert_close(extract(make_model(), third, tmp_path / "parts").values, whole, rtol=0, atol=0)
-    assert third.read == []
-
-
-def test_another_model_processor_or_video_is_never_given_the_same_features(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(features_module, "SHARD_SIZE", 4)
-    data = tmp_path / "data"
-    shutil.copytree(digits, data)
-    folder = tmp_path / "features"
-    extract(make_model(), clips_of(data), folder)
-
-    def read_by(model=None, processor=None):
-        dataset = clips_of(data, processor)
-        extract(model or make_model(), dataset, folder)
-        return len(dataset.read)
-
-    assert read_by() == 0
-    trained = make_model()
-    with torch.no_grad():
-        trained.videovit.layers[0].mlp.fc1.weight[0, 0] += 1e-6
-    assert read_by(trained) == 16
-    assert read_by(make_model(layer_norm_eps=1e-5)) == 16
-    assert read_by(make_model().to(torch.bfloat16)) == 16
-    for options in ({"num_clips": 2}, {"sampling_strategy": "linspace"}, {"image_mean": [0.5, 0.5, 0.5]}):
-        assert read_by(processor=make_processor(**options)) == 16
-    # Another file of the same size under the same name.
-    video = sorted(data.rglob("*.mp4"))[5]
-    os.utime(video, ns=(0, 0))
-    assert read_by() == 4
-    # Another segment of each video is another one.
-    dataset = clips_of(data)
-    dataset.dataset = dataset.dataset.map(lambda row: {"end": 0.5})
-    extract(make_model(), dataset, folder)
-    assert len(dataset.read) == 16
-    # The head and the names of classes have no part in it.
-    head = make_model()
-    torch.nn.init.ones_(head.classifier.weight)
-    head.config.id2label = {0: "one", 1: "two"}
-    assert read_by(head) == 0 and read_by() == 0
-
-
-@pytest.mark.parametrize("size", [0, 5, -1])
-def test_features_that_are_cut_off_are_computed_again(digits, tmp_path, monkeypatch, size):
-    monkeypatch.setattr(features_module, "SHARD_SIZE", 8)
-    whole = extract(make_model(), clips_of(digits), tmp_path).values
-    damaged = min(tmp_path.rglob("*.safetensors"))
-    damaged.write_bytes(damaged.read_bytes()[:size])
-    dataset = clips_of(digits)
-    torch.testing.assert_close(extract(make_model(), dataset, tmp_path).values, whole, rtol=0, atol=0)
-    assert len(dataset.read) == 8
-
-
-def test_videos_that_cannot_be_read_are_left_out_where_that_is_wanted(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(features_module, "SHARD_SIZE", 2)
-    data = tmp_path / "data"
-    shutil.copytree(digits, data)
-    videos = sorted(data.rglob("*.mp4"))
-    for index in (2, 3, 9):
-        videos[index].write_bytes(b"not a video")
-    for _ in range(2):  # computed, and from the files
-        values, rows = extract(make_model(), clips_of(data, on_error="skip"), tmp_path / "features")
-        assert rows.tolist() == [0, 1, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15] and len(values) == 13
-
-
-def test_the_digest_tells_values_names_shapes_and_dtypes_apart():
-    weights = {"a": torch.ones(2, 3), "b": torch.tensor(1.0)}
-    others = [
-        {"a": torch.ones(2, 3), "b": torch.tensor(1.5)},
-        {"a": torch.ones(2, 3), "c": torch.tensor(1.0)},
-        {"a": torch.ones(3, 2), "b": torch.tensor(1.0)},
-        {"a": torch.ones(2, 3), "b": torch.tensor(1.0, dtype=torch.bfloat16)},
+def windows_of(video, starts, num_frames=4):
+    """The frames of windows that are read one by one; the last frame fills a short one."""
+    total = len(read_video(video)[0])
+    return [
+        read_video(video, lambda metadata, start=start: np.arange(start, start + num_frames).clip(max=total - 1))[0]
+        for start in starts
     ]
-    assert len({weights_digest(each) for each in (weights, *others)}) == 5
-    assert weights_digest({"b": weights["b"].clone(), "a": weights["a"].mT.contiguous().mT}) == weights_digest(weights)
 
 
-def test_errors(digits, tmp_path):
-    with pytest.raises(ValueError, match="make the data set with training=False"):
-        dataset = ClipDataset(load_video_dataset(digits)["train"], make_processor(), training=True)
-        extract_features(make_model(), dataset, tmp_path)
-    with pytest.raises(ValueError, match="kind is 'patches'; pooled or tokens is expected"):
-        with watch_features(make_model(), "patches"):
-            pass
-    with pytest.raises(ValueError, match="VideoViTModel has no head `classifier`"):
-        with watch_features(make_model().videovit):
-            pass
-    assert not list(tmp_path.iterdir())
+def process(processor, frames):
+    return processor(frames, do_sample_frames=False, return_tensors="pt")["pixel_values"]
+
+
+@pytest.mark.parametrize(("stride", "batch_size"), [(2, 3), (1, 8), (4, 1), (7, 2)])
+def test_batches_are_the_windows_one_by_one(processor, video, stride, batch_size):
+    batches = list(window_batches(processor, video, num_frames=4, stride=stride, batch_size=batch_size, last="drop"))
+    starts = range(0, 23 - 3, stride)
+    assert [start for batch in batches for start in batch.starts] == pytest.approx([start / 30 for start in starts])
+    assert [end for batch in batches for end in batch.ends] == pytest.approx([(start + 4) / 30 for start in starts])
+    assert [len(batch.starts) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    expected = torch.cat([process(processor, frames) for frames in windows_of(video, starts)])
+    torch.testing.assert_close(torch.cat([batch.pixel_values for batch in batches]), expected, rtol=0, atol=1e-5)
+
+
+def test_each_frame_is_processed_once(processor, video, monkeypatch):
+    sizes = []
+    original = VideoClipProcessor.preprocess
+    monkeypatch.setattr(
+        VideoClipProcessor,
+        "preprocess",
+        lambda self, videos, **kwargs: sizes.append(len(videos)) or original(self, videos, **kwargs),
+    )
+    assert len(list(window_batches(processor, video, num_frames=4, stride=1))) == 20
+    assert sum(sizes) == 23
+    sizes.clear()
+    assert len(list(window_batches(processor, video, num_frames=4, stride=8))) == 3
+    assert sum(sizes) == 4 + 4 + 4
+
+
+def test_windows_before_damage_are_given(processor, video):
+    damaged, found = damage_frame(video, 21), []
+    with pytest.raises(VideoReadError):
+        for batch in window_batches(processor, damaged, num_frames=4, stride=2, batch_size=100):
+            found += batch.starts
+    assert found and found == pytest.approx([2 * i / 30 for i in range(len(found))])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_features_are_those_of_windows_one_by_one(processor, video, name):
+    model = MODELS[name]().eval()
+    found = extract_window_features(model, processor, video, num_frames=4, stride=2, batch_size=3)
+    seen = []
+    hook = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        states = [
+            model(process(processor, frames), output_hidden_states=True).hidden_states
+            for frames in windows_of(video, range(0, 21, 2))
+        ]
+    hook.remove()
+    assert found.features.dtype == np.float32 and found.num_real == [4] * 10 + [3]
+    np.testing.assert_allclose(found.features, torch.cat(seen).numpy(), rtol=0, atol=1e-5)
+    for layer in (0, 1, -1):
+        tokens = torch.cat([state[layer] for state in states])
+        for pooling, expected in {"mean": tokens.mean(1), "cls": tokens[:, 0], "none": tokens}.items():
+            options = {"num_frames": 4, "stride": 2, "layer": layer, "pooling": pooling}
+            features = extract_window_features(model, processor, video, **options).features
+            np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_windows_are_as_the_processor_takes_clips():
+    of_sizes = {"num_frames": 6, "stride": 3, "fps": None, "frame_sampling_rate": 4}
+    assert choose_windows(VideoClipProcessor(num_frames=6)) == of_sizes
+    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5)) == of_sizes | {"fps": 5, "frame_sampling_rate": 1}
+    uniform = VideoClipProcessor(num_frames=6, sampling_strategy="uniform")
+    assert choose_windows(uniform) == of_sizes | {"frame_sampling_rate": 1}
+    given = {"num_frames": 4, "stride": 1, "fps": None, "frame_sampling_rate": 2}
+    assert choose_windows(VideoClipProcessor(num_frames=6, fps=5), **given) == given
+    for options in ({"fps": 5}, {"sampling_strategy": "uniform"}, {"frame_sampling_rate": 2}):
+        learned = VideoClipProcessor(num_frames=6, frame_interval=0.125, **options)
+        assert choose_windows(learned) == of_sizes | {"fps": 8, "frame_sampling_rate": 1}
+        assert choose_windows(learned, **given) == given
+
+
+@pytest.fixture
+def said(caplog):
+    """The lines of the log, which says each sentence once in a process."""
+    logging.Logger.warning_once.cache_clear()
+    return caplog
+
+
+def uniform(frame_interval=None):
+    return VideoClipProcessor(
+        num_frames=8,
+        sampling_strategy="uniform",
+        frame_interval=frame_interval,
+        size={"shortest_edge": 16},
+        crop_size=SIZE,
+    )
+
+
+@pytest.mark.parametrize("fps", [25, 50])
+@pytest.mark.parametrize("distance", [3, 6])
+def test_windows_take_frames_at_the_distance_of_training(tmp_path, said, distance, fps):
+    """A video that consists of training videos: each window shows what the clip of its training video shows."""
+    parts = np.split(make_frames(5 * 8 * distance), 5)
+    for number, frames in enumerate(parts):
+        folder = tmp_path / "data" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        encode_video(folder / f"{number}.mp4", frames, fps=fps)
+    processor = uniform()
+    clips = ClipDataset(load_video_dataset(tmp_path / "data")["train"], processor, training=True)
+    VideoTrainer(
+        make_model(num_frames=8),
+        make_arguments(
+            tmp_path / "out", max_steps=1, eval_strategy="no", save_strategy="no", load_best_model_at_end=False
+        ),
+        train_dataset=clips,
+        processing_class=processor,
+    ).train()
+    processor.save_pretrained(tmp_path / "model")
+    processor = VideoClipProcessor.from_pretrained(tmp_path / "model")
+    assert processor.frame_interval == pytest.approx(distance / fps, abs=1e-6)
+
+    # The same scene at the rate of training, and at the other one: every frame twice, or every other frame.
+    for factor in (1.0, 50 / fps if fps < 50 else 0.5):
+        numbers = (np.arange(5 * 8 * distance * factor) / factor).astype(int)
+        joined = encode_video(tmp_path / f"{factor}.mp4", np.concatenate(parts)[numbers], fps=round(fps * factor))
+        rate = {name: choose_windows(processor)[name] for name in ("fps", "frame_sampling_rate")}
+        taken = [sample.value.number for sample in timed_samples(joined, **rate)]
+        assert taken == [int(number * factor) for number in range(0, 5 * 8 * distance, distance)]
+        batches = list(window_batches(processor, joined, batch_size=9, stride=8))
+        assert [start for batch in batches for start in batch.starts] == pytest.approx(
+            [number * 8 * distance / fps for number in range(5)], abs=1 / fps
+        )
+    assert not said.records
+
+
+def test_a_flag_wins_and_a_distance_that_is_far_from_training_is_said(video, said):
+    for options, distance in (({"frame_sampling_rate": 1}, "0.033"), ({"fps": 3}, "0.33")):
+        for _ in range(2):
+            list(window_batches(uniform(0.12), video, num_frames=3, **options))
+        assert [record.message for record in said.records] == [
+            f"The samples of a window are {distance} s apart, the frames of a clip in training were 0.12 s apart: "
+            "leave fps and frame_sampling_rate (--fps, --frame-sampling-rate) out to take the distance that the model "
+            "learned."
+        ]
+        said.clear()
+    for options in ({}, {"frame_sampling_rate": 3}, {"fps": 10}, {"frame_sampling_rate": 4}):
+        list(window_batches(uniform(0.12), video, num_frames=3, **options))
+    list(window_batches(uniform(0.12), video, num_frames=1, fps=3))
+    assert not said.records
+
+
+def test_an_unknown_distance_is_said_with_what_is_taken_instead(video, said):
+    taken = {
+        uniform(): "every frame",
+        VideoClipProcessor(num_frames=8, frame_sampling_rate=2): "one frame of 2, as its clips do",
+    }
+    for processor, what in taken.items():
+        for _ in range(2):
+            choose_windows(processor)
+        (record,) = said.records
+        assert "`frame_interval` of the processor" in record.message and f"windows take {what}." in record.message
+        said.clear()
+    choose_windows(VideoClipProcessor(num_frames=8, fps=5))
+    choose_windows(uniform(), fps=5)
+    choose_windows(uniform(), frame_sampling_rate=1)
+    assert not said.records
+
+
+def test_a_memory_begins_anew_with_every_window(video):
+    sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 14, "width": 14}}
+    processor = VideoClipProcessor(num_frames=4, frame_sampling_rate=1, **sizes)
+    vision = {"hidden_size": 40, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"model_type": "instructblip_vision_model", "image_size": 14, "patch_size": 7}
+    model = tiny_model(
+        MemoryBankQFormerForVideoClassification, use_qformer_text_input=False, vision_config=vision
+    ).eval()
+    found = extract_window_features(model, processor, video, num_frames=4, stride=2, batch_size=3).features
+    with torch.no_grad():
+        clips = torch.cat([process(processor, frames) for frames in windows_of(video, range(0, 21, 2))])
+        expected = torch.cat([model.memory_bank_qformer(clip[None]).last_hidden_state.mean(1) for clip in clips])
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_a_model_without_a_head_gives_the_mean_of_its_tokens(processor, video):
+    model = make_videomae(VideoMAEModel).eval()
+    found = extract_window_features(model, processor, video, num_frames=4, stride=4)
+    with torch.no_grad():
+        expected = torch.cat([
+            model(process(processor, frames)).last_hidden_state.mean(1)
+            for frames in windows_of(video, range(0, 23, 4))
+        ])  # fmt: skip
+    np.testing.assert_allclose(found.features, expected.numpy(), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="VideoMAEModel has no head"):
+        extract_window_features(model, processor, video, pooling="head")
+
+
+def test_a_video_shorter_than_a_window_is_padded_or_left_out(processor, tmp_path):
+    short = encode_video(tmp_path / "short.mp4", make_frames(2))
+    model = make_model(num_frames=4)
+    padded = extract_window_features(model, processor, short, num_frames=4, stride=2)
+    assert padded.features.shape == (1, 24) and padded.num_real == [2] and padded.ends == pytest.approx([2 / 30])
+    dropped = extract_window_features(model, processor, short, num_frames=4, stride=2, last="drop")
+    assert dropped.features.shape == (0, 24) and dropped.starts == []
+
+
+def test_a_window_that_the_model_does_not_take(processor, video):
+    with pytest.raises(ValueError, match="VideoMAEForVideoClassification cannot encode windows of .6, 3, 16, 16."):
+        extract_window_features(make_videomae(), processor, video, num_frames=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 3}, "layer=3 is out of range: VideoViTModel has the hidden states 0 to 2"),
+        ({"layer": -4}, "layer=-4 is out of range"),
+        ({"layer": 0, "pooling": "head"}, "The head sees no layer 0: choose a pooling from mean, cls, none"),
+        ({"pooling": "max"}, "pooling='max' is unknown; choose from head, mean, cls, none"),
+        ({"stride": 0}, "stride=0 must be"),
+        ({"batch_size": 0}, "batch_size=0 must be"),
+    ],
+)
+def test_options_that_the_model_does_not_take(processor, video, options, message):
+    with pytest.raises(ValueError, match=message):
+        extract_window_features(MODELS["videovit"](), processor, video, **{"num_frames": 4} | options)

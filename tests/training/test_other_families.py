@@ -132,7 +132,7 @@ def test_the_input_of_the_head_gives_the_logits(saved):
     _, folder = saved
     model = load_trained_classifier(folder).eval()
     clips = torch.randn(2, NUM_FRAMES, 3, IMAGE_SIZE, IMAGE_SIZE, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode(), watch_features(model) as pooled, watch_features(model, "tokens") as tokens:
+    with torch.inference_mode(), watch_features(model) as pooled, watch_features(model, "none") as tokens:
         logits = model(**{model.main_input_name: clips}).logits
         torch.testing.assert_close(model.classifier(pooled[0]), logits)
     assert pooled[0].shape == (2, model.classifier.in_features) and logits.shape == (2, len(NAMES))

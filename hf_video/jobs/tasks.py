@@ -1,36 +1,37 @@
-"""What bulk use computes of each video: the features of its windows, or its most likely classes.
+"""What is computed of each video: the features of its windows, or its most likely classes.
 
-A task travels to the processes that read videos, so it holds no model. It says how a video becomes pieces (each one
-row of a model's batch), how a model encodes a batch of them, and how the outputs of a video become columns. What only
-a model needs is imported where it is used: a process that reads videos starts in half the time without it.
+A task travels to the processes that read videos, so it holds no model. What only a model needs is imported where it is
+used: a process that reads videos starts in half the time without it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from hf_video.inference.window_batching import window_batches
+from hf_video.inference.window_batching import choose_windows, window_batches
 from hf_video.reading.sources import kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_video.inference.clip_features import FeatureSettings
+    from hf_video.inference.features import Pooling
     from hf_video.processing import VideoClipProcessor
+    from hf_video.reading.windows import LastWindow
 
 
 class Piece(NamedTuple):
     """One row of a model's batch.
 
     Attributes:
-        pixel_values: (num_frames, num_channels, height, width) uint8, or (num_views, num_frames, ...): resized and
-            cropped, but not normalised, as a quarter of the bytes then passes between processes.
+        pixel_values: (num_frames, num_channels, height, width), or (num_views, num_frames, ...). The tasks of this
+            file give uint8, resized and cropped but not normalised: a quarter of the bytes then passes between
+            processes.
         start, end: seconds after the first frame of the video; 0 where the piece is not a window.
     """
 
@@ -39,50 +40,78 @@ class Piece(NamedTuple):
     end: float = 0.0
 
 
-class BulkTask(Protocol):
-    """What is computed of each video."""
+class Task:
+    """How a video becomes pieces, how a model encodes a batch of them, and what the outputs of a video become.
 
-    name: str
+    Attributes:
+        name: what it is called in a folder of results.
+        quantity: what the outputs are, for messages.
+        is_single: whether a video is a single piece, so that threads can read many videos ahead.
+    """
+
+    name = quantity = ""
+    is_single = False
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         """All that the outputs of a video follow from, besides the video."""
+        raise NotImplementedError
 
     @property
     def columns(self) -> pa.Schema:
         """The columns of a video's outputs. They are null where the video has an error."""
+        raise NotImplementedError
 
     def read(self, source: Any) -> Iterator[Piece]:
         """The pieces of a video, from what `ListedVideo.open` gives. Raises whatever a decoder raises."""
+        raise NotImplementedError
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
         """The outputs (batch_size, ...) float32 of a batch of pieces."""
+        raise NotImplementedError
 
-    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
-        """The columns of a video, each an array of one row, from the times and outputs of its pieces."""
+    def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+        """The columns of a video, each an array of the same number of rows, at least one, from the start and end of
+        each of its pieces and their outputs."""
+        raise NotImplementedError
 
 
-class ExtractTask:
+class ExtractTask(Task):
     """The features of the windows of a video: `features` (num_windows, *shape), `starts` and `ends` in seconds.
 
     Args:
+        model: a video classifier or the base of one; put into evaluation mode, and not kept.
         processor: prepares the frames.
-        settings: from `choose_features`.
-        shape: the shape of the features of a window, from `feature_shape`.
-        windows: `num_frames`, `stride`, `fps`, `frame_sampling_rate`, `last` and `source_fps` of `window_batches`;
-            `source_fps` is for folders of frames alone.
+        pooling, layer: which features, see `choose_features`; by default what the head sees.
+        last: see `sliding_windows`.
+        source_fps: the rate of folders of frames.
+        windows: `num_frames`, `stride`, `fps` and `frame_sampling_rate`, see `choose_windows`.
+
+    Raises:
+        ValueError: an option is out of range, or the model does not take such windows.
     """
 
-    name = "extract"
+    name, quantity = "extract", "features"
 
     def __init__(
-        self, processor: VideoClipProcessor, settings: FeatureSettings, shape: Sequence[int], windows: dict[str, Any]
+        self,
+        model: PreTrainedModel,
+        processor: VideoClipProcessor,
+        *,
+        pooling: Pooling | None = None,
+        layer: int | None = None,
+        last: LastWindow = "pad",
+        source_fps: float | None = None,
+        **windows: Any,
     ):
+        from hf_video.inference.features import choose_features, feature_shape
+
+        self.settings = choose_features(model, pooling, layer)
+        self.windows = choose_windows(processor, **windows) | {"last": last}
         # A wrong option shows before a video is read.
-        window_batches(processor, (), **windows | {"source_fps": windows.get("source_fps") or 1})
-        self.processor, self.settings, self.shape = processor, settings, tuple(shape)
-        self.frame_processor = _without_normalizing(processor)
-        self.source_fps = windows.get("source_fps")
-        self.windows = {name: value for name, value in windows.items() if name != "source_fps"}
+        window_batches(processor, (), source_fps=source_fps or 1, **self.windows)
+        self.shape = feature_shape(model, processor, self.settings, self.windows["num_frames"])
+        self.processor, self.frame_processor = processor, _without_normalizing(processor)
+        self.source_fps = source_fps
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
         from hf_video.inference.feature_key import feature_key
@@ -93,14 +122,10 @@ class ExtractTask:
     @property
     def columns(self) -> pa.Schema:
         times = pa.list_(pa.float64())
-        return pa.schema([("features", pa.list_(self._window_type)), ("starts", times), ("ends", times)])
-
-    @property
-    def _window_type(self) -> pa.DataType:
-        kind = pa.float32()
+        window = pa.float32()
         for size in reversed(self.shape):
-            kind = pa.list_(kind, size)
-        return kind
+            window = pa.list_(window, size)
+        return pa.schema([("features", pa.list_(window)), ("starts", times), ("ends", times)])
 
     def read(self, source: Any) -> Iterator[Piece]:
         is_frame_folder = isinstance(source, str) and kind_of(source) == "folder"
@@ -110,20 +135,20 @@ class ExtractTask:
             yield Piece(batch.pixel_values[0].numpy(), batch.starts[0], batch.ends[0])
 
     def encode(self, model: PreTrainedModel, pixel_values: torch.Tensor) -> np.ndarray:
-        from hf_video.inference.clip_features import encode_clips
+        from hf_video.inference.features import encode_clips
 
         return encode_clips(model, _normalize(self.processor, pixel_values, model.device), self.settings).numpy()
 
-    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+    def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         values = pa.array(np.stack(outputs).reshape(-1) if outputs else np.empty(0, np.float32))
         for size in reversed(self.shape):
             values = pa.FixedSizeListArray.from_arrays(values, size)
         features = pa.ListArray.from_arrays(pa.array([0, len(outputs)], pa.int32()), values)
-        starts, ends = (pa.array([[piece[place] for piece in pieces]], pa.list_(pa.float64())) for place in (0, 1))
+        starts, ends = (pa.array([[time[place] for time in times]], pa.list_(pa.float64())) for place in (0, 1))
         return {"features": features, "starts": starts, "ends": ends}
 
 
-class PredictTask:
+class PredictTask(Task):
     """The most likely classes of a video: `labels` and `scores` of the best `top_k`, the best first.
 
     Args:
@@ -132,7 +157,7 @@ class PredictTask:
         top_k: classes of each video; all if there are fewer.
     """
 
-    name = "predict"
+    name, quantity, is_single = "predict", "scores", True
 
     def __init__(self, processor: VideoClipProcessor, class_names: Sequence[str], top_k: int):
         self.processor, self.class_names, self.top_k = processor, tuple(class_names), min(top_k, len(class_names))
@@ -158,14 +183,11 @@ class PredictTask:
 
         return predict_scores(model, _normalize(self.processor, pixel_values, model.device)).numpy()
 
-    def describe(self, pieces: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
+    def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
         best = torch.from_numpy(outputs[0]).topk(self.top_k)
         labels = [self.class_names[index] for index in best.indices.tolist()]
-        schema = self.columns
-        return {
-            "labels": pa.array([labels], schema.field("labels").type),
-            "scores": pa.array([best.values.numpy()], schema.field("scores").type),
-        }
+        values: dict[str, list] = {"labels": [labels], "scores": [best.values.numpy()]}
+        return {name: pa.array(values[name], self.columns.field(name).type) for name in values}
 
 
 def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:

@@ -1,4 +1,4 @@
-"""The engine of bulk use that works in processes of Ray, on one machine or on a cluster.
+"""The engine that works in processes of Ray, on one machine or on a cluster.
 
 Ray Data hands the parts to a pool of decoders, actors that read the videos of a part and write its rows. The pool
 grows and shrinks between two bounds. Decoders send batches to models, actors of their own, which may have a GPU. A
@@ -29,11 +29,9 @@ from ray.exceptions import RayError
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 
-from .bulk_batches import Batch, Encoded, encode_batch
-from .bulk_parts import Part, PartFolder
-from .bulk_run import Engine, PartResult, do_part
-from .bulk_tasks import BulkTask
-from .portable_videos import make_portable
+from .batches import Batch, Encoded, encode_batch, portable_error, portable_videos
+from .runner import Part, PartResult, Sink, do_part
+from .tasks import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,11 +44,13 @@ _ATTEMPTS = 4
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RaySettings:
-    """How much of which cluster is used.
+@dataclass
+class RayEngine:
+    """Does parts in processes of Ray.
 
     Attributes:
+        model: on the CPU; its copies go to the actors.
+        batch_size: pieces in a batch.
         address: the address of a cluster, "auto" for the one that this machine belongs to; None starts Ray on this
             machine.
         min_decoders, max_decoders: bounds of the pool of decoders, each with a core. By default the pool may have
@@ -60,12 +60,73 @@ class RaySettings:
         device: "auto", or the device of each model.
     """
 
+    model: PreTrainedModel
+    batch_size: int = 8
     address: str | None = None
     min_decoders: int = 1
     max_decoders: int | None = None
     models: int | None = None
     num_gpus: float | None = None
     device: str = "auto"
+
+    def __call__(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
+        if parts:
+            with _connected(self.address):
+                yield from self._run(task, parts, sink)
+
+    def _run(self, task: Task, parts: Sequence[Part], sink: Sink) -> Iterator[PartResult]:
+        # Only the driver needs it.
+        from ray.data import ActorPoolStrategy, DataContext, from_arrow
+
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        pools = self._divide(ray.cluster_resources())
+        actor = ray.remote(num_cpus=1, num_gpus=pools.num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
+        # Pickled, a reference holds its object as long as Ray runs: actors that start again need it.
+        weights = ray.cloudpickle.dumps(ray.put(self.model))
+        models = [actor.remote(task, weights, self.device) for _ in range(pools.models)]
+        under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
+        # A block for each part, so that each is a task of its own.
+        blocks = [
+            pa.table({"part": [pickle.dumps(part._replace(videos=portable_videos(part.videos)))]}) for part in parts
+        ]
+        results = from_arrow(blocks).map(
+            Decoder,
+            fn_constructor_args=(task, sink, models, under_way, self.batch_size),
+            compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
+            num_cpus=1,
+        )
+        for result in _unpickled(results):
+            if isinstance(result, Exception):
+                raise result
+            if result is not None:
+                yield result
+
+    def _divide(self, resources: dict[str, float]) -> _Pools:
+        """Divides the cores and GPUs of a cluster as it is, which may grow."""
+        cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
+        num_gpus = float(gpus > 0 and self.device != "cpu") if self.num_gpus is None else self.num_gpus
+        models = self.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
+        most = self.max_decoders or max(cores - models, self.min_decoders)
+        pools = _Pools(models, num_gpus, min(self.min_decoders, most), most)
+        if cores < models + pools.min_decoders or gpus < models * num_gpus:
+            logger.warning(
+                f"{models} models with a core and {num_gpus:g} GPUs each, and {pools.min_decoders} decoders with a "
+                f"core each, are more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it "
+                "grows."
+            )
+        return pools
+
+
+class _Pools(NamedTuple):
+    """How many actors there are, and the GPUs of each model."""
+
+    models: int
+    num_gpus: float
+    min_decoders: int
+    max_decoders: int
 
 
 class ModelActor:
@@ -77,7 +138,7 @@ class ModelActor:
         device: "auto", or where to compute.
     """
 
-    def __init__(self, task: BulkTask, model: bytes, device: str):
+    def __init__(self, task: Task, model: bytes, device: str):
         # Arrays from other processes are read-only, and nothing writes to them here.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         if device == "auto":
@@ -93,19 +154,20 @@ class ModelActor:
         return self._begun[part]
 
     def encode(self, pixel_values: np.ndarray) -> Encoded:
-        return encode_batch(self._task, self._model, pixel_values)
+        encoded = encode_batch(self._task, self._model, pixel_values)
+        return encoded._replace(errors={place: portable_error(error) for place, error in encoded.errors.items()})
 
 
 class Decoder:
-    """Does a part: reads its videos, has them encoded by models, and writes its rows."""
+    """Does a part: reads its videos, has them encoded by models, and writes their outputs."""
 
-    def __init__(self, task: BulkTask, folder: PartFolder, models: Sequence[Any], under_way: int, batch_size: int):
-        if folder.read_key() is None:
+    def __init__(self, task: Task, sink: Sink, models: Sequence[Any], under_way: int, batch_size: int):
+        if not sink.is_claimed():
             raise ValueError(
-                f"{folder.place} is not there on every machine of the cluster: choose an --output on a disk that all "
+                f"{sink.place} is not there on every machine of the cluster: choose an --output on a disk that all "
                 "of them share, or the URL of an object store."
             )
-        self._task, self._folder, self._models = task, folder, models
+        self._task, self._sink, self._models = task, sink, models
         self._under_way, self._batch_size = under_way, batch_size
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +175,7 @@ class Decoder:
         try:
             if ray.get(self._models[0].begin.remote(part.name)) > _ATTEMPTS:
                 return {"result": pickle.dumps(None)}
-            result = do_part(self._task, part, self._folder, self._encode, self._batch_size)
+            result = do_part(self._task, part, self._sink, self._encode, self._batch_size)
         except Exception as error:
             # Ray would log it, and wrap it in an error of its own.
             return {"result": pickle.dumps(_without_ray(error))}
@@ -143,34 +205,12 @@ class Decoder:
             yield oldest()
 
 
-def ray_engine(
-    task: BulkTask, model: PreTrainedModel, folder: PartFolder, batch_size: int, settings: RaySettings
-) -> Engine:
-    """Does parts in processes of Ray.
-
-    Args:
-        task: what is computed.
-        model: on the CPU; its copies go to the actors.
-        folder: where the parts are written, which every machine of the cluster sees.
-        batch_size: pieces in a batch.
-        settings: how much of which cluster is used.
-    """
-
-    def engine(parts: Sequence[Part]) -> Generator[PartResult]:
-        if not parts:
-            return
-        with _connected(settings):
-            yield from _run(task, model, folder, parts, batch_size, settings)
-
-    return engine
-
-
 @contextmanager
-def _connected(settings: RaySettings) -> Iterator[None]:
+def _connected(address: str | None) -> Iterator[None]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # Ray warns of its own actors in Ray Data; what matters to a user comes as an error.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    if settings.address is None:
+    if address is None:
         # Whoever reaches a cluster can run programs on it. This one is for this process alone. Without a token in the
         # environment, Ray would write one into the home of the user.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -179,7 +219,7 @@ def _connected(settings: RaySettings) -> Iterator[None]:
         cores = max(available_cores(), 2)
         where: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     else:
-        where = {"address": settings.address}
+        where = {"address": address}
     with _silent():
         ray.init(**where, **quiet)
     # A thread of Ray prints what becomes of each actor.
@@ -207,66 +247,6 @@ def _silent() -> Iterator[None]:
         os.close(nothing)
 
 
-class _Pools(NamedTuple):
-    """How many actors there are, and the GPUs of each model."""
-
-    models: int
-    num_gpus: float
-    min_decoders: int
-    max_decoders: int
-
-
-def _divide(resources: dict[str, float], settings: RaySettings) -> _Pools:
-    """Divides the cores and GPUs of a cluster as it is, which may grow."""
-    cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
-    num_gpus = float(gpus > 0 and settings.device != "cpu") if settings.num_gpus is None else settings.num_gpus
-    models = settings.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
-    most = settings.max_decoders or max(cores - models, settings.min_decoders)
-    pools = _Pools(models, num_gpus, min(settings.min_decoders, most), most)
-    if cores < models + pools.min_decoders or gpus < models * num_gpus:
-        logger.warning(
-            f"{models} models with a core and {num_gpus:g} GPUs each, and {pools.min_decoders} decoders with a core "
-            f"each, are more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
-        )
-    return pools
-
-
-def _run(
-    task: BulkTask,
-    model: PreTrainedModel,
-    folder: PartFolder,
-    parts: Sequence[Part],
-    batch_size: int,
-    settings: RaySettings,
-) -> Iterator[PartResult]:
-    # Only the driver needs it.
-    from ray.data import ActorPoolStrategy, DataContext, from_arrow
-
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    pools = _divide(ray.cluster_resources(), settings)
-    actor = ray.remote(num_cpus=1, num_gpus=pools.num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
-    # Pickled, a reference holds its object as long as Ray runs: actors that start again need it.
-    weights = ray.cloudpickle.dumps(ray.put(model))
-    models = [actor.remote(task, weights, settings.device) for _ in range(pools.models)]
-    under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
-    # A block for each part, so that each is a task of its own.
-    blocks = [pa.table({"part": [pickle.dumps(make_portable(part))]}) for part in parts]
-    results = from_arrow(blocks).map(
-        Decoder,
-        fn_constructor_args=(task, folder, models, under_way, batch_size),
-        compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
-        num_cpus=1,
-    )
-    for result in _unpickled(results):
-        if isinstance(result, Exception):
-            raise result
-        if result is not None:
-            yield result
-
-
 def _unpickled(results: Any) -> Iterator[Any]:
     """What the decoders gave. An error of Ray itself is one of an actor that cannot start."""
     try:
@@ -286,7 +266,4 @@ def _without_ray(error: Exception) -> Exception:
             f"A process of Ray could not go on: {reason} Every machine of a cluster needs the same hf-video and "
             "Python, and has to see --output."
         )
-    try:
-        return pickle.loads(pickle.dumps(found))
-    except Exception:
-        return RuntimeError(f"{type(found).__name__}: {found}")
+    return portable_error(found)

@@ -15,7 +15,7 @@ from hf_video import VideoClipProcessor
 from hf_video.data.video_listing import list_videos
 from hf_video.inference import extract_window_features
 from hf_video.io import read_own_json
-from hf_video.jobs import extract_to_folder, feature_folder
+from hf_video.jobs import ExtractTask, extract_to_folder, feature_folder
 from tests.training.tiny import make_model
 from tests.video_files import damage_frame, encode_video, make_frames
 
@@ -133,13 +133,11 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
     extract(processor, data, out)
     before = files_of(out)
     read = []
-    original = feature_folder.stream_window_features
+    original = ExtractTask.read
     monkeypatch.setattr(
-        feature_folder,
-        "stream_window_features",
-        lambda model, processor, video, **options: (
-            read.append(os.path.basename(video.name)) or original(model, processor, video, **options)
-        ),
+        ExtractTask,
+        "read",
+        lambda self, source: read.append(os.path.basename(source.name)) or original(self, source),
     )
     extract(processor, data, out)
     assert read == [] and files_of(out) == before
@@ -155,11 +153,10 @@ def test_finished_videos_are_not_computed_again_and_changed_ones_are(processor, 
 
 
 def test_a_machine_without_memory_is_no_broken_video(processor, videos, tmp_path, monkeypatch):
-    def stream(*args, **options):
+    def encode(*args):
         raise torch.OutOfMemoryError("the accelerator is full")
-        yield
 
-    monkeypatch.setattr(feature_folder, "stream_window_features", stream)
+    monkeypatch.setattr(ExtractTask, "encode", encode)
     with pytest.raises(torch.OutOfMemoryError):
         extract(processor, videos, tmp_path / "out")
 

@@ -1,21 +1,21 @@
-"""Parts of a bulk run that are damaged inside, where their footers are whole."""
+"""Parts that are damaged inside, where their footers are whole."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hf_video.jobs.bulk_parts import PartFolder
+from hf_video.jobs import ParquetParts
 
 WHOLE, DAMAGED = (f"part-{number:06d}-{'0' * 16}.parquet" for number in range(2))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    folder = PartFolder(str(tmp_path / "rows"))
-    folder.claim({})
+    folder = ParquetParts(str(tmp_path / "rows"), {})
+    folder.claim()
     for key, name in (("whole", WHOLE), ("damaged", DAMAGED)):
         row = {"key": [key], "path": [f"/{key}"], "error": pa.array([None], pa.string()), "scores": [1.5]}
-        folder.write(name, [pa.table(row)])
+        folder.write_rows(name, [pa.table(row)])
     path = tmp_path / "rows" / DAMAGED
     content = bytearray(path.read_bytes())
     content[4:40] = b"\xff" * 36
@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 
 def test_a_part_with_a_damaged_page_is_done_again(folder):
-    assert folder.read_finished().rows["key"].to_pylist() == ["whole"]
+    assert folder.read_finished()["key"].to_pylist() == ["whole"]
     assert folder.part_names() == [WHOLE]
 
 

@@ -1,0 +1,297 @@
+"""Batches that hold the pieces of several videos, and what the outputs of a video are.
+
+Reading, encoding and writing are apart, so that an engine can put them into different processes. What passes between
+them has a fixed size: a batch, and the outputs of a batch.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+
+from hf_video.data.stored_videos import open_video
+from hf_video.data.video_column import BYTES
+from hf_video.data.video_listing import ListedVideo
+from hf_video.io import FULL_DISK, write_error_number
+
+from .tasks import Piece, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Times = list[tuple[float, float]]
+
+
+class Video(Protocol):
+    """One of many videos, such as a `ListedVideo`: a key of its own; path, URL or name; and what a task reads."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+    def open(self) -> Any: ...
+
+
+class Batch(NamedTuple):
+    """Pieces of consecutive videos.
+
+    Attributes:
+        pixel_values: (batch_size, ...), see `Piece`.
+        videos: the place of the video of each piece among those that are read.
+        times: start and end of each piece in seconds.
+    """
+
+    pixel_values: np.ndarray
+    videos: list[int]
+    times: Times
+
+
+class Encoded(NamedTuple):
+    """What a model made of a batch.
+
+    Attributes:
+        outputs: (batch_size, ...) float32.
+        errors: why a piece has no output, by its place in the batch.
+    """
+
+    outputs: np.ndarray
+    errors: dict[int, Exception]
+
+
+class VideoOutputs:
+    """What a model made of one video: (times, outputs) of the pieces that were in one batch together, one batch after
+    the other. It is iterated once, before the next video.
+
+    Attributes:
+        video: the video.
+        error: why it has no outputs; known after the iteration. Some of its outputs may have been given.
+    """
+
+    def __init__(self, video: Video, place: int, runs: Iterator[tuple[Times, np.ndarray]], errors: dict):
+        self.video, self._place, self._runs, self._errors = video, place, runs, errors
+
+    def __iter__(self) -> Iterator[tuple[Times, np.ndarray]]:
+        return self._runs
+
+    @property
+    def error(self) -> Exception | None:
+        return self._errors.get(self._place)
+
+    def gather(self) -> tuple[Times, list[np.ndarray]]:
+        """The start and end, and the output, of every piece."""
+        times: Times = []
+        outputs: list[np.ndarray] = []
+        for of_batch, values in self:
+            times += of_batch
+            outputs += list(values)
+        return times, outputs
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an error is one of the machine, which the next video would meet as well."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
+        return True
+    return isinstance(error, OSError) and write_error_number(error) in FULL_DISK
+
+
+def reason_of(error: Exception) -> str:
+    """The error in words."""
+    return str(error) or type(error).__name__
+
+
+def portable_error(error: Exception) -> Exception:
+    """The error, or one with its words that can be pickled."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def pieces_of(task: Task, video: Video) -> Iterator[Piece]:
+    """The pieces of a video, opened when the first one is asked for."""
+    yield from task.read(video.open())
+
+
+def read_batches(
+    readings: Iterable[Iterable[Piece] | Exception], batch_size: int, errors: dict[int, Exception], ends_run: bool
+) -> Iterator[Batch]:
+    """The pieces of videos in batches, which do not end where a video ends. Pieces of another shape begin another one.
+
+    Args:
+        readings: the pieces of each video, or why there are none.
+        batch_size: most pieces in a batch.
+        errors: filled with the reason of each video that cannot be read to its end, by its place. Some of its pieces
+            may have been given.
+        ends_run: whether an error of the machine is raised.
+
+    Raises:
+        MemoryError, OSError: an error of the machine, see `is_of_machine`.
+    """
+    waiting: list[tuple[int, Piece]] = []
+    for place, reading in enumerate(readings):
+        try:
+            if isinstance(reading, Exception):
+                raise reading
+            for piece in reading:
+                if waiting and waiting[0][1].pixel_values.shape != piece.pixel_values.shape:
+                    yield _join(waiting)
+                    waiting = []
+                waiting.append((place, piece))
+                if len(waiting) == batch_size:
+                    yield _join(waiting)
+                    waiting = []
+        # There is no complete list of the errors that a decoder raises for strange files.
+        except Exception as error:
+            if ends_run and is_of_machine(error):
+                raise
+            errors[place] = _without_frames(error)
+            waiting = [each for each in waiting if each[0] != place]
+    if waiting:
+        yield _join(waiting)
+
+
+def _join(waiting: Sequence[tuple[int, Piece]]) -> Batch:
+    places, pieces = zip(*waiting, strict=True)
+    values = np.stack([piece.pixel_values for piece in pieces])
+    return Batch(values, list(places), [(piece.start, piece.end) for piece in pieces])
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error, whose traceback keeps no frames of a video that is too large, and no tensors."""
+    traceback.clear_frames(error.__traceback__)
+    return error
+
+
+def encode_batch(task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool = True) -> Encoded:
+    """The outputs of a batch. If the model refuses it, its pieces are tried alone.
+
+    Args:
+        task: encodes with the model.
+        model: in evaluation mode, on the device to compute on.
+        pixel_values: see `Batch`; the array may be read-only.
+        ends_run: whether an error of the machine is raised.
+
+    Raises:
+        MemoryError, torch.OutOfMemoryError, torch.AcceleratorError: an error of the machine.
+    """
+    try:
+        return Encoded(task.encode(model, torch.from_numpy(pixel_values)), {})
+    except Exception as error:
+        if ends_run and is_of_machine(error):
+            raise
+        if len(pixel_values) == 1:
+            return Encoded(np.full((1, 1), np.nan, np.float32), {0: _without_frames(error)})
+    singly = [encode_batch(task, model, piece[None], ends_run) for piece in pixel_values]
+    shape = next((each.outputs.shape for each in singly if not each.errors), (1, 1))
+    outputs = [np.full(shape, np.nan, np.float32) if each.errors else each.outputs for each in singly]
+    return Encoded(
+        np.concatenate(outputs), {place: each.errors[0] for place, each in enumerate(singly) if each.errors}
+    )
+
+
+def outputs_of_videos(
+    task: Task, videos: Sequence[Video], encoded: Iterable[tuple[Batch, Encoded]], errors: dict[int, Exception]
+) -> Iterator[VideoOutputs]:
+    """The outputs of each video, in their order, as its batches come. Memory holds those of one batch.
+
+    Args:
+        task: what is computed.
+        videos: those that were read.
+        encoded: the batches of `read_batches` in their order, with their outputs.
+        errors: the mapping that `read_batches` fills.
+    """
+    runs = _runs(task, encoded, errors)
+    upcoming: tuple[int, Times, np.ndarray] | None = None
+
+    def runs_of(place: int) -> Iterator[tuple[Times, np.ndarray]]:
+        nonlocal upcoming
+        while upcoming := upcoming or next(runs, None):
+            if upcoming[0] != place:
+                return
+            (_, times, outputs), upcoming = upcoming, None
+            yield times, outputs
+            if task.is_single:
+                return
+
+    for place, video in enumerate(videos):
+        of_video = VideoOutputs(video, place, runs_of(place), errors)
+        yield of_video
+        deque(of_video, maxlen=0)
+
+
+def _runs(
+    task: Task, encoded: Iterable[tuple[Batch, Encoded]], errors: dict[int, Exception]
+) -> Iterator[tuple[int, Times, np.ndarray]]:
+    """The place of a video, and the times and outputs of its pieces in a batch. Those with an error are left out."""
+    for batch, (values, failed) in encoded:
+        for place, group in groupby(range(len(batch.videos)), key=batch.videos.__getitem__):
+            positions = list(group)
+            times, outputs = (
+                [batch.times[position] for position in positions],
+                values[positions[0] :][: len(positions)],
+            )
+            if found := [failed[position] for position in positions if position in failed]:
+                errors.setdefault(place, found[0])
+            elif not np.isfinite(outputs).all():
+                errors.setdefault(place, _not_finite(task, times, outputs))
+            if place not in errors:
+                yield place, times, outputs
+
+
+def _not_finite(task: Task, times: Times, outputs: np.ndarray) -> ValueError:
+    if task.is_single:
+        return ValueError(f"The model's {task.quantity} of this video are not finite.")
+    first = next(time for time, output in zip(times, outputs, strict=True) if not np.isfinite(output).all())
+    return ValueError(f"The {task.quantity} of the window from {first[0]:g} s are not finite.")
+
+
+@dataclass(frozen=True)
+class PortableVideo:
+    """A video with its own row of the data set that lists it, which another process can open."""
+
+    id: str
+    source: str
+    row: dict[str, Any]
+
+    def open(self) -> Any:
+        return open_video(self.row)
+
+
+def portable_videos(videos: Sequence[Video]) -> list[Video]:
+    """The videos, which can be pickled: those that a data set lists take their rows with them.
+
+    Raises:
+        ValueError: a video is stored inside its data set.
+    """
+    found: list[Video] = []
+    for _, group in groupby(videos, key=lambda video: id(getattr(video, "rows", None))):
+        listed = list(group)
+        first = listed[0]
+        if isinstance(first, ListedVideo) and first.rows is not None:
+            found += _with_rows(listed, first.rows)
+        else:
+            found += listed
+    return found
+
+
+def _with_rows(videos: Sequence[Any], dataset: Dataset) -> list[PortableVideo]:
+    if BYTES in dataset.column_names:
+        raise ValueError(
+            f"{videos[0].source} is stored inside a data set, which would pass through the memory of Ray: use "
+            "--engine local, or pack the videos with `hf-video pack`."
+        )
+    # Rows that are read one by one take several times as long.
+    columns = dataset[[video.row for video in videos]]
+    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return [PortableVideo(video.id, video.source, row) for video, row in zip(videos, rows, strict=True)]
