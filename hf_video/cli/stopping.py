@@ -131,9 +131,9 @@ def ended_before_first_step(trainer: "Trainer", what_was_kept: Callable[[], str]
             is_over.set()
 
     def listen() -> None:
-        while number := hearing.recv(1):
-            if number[0] in (signal.SIGINT, signal.SIGTERM) and not is_over.wait(_LONGEST_SILENCE):
-                is_terminated = number[0] == signal.SIGTERM
+        while number := hearing.recv(1)[0]:
+            if number in (signal.SIGINT, signal.SIGTERM) and not is_over.wait(_LONGEST_SILENCE):
+                is_terminated = number == signal.SIGTERM
                 say_interrupted("hf-video", is_terminated, what_was_kept())
                 _exit(TERMINATED if is_terminated else INTERRUPTED)
 
@@ -153,7 +153,8 @@ def ended_before_first_step(trainer: "Trainer", what_was_kept: Callable[[], str]
             is_over.set()
             trainer.pop_callback(FirstStepCallback)
             signal.set_wakeup_fd(previous)
-            telling.close()
+            # 0 is no signal. To close the socket would not end the thread: forked workers have it open, too.
+            telling.send(b"\0")
             listener.join()
 
 

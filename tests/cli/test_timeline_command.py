@@ -381,7 +381,7 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsy
     def fail(*args):
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr("hf_video.inference.timeline_folder.write_segments", fail)
+    monkeypatch.setattr("hf_video.drawing.timeline_folder.write_segments", fail)
     windows = [ScoredWindow(0, 2, np.array([1, 0], np.float32), clip)]
     with pytest.raises(OSError, match="No space left"):
         follow(windows, finder, VideoClipProcessor(do_normalize=False), arguments(tmp_path / "out"), {})
