@@ -37,7 +37,7 @@ def test_feature_maps_equal_the_original(tmp_path, case):
     if case == "stmixer_backbone_same_size" or torch.backends.cpu.get_cpu_capability() != "DEFAULT":
         assert_float64_close(double, golden.expected["float64.feature_map"])
     else:
-        # Positions are interpolated in float32, also of a float64 model, and without AVX2 PyTorch rounds them otherwise.
+        # Positions are interpolated in float32, in a float64 model too, and PyTorch rounds otherwise without AVX2.
         assert_float32_close(double.float(), golden.expected["float64.feature_map"].float())
 
 
