@@ -165,11 +165,9 @@ def test_the_processor_gives_the_originals_pixels_to_a_grey_level(tmp_path):
         pixel_values = processor([video], do_sample_frames=False, return_tensors="pt")["pixel_values"][0]
         difference = (pixel_values.transpose(0, 1) - golden.expected[f"{name}_pixel_values"]) / grey_level
         in_range = golden.expected[f"{name}_wrapped"] == 0
-        # A value on the border of two grey levels may fall on either side; without AVX2, PyTorch rounds more of them
-        # to the other one.
+        # A value on the border of two grey levels may fall on either side.
         assert difference[in_range].abs().max() < 1 + 1e-3
-        least = 0.98 if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else 0.999
-        assert (difference[in_range].abs() < 1e-3).float().mean() > least
+        assert (difference[in_range].abs() < 1e-3).float().mean() > 0.999
 
 
 def test_a_tower_of_transformers_is_taken_along(tmp_path):

@@ -34,11 +34,7 @@ def test_feature_maps_equal_the_original(tmp_path, case):
     assert_float32_close(positions, golden.expected["position_embedding"])
     for number, hidden_states in golden.expected_under("hidden_states.").items():
         assert_float32_close(outputs.hidden_states[int(number)], hidden_states)
-    if case == "stmixer_backbone_same_size" or torch.backends.cpu.get_cpu_capability() != "DEFAULT":
-        assert_float64_close(double, golden.expected["float64.feature_map"])
-    else:
-        # Positions are interpolated in float32, in a float64 model too, and PyTorch rounds otherwise without AVX2.
-        assert_float32_close(double.float(), golden.expected["float64.feature_map"].float())
+    assert_float64_close(double, golden.expected["float64.feature_map"])
 
 
 def test_it_refuses_what_the_original_refuses(tmp_path):

@@ -74,15 +74,13 @@ def test_our_processor_and_scores_are_those_of_the_family(saved):
     ours = processor(frames, do_sample_frames=False, return_tensors="pt")[model.main_input_name]
     theirs = own_inputs(family, folder, frames)
 
-    # Pillow resizes ViViT's own frames. torchvision rounds as Pillow does with AVX2 alone, else up to 2 of 255 apart.
-    rounds_alike = family != "vivit" or torch.backends.cpu.get_cpu_capability() != "DEFAULT"
-    torch.testing.assert_close(ours, theirs, atol=1e-6 if rounds_alike else 2.01 / 127.5, rtol=0)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
     plain = AutoModelForVideoClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         expected = plain(**{plain.main_input_name: theirs}).logits.reshape(1, len(NAMES)).softmax(-1)
     torch.testing.assert_close(predict_scores(model, theirs), expected, atol=1e-5, rtol=0)
-    assert abs(predict_scores(model, ours) - expected).max() < (1e-5 if rounds_alike else 1e-3)
+    assert abs(predict_scores(model, ours) - expected).max() < 1e-5
 
 
 def test_training_keeps_and_loads_the_best_weights_by_their_names(saved, tmp_path):
