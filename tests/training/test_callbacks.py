@@ -34,8 +34,9 @@ def test_every_training_loss_comes_with_the_scalars_and_nothing_else_does(tmp_pa
     trainer.train()
     seconds = time.perf_counter() - begin
     assert len(losses(trainer)) == 4
+    # Each step takes 4 clips, and all steps less time than the whole. A single step may be slow.
+    assert sum(4 / entry["clips_per_second"] for entry in losses(trainer)) < seconds
     for entry in losses(trainer):
-        assert entry["clips_per_second"] > 16 / seconds
         assert 0 < entry["data_wait_fraction"] < 1
         assert 0.05 < entry["peak_memory_gib"] < 1000
     others = [entry for entry in trainer.state.log_history if "loss" not in entry]
