@@ -56,24 +56,21 @@ def write_tables(cards: list[Released]) -> dict[Path, str]:
     tables = {
         ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
         ROOT / "docs" / "models.md": table(
-            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards"
+            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards", has_files=True
         ),
     }
     return {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
 
 
-def table(cards: list[Released], cards_at: str) -> str:
-    """A Markdown table with a row for each card, which links to the card in the folder or at the address."""
-    lines = [
-        "| model | parameters | GFLOPs | clip | top-1 accuracy, as reported | the command that makes it ours |",
-        "|---|---|---|---|---|---|",
-    ]
+def table(cards: list[Released], cards_at: str, has_files: bool = False) -> str:
+    """A Markdown table with a row for each card, which links to the card in the folder or at the address, and has the
+    name of the original file if `has_files`."""
+    titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", *["file"] * has_files]
+    rows = [titles, ["---"] * len(titles)]
     for card in cards:
-        parameters, gflops = sizes(card)
-        name = f"[{size_name(card)}]({cards_at}/{card.source}/{card.name}.md)"
-        cells = [f"{FAMILIES[card.family]} {name}", parameters, gflops, clip(card), accuracy(card)]
-        lines.append(" | ".join(["", *cells, f"`{command(card)}`", ""]).strip())
-    return "\n".join(lines)
+        name = f"{FAMILIES[card.family]} [{size_name(card)}]({cards_at}/{card.source}/{card.name}.md)"
+        rows.append([name, *sizes(card), clip(card), accuracy(card), *[f"`{file_name(card)}`"] * has_files])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def size_name(card: Released) -> str:
@@ -82,11 +79,9 @@ def size_name(card: Released) -> str:
     return card.facts.get("backbone") or card.facts["model"].removeprefix("VideoMamba-")
 
 
-def command(card: Released) -> str:
-    """The conversion into a folder with a short name. The card of a MA-LMM also has a line for its settings."""
-    words = card.command.splitlines()[-1].split()
-    words[4] = "my_model"
-    return " ".join(words)
+def file_name(card: Released) -> str:
+    """The original file in the command of a card."""
+    return card.command.splitlines()[-1].split()[3]
 
 
 def clip(card: Released) -> str:
