@@ -253,7 +253,7 @@ class StoredFolder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Opens a file to fill. After the block it is complete; after an error it does not exist, or is the old one."""
+        """Opens a file to fill. After the block it is complete, after an error the old one or none."""
         if self.path is not None:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing_file(self.path / name) as unfinished, open(unfinished, "wb") as file:

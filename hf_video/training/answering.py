@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
@@ -19,17 +19,15 @@ from hf_video.io import naming
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
-from .callbacks import SetEpochCallback
-from .checkpoints import CheckpointMixin
+from .base_trainer import BaseTrainer
 from .optimization import cosine_by_epoch, parameter_settings
-from .trainer import PublishingMixin, ReadAheadMixin
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class AnswerTrainer(BaseTrainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
@@ -57,7 +55,6 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         super().__init__(model, args, data_collator, *more, **kwargs)
         if data_collator is None:
             self.data_collator = self._collator()
-        self.add_callback(SetEpochCallback())
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
         values = super().set_initial_training_values(*args, **kwargs)

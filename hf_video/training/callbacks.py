@@ -5,15 +5,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from hf_video.data.repeated_videos import write_trained_videos
@@ -201,26 +200,22 @@ class PreemptionCallback(TrainerCallback):
     on from such a checkpoint would not be the same. Here the processes agree after each step: if one has received the
     signal, all save and end.
 
-    Before the first step there is nothing to save, and the signal has its usual effect.
-
-    At the end of an epoch the checkpoint is saved after the evaluation of that epoch.
+    Before the first step there is nothing to save, and the signal has its usual effect. At the end of an epoch the
+    checkpoint is saved after the evaluation of that epoch.
     """
 
     def __init__(self) -> None:
-        self._is_received = self._is_agreed = self._has_begun = False
+        self._is_holding = self._is_received = self._is_agreed = False
         self._usual: Any = None
         self._group: Any = None
 
     @contextmanager
-    def holding_back(self) -> Iterator[None]:
-        """Notes SIGTERM in the block, which trains. What came too late for a checkpoint has its effect after it."""
-        self._is_received = self._is_agreed = self._has_begun = False
-        self._usual = signal.signal(signal.SIGTERM, self._receive)
+    def giving_back(self) -> Iterator[None]:
+        """Gives the signal back after the block, which trains. Then a signal has its effect that came too late for a
+        checkpoint."""
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, self._usual)
-        if self._is_received:
             self._let_through()
 
     def on_train_begin(
@@ -229,6 +224,12 @@ class PreemptionCallback(TrainerCallback):
         if dist.is_initialized():
             # A process would wait for its accelerator at each step if the group of the training was used.
             self._group = dist.new_group(backend="gloo")
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not self._is_holding:
+            self._is_holding, self._usual = True, signal.signal(signal.SIGTERM, self._receive)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -246,18 +247,11 @@ class PreemptionCallback(TrainerCallback):
             if self._group is not None:
                 # The first process marks the checkpoint as complete. A launcher ends it when another one has ended.
                 dist.barrier(self._group)
-            self._let_through()
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._has_begun = True
+            # A process that has not heard the signal ends as well.
+            self._let_through(is_received=True)
 
     def _receive(self, number: int, frame: Any) -> None:
         self._is_received = True
-        if not self._has_begun:
-            # There is nothing to save before the first step.
-            self._let_through()
 
     def _agree(self, control: TrainerControl) -> None:
         received = torch.tensor(int(self._is_received))
@@ -266,22 +260,10 @@ class PreemptionCallback(TrainerCallback):
         self._is_agreed = bool(received)
         control.should_save |= self._is_agreed
 
-    def _let_through(self) -> None:
-        self._is_received = False
-        signal.signal(signal.SIGTERM, self._usual)
-        signal.raise_signal(signal.SIGTERM)
-
-
-@contextmanager
-def saving_when_preempted(trainer: Trainer) -> Iterator[None]:
-    """Puts [`PreemptionCallback`] in the place of the callback of Transformers, if the trainer has that, and lets it
-    hear signals in the block, which trains."""
-    theirs = trainer.pop_callback(JITCheckpointCallback)
-    if theirs is not None:
-        # It has taken the signal already, and gives it back here.
-        theirs.on_train_end(trainer.args, trainer.state, trainer.control)
-        trainer.add_callback(PreemptionCallback())
-    callbacks = trainer.callback_handler.callbacks
-    ours = next((callback for callback in callbacks if isinstance(callback, PreemptionCallback)), None)
-    with nullcontext() if ours is None else ours.holding_back():
-        yield
+    def _let_through(self, is_received: bool = False) -> None:
+        if self._is_holding:
+            signal.signal(signal.SIGTERM, self._usual)
+        is_received |= self._is_received
+        self._is_holding = self._is_received = self._is_agreed = False
+        if is_received:
+            signal.raise_signal(signal.SIGTERM)

@@ -1,25 +1,20 @@
-"""The trainer of video classifiers, and what other trainers share with it: reading ahead and publishing."""
+"""The trainer of video classifiers."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import CommitInfo, HfApi
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
+from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
-from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
+from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_dataset import median_frame_interval
-from hf_video.hub.publishing import publish
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.classifiers import drop_query_axis
@@ -29,90 +24,14 @@ from hf_video.processing import VideoClipProcessor
 
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
-from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallback
-from .checkpoints import CheckpointMixin
+from .base_trainer import BaseTrainer
+from .callbacks import ThroughputCallback, TrainingFactsCallback
 from .losses import Distillation, classification_loss, make_distillation
 from .optimization import NO_WEIGHT_DECAY, EMACallback, parameter_groups, parameter_settings
 from .parallelism import unused_parameters
 
 
-class ReadAheadMixin:
-    """Makes the data loaders of a `transformers.Trainer` read ahead, see `ReadAheadLoader`. It comes before `Trainer`
-    among the bases of a class.
-
-    If a run is resumed in the middle of an epoch, Transformers makes another loader for the rest of this epoch, which
-    does not read ahead.
-
-    `dataloader_drop_last` is for training: evaluation measures all videos.
-    """
-
-    args: TrainingArguments
-
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
-        drop_last = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = drop_last and is_training
-        try:
-            loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)  # type: ignore[misc]
-        finally:
-            self.args.dataloader_drop_last = drop_last
-        # The loader of Accelerate moves batches of the one inside to the device.
-        inner = getattr(loader, "base_dataloader", loader)
-        ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
-        return loader
-
-
-class PublishingMixin:
-    """For a subclass of `transformers.Trainer`: `push_to_hub` saves the model and publishes the output folder.
-
-    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
-    training runs, because they are not checked and contain paths of this machine.
-    """
-
-    args: Any
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **options: Any,
-    ) -> CommitInfo | Future | None:
-        """Publish the model, its processor and a card written from the facts of the training.
-
-        Args:
-            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
-                repository is `args.hub_model_id`, or the name of the output folder.
-            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
-            options: passed to [`publish`].
-
-        Returns:
-            The commit; None on all processes but the main one.
-
-        Raises:
-            PublishError: see [`publish`].
-        """
-        self.save_model(_internal_call=True)  # type: ignore[attr-defined]
-        if not self.is_world_process_zero():  # type: ignore[attr-defined]
-            return None
-        api = HfApi(token=token or self.args.hub_token)
-        options |= {
-            "private": self.args.hub_private_repo if private is None else private,
-            "revision": revision or self.args.hub_revision,
-            "commit_message": commit_message or "End of training",
-            "api": api,
-        }
-        repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
-        if blocking:
-            return publish(self.args.output_dir, repo_id, **options)
-        return api.run_as_future(publish, self.args.output_dir, repo_id, **options)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Does nothing, in place of uploading a checkpoint."""
-
-
-class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class VideoTrainer(BaseTrainer):
     """`transformers.Trainer` for video classification and regression.
 
     It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
@@ -170,7 +89,6 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
             # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
-        self.add_callback(SetEpochCallback())
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
@@ -197,7 +115,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
-                or see [`CheckpointMixin.train`].
+                or see [`BaseTrainer.train`].
         """
         if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
