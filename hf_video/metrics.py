@@ -1,10 +1,11 @@
 """The metrics of video models: one table of their names, titles, formats and functions.
 
-A metric that is added to `METRICS` is measured in training, by `hf-video evaluate` and for reports, may choose the
-best checkpoint, and is stated on model cards.
+A metric in `METRICS` is measured in training, by `hf-video evaluate` and for reports, may choose the best checkpoint,
+and is stated on model cards.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -65,11 +66,6 @@ def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     return float((top == labels[:, None]).any(axis=1).mean())
 
 
-def top_5_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
-    """[`top_k_accuracy`] with `k=5`."""
-    return top_k_accuracy(scores, labels, k=5)
-
-
 def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Counts of videos by true class (rows) and predicted class (columns): (num_classes, num_classes) int64.
 
@@ -86,29 +82,17 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def per_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos.
-
-    Args:
-        scores: (num_videos, num_classes) float array.
-        labels: (num_videos,) integer array of class ids.
-
-    Raises:
-        ValueError: the shapes do not match or there is no video.
-    """
-    return recognised_shares(confusion_matrix(scores, labels))
-
-
 def recognised_shares(counts: np.ndarray) -> np.ndarray:
-    """[`per_class_accuracy`] of a [`confusion_matrix`] (num_classes, num_classes)."""
+    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos,
+    from a [`confusion_matrix`] (num_classes, num_classes)."""
     totals = counts.sum(axis=1)
     return np.divide(counts.diagonal(), totals, out=np.full(len(totals), np.nan), where=totals > 0)
 
 
 def mean_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of [`per_class_accuracy`] over the classes that have videos, so that rare classes count as much as
-    frequent ones. Arguments and errors are those of that function."""
-    return float(np.nanmean(per_class_accuracy(scores, labels)))
+    """The mean of [`recognised_shares`], so that rare classes count as much as frequent ones. Arguments and errors are
+    those of [`confusion_matrix`]."""
+    return float(np.nanmean(recognised_shares(confusion_matrix(scores, labels))))
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 15) -> float:
@@ -211,7 +195,10 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("top1_accuracy", "top-1 accuracy", _SINGLE, top_k_accuracy, "top-1", "accuracy"),
-        Metric("top5_accuracy", "top-5 accuracy", _SINGLE, top_5_accuracy, "top-5", "accuracy", min_classes=6),
+        Metric(
+            *("top5_accuracy", "top-5 accuracy", _SINGLE, partial(top_k_accuracy, k=5), "top-5", "accuracy"),
+            min_classes=6,
+        ),
         Metric("mean_class_accuracy", "mean class accuracy", _SINGLE, mean_class_accuracy, hub_type="accuracy"),
         Metric(
             *("calibration_error", "calibration error", _SINGLE, calibration_error),

@@ -126,13 +126,12 @@ class AttentiveProbe(nn.Module):
 
     Args:
         width: width of the tokens.
-        num_classes: width of the output.
-        num_heads: number of attention heads; by default as many as divide `width` into 64 channels or more.
+        num_classes: width of the output. The attention has as many heads as divide `width` into 64 channels or more.
     """
 
-    def __init__(self, width: int, num_classes: int, num_heads: int | None = None):
+    def __init__(self, width: int, num_classes: int):
         super().__init__()
-        num_heads = num_heads or next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
+        num_heads = next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
         self.norm = nn.LayerNorm(width)
         self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=0.02))
         self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
@@ -81,10 +80,10 @@ class AnswerTrainer(BaseTrainer):
             # Every process takes part in a pass through sharded weights; else each one answers its share.
             stride = 1 if self.is_sharded else self.args.world_size
             share = range(self.args.process_index % stride, len(dataloader.dataset), stride)
-            found, true = self.predict_answers(Subset(dataloader.dataset, share))
+            answers, true = self.predict_answers(Subset(dataloader.dataset, share))
             if stride > 1:
-                found, true = gather_object(found), gather_object(true)
-            metrics = exact_match(found, true, self.args.first_words)
+                answers, true = gather_object(answers), gather_object(true)
+            metrics = exact_match(answers, true, self.args.first_words)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
@@ -103,7 +102,6 @@ class AnswerTrainer(BaseTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         load_adapters(self.model, Path(resume_from_checkpoint, ADAPTER_FOLDER))
-        check_language_model(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
@@ -124,7 +122,8 @@ class AnswerTrainer(BaseTrainer):
         Returns:
             `num_return_sequences` answers for each video, the best first, and the true answers.
         """
-        model, found, true = self.model.eval(), [], []
+        model, answers, true = self.model.eval(), [], []
+        count = self.args.num_return_sequences
         collate = self._collator(with_targets=False)
         loader = ReadAheadLoader(
             dataset,
@@ -141,13 +140,12 @@ class AnswerTrainer(BaseTrainer):
                 ids = model.generate(
                     **inputs,
                     **self.args.generation_settings(),
-                    num_return_sequences=self.args.num_return_sequences,
+                    num_return_sequences=count,
                 )
             texts = [text.strip() for text in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
-            count = self.args.num_return_sequences
-            found += [texts[start : start + count] for start in range(0, len(texts), count)]
+            answers += [texts[start : start + count] for start in range(0, len(texts), count)]
             true += [item["text_target"] for item in items]
-        return found, true
+        return answers, true
 
     def _collator(self, with_targets: bool = True) -> VideoTextCollator:
         return VideoTextCollator(
@@ -159,7 +157,7 @@ def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -
     """
     Freeze the parts that are not trained, and put adapters into the language model if `lora_rank` asks for them.
 
-    By default the same parts are trained as in MA-LMM: the Q-Former and its queries, the frame positions, the
+    By default the parts that MA-LMM trains are trained: the Q-Former and its queries, the frame positions, the
     projection, and the norm after the vision tower.
 
     Returns:
@@ -192,23 +190,19 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
     from peft.tuners.lora import LoraLayer
 
     state = dict(model.state_dict() if state is None else state)
-    for layer, module in list(model.named_modules()):
-        if not isinstance(module, LoraLayer):
-            continue
-        state[f"{layer}.weight"] = merged_weight(module, state.pop(f"{layer}.base_layer.weight"))
+    layers: list[tuple[str, Any]] = [
+        (name, each) for name, each in model.named_modules() if isinstance(each, LoraLayer)
+    ]
+    for layer, module in layers:
+        weight = state.pop(f"{layer}.base_layer.weight").cpu()
+        for adapter in module.active_adapters:
+            weight = weight + module.get_delta_weight(adapter).to(weight)
+        state[f"{layer}.weight"] = weight
         if f"{layer}.base_layer.bias" in state:
             state[f"{layer}.bias"] = state.pop(f"{layer}.base_layer.bias")
         for name in [name for name in state if name.startswith(f"{layer}.lora_")]:
             del state[name]
     return state
-
-
-def merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """The `weight` of a layer plus its adapters, in the dtype of `weight`, on the CPU."""
-    weight = weight.cpu()
-    for adapter in layer.active_adapters:
-        weight = weight + layer.get_delta_weight(adapter).to(weight)
-    return weight
 
 
 def save_adapters(model: Any, folder: Path) -> None:
@@ -239,61 +233,33 @@ def load_adapters(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model.language_model, state)
 
 
-@torch.no_grad()
-def check_language_model(model: Any, checkpoint: Path) -> None:
-    """Refuses (`ValueError`) another language model than the one that the adapters of a checkpoint were trained on.
-    The checkpoint holds only merged weights, so the first layer is compared after merging."""
-    if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
-        return
-    layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]
-    wrapped = model.get_submodule(layer)
-    expected = merged_weight(wrapped, wrapped.base_layer.weight)
-    for file in checkpoint.glob("*.safetensors"):
-        with safe_open(file, "pt") as weights:
-            if f"{layer}.weight" in weights.keys():
-                found = weights.get_tensor(f"{layer}.weight").to(expected)
-                if found.shape != expected.shape or (found - expected).norm() > 1e-4 * expected.norm():
-                    raise ValueError(
-                        f"{checkpoint} has adapters of another language model ({layer} differs): resume the run with "
-                        "the model that it began with."
-                    )
-
-
 def saved_lora_rank(checkpoint: Path) -> int:
     """The rank of the adapters in a checkpoint; 0 if there are none."""
     config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
-    if config.is_file():
-        return json.loads(config.read_text(encoding="utf-8"))["r"]
-    # Checkpoints of earlier versions have them among the weights of the model.
-    for file in sorted(checkpoint.glob("*.safetensors")):
-        with safe_open(file, "pt") as weights:
-            for name in weights.keys():
-                if ".lora_A." in name:
-                    return weights.get_slice(name).get_shape()[0]
-    return 0
+    return json.loads(config.read_text(encoding="utf-8"))["r"] if config.is_file() else 0
 
 
-def exact_match(found: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:
+def exact_match(answers: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:
     """
     The share of videos whose answer is right, word for word.
 
     Args:
-        found: answers for each video, the best first.
-        true: the true answers.
-        first_words: whether only the first word of each found answer is compared, as MA-LMM does for MSRVTT-QA and
+        answers: generated answers of each video, the best first.
+        true: the true answer of each video.
+        first_words: whether only the first word of a generated answer is compared, as MA-LMM does for MSRVTT-QA and
             MSVD-QA.
 
     Returns:
         `top1`, the share of videos whose best answer is right, and `any`, the share with a right answer among all.
 
     Raises:
-        ValueError: there is no video, or `found` and `true` have different lengths.
+        ValueError: there is no video, or `answers` and `true` have different lengths.
     """
-    if not true or len(found) != len(true):
-        raise ValueError(f"Answers of {len(found)} videos cannot be compared with those of {len(true)}.")
+    if not true or len(answers) != len(true):
+        raise ValueError(f"Answers of {len(answers)} videos cannot be compared with those of {len(true)}.")
 
     def is_right(answer: str, expected: str) -> bool:
         return (answer.split()[:1] == [expected]) if first_words else answer == expected
 
-    hits = [[is_right(answer, expected) for answer in answers] for answers, expected in zip(found, true, strict=True)]
+    hits = [[is_right(answer, expected) for answer in best] for best, expected in zip(answers, true, strict=True)]
     return {"top1": sum(hit[0] for hit in hits) / len(hits), "any": sum(map(any, hits)) / len(hits)}

@@ -72,12 +72,7 @@ def soft_target_loss(
     """The `compute_loss_func` of a plain `Trainer` whose collator is a `MixingCollator`.
 
     Without it, the classifiers of Transformers take float labels for those of a multi-label model, and change the
-    `problem_type` of their configuration accordingly.
-
-    Args:
-        outputs: outputs of the model, with `logits` (batch_size, num_classes).
-        labels: (batch_size, num_classes) soft targets, or (batch_size,) class ids in evaluation.
-        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    `problem_type` of their configuration accordingly. Arguments and errors are those of [`classification_loss`].
     """
     return classification_loss(outputs["logits"], labels, num_label_values=num_items_in_batch)
 
@@ -86,15 +81,10 @@ def multi_label_loss(
     outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """The `compute_loss_func` of a plain `Trainer` for a multi-label classifier of Transformers with gradient
-    accumulation.
+    accumulation. The models of this package do not need it.
 
     Without it, the gradient of a step is the sum over the parts of an accumulated batch, not their mean: the loss of
-    these classifiers ignores `num_items_in_batch`. The models of this package do not need it.
-
-    Args:
-        outputs: outputs of the model, with `logits` (batch_size, num_classes).
-        labels: (batch_size, num_classes), zeros and ones.
-        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    these classifiers ignores `num_items_in_batch`. Arguments and errors are those of [`classification_loss`].
     """
     return classification_loss(
         outputs["logits"], labels, "multi_label_classification", num_label_values=num_items_in_batch
@@ -143,10 +133,8 @@ class Distillation:
         self._class_order: list[int] = []
         config: Any = student.config
         if target == "logits":
-            if problem_type_of(config) != "single_label_classification":
-                raise ValueError(
-                    f"Logits of {problem_type_of(config)} are not distilled: use distillation_target=features_cosine."
-                )
+            if (kind := problem_type_of(config)) != "single_label_classification":
+                raise ValueError(f"Logits of {kind} are not distilled: use distillation_target=features_cosine.")
             known, wanted = class_names_of(teacher.config), class_names_of(config)
             if unknown := [name for name in wanted if name not in known]:
                 raise ValueError(
@@ -170,8 +158,8 @@ class Distillation:
 
     @contextmanager
     def attached_to(self, student: Any) -> Iterator[None]:
-        """Makes the projection a part of the student within the context, so that it is optimised, saved in checkpoints
-        and resumed. After that the student is as before."""
+        """Makes the projection a part of the student in the block, so that it is optimised, saved in checkpoints and
+        resumed."""
         if self.projection is None:
             yield
             return

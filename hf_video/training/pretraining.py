@@ -30,12 +30,9 @@ def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, to
     batch = collate_clips(readable)
     if all(SAMPLE_KEY in item for item in readable):
         keys = [(*item[SAMPLE_KEY], view) for item in readable for view in range(len(item["pixel_values"]))]
-        batch[MASK_SEEDS] = torch.tensor([_seed(key) for key in keys])
+        drawn = [np.random.SeedSequence(key).generate_state(1, np.uint64)[0] for key in keys]
+        batch[MASK_SEEDS] = torch.tensor([int(seed >> np.uint64(1)) for seed in drawn])
     return batch
-
-
-def _seed(key: tuple[int, ...]) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, torch.Tensor]:

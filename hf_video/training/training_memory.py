@@ -1,4 +1,4 @@
-"""How much memory a training needs, found from fake tensors before its model takes any."""
+"""Estimates the memory of a training with fake tensors, before its model takes any."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def estimate_memory(
         choose_weights: freezes weights of the model, or adds some.
 
     Returns:
-        None if the model decides by the values of its input what it computes, or is no classifier of videos.
+        None if the values of its input decide what the model computes, or if it does not classify videos.
 
     Raises:
         ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
@@ -80,8 +80,8 @@ def estimate_memory(
             num_tokens, kept = _forward(model, torch.empty(clips), arguments)
         except RuntimeError:  # a value that only real tensors have
             return None
-    weights = sum(_num_bytes(parameter) for parameter in model.parameters())
-    trained = sum(_num_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     per_clip = kept / clips[0]
     return TrainingMemory(num_tokens, round(weights + 3 * trained + per_clip * arguments.per_device_train_batch_size))
 
@@ -151,7 +151,3 @@ def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArg
     sizes = {each: sum(storage.nbytes() for storage in storages.values()) for each, storages in kept.items()}
     outside, largest = sizes.pop(None), max(sizes.values(), default=0)
     return num_tokens, outside + largest + (largest if arguments.gradient_checkpointing else sum(sizes.values()))
-
-
-def _num_bytes(parameter: torch.Tensor) -> int:
-    return parameter.numel() * parameter.element_size()
