@@ -84,8 +84,8 @@ def read_own_json(path: Path) -> Any:
 
 @contextmanager
 def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
-    """Gives a temporary folder to fill. After the block, each of its files is moved to its place in `folder` as a
-    whole; after an error, none is.
+    """Gives a temporary folder to fill, and moves each of its files to its place in `folder` after the block; after an
+    error, none.
 
     Args:
         folder: the destination; made if it does not exist.
@@ -327,36 +327,20 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
-    """The lines of a text file with the line ends of any system.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_text`.
-    """
+    """The lines of a text file with the line ends of any system. Errors are those of [`read_text`]."""
     # str.splitlines also splits at characters that may be part of a name.
     return re.split(r"\r\n?|\n", read_text(path))
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or the file is not JSON, an object has a name twice, or the nesting is too deep.
-    """
+    """The content of a JSON file. Errors are those of [`read_text`], and a `ValueError` if the file is not JSON, an
+    object has a name twice, or the nesting is too deep."""
     return _parse_json(path, read_text(path))
 
 
 def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) -> dict[str, Any]:
-    """The content of a JSON file that holds one object.
-
-    Args:
-        path: the file.
-        kind: a model of pydantic with the fields that the caller reads.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_json`; or the file holds no object, or a field has a value of another type.
-    """
+    """The content of a JSON file that holds one object, whose fields have the types of a model of pydantic. Errors are
+    those of [`read_json`], and a `ValueError` for another content."""
     from pydantic import ValidationError
 
     content = read_json(path)
@@ -374,22 +358,16 @@ def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) 
 
 
 def read_json_lines(path: str | os.PathLike) -> list[tuple[int, Any]]:
-    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`.
-    """
+    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1. It raises the
+    errors of [`read_json`]."""
     lines = read_text(path).split("\n")
     return [(number, _parse_json(path, line, number)) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def read_yaml(path: str | os.PathLike) -> Any:
-    """The content of a YAML file as mappings, lists and strings. Numbers stay strings, as they are written.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or the file is not YAML, has an alias or a name twice, or is nested too deeply.
-    """
+    """The content of a YAML file as mappings, lists and strings. Numbers stay strings, as they are written. Errors are
+    those of [`read_text`], and a `ValueError` if the file is not YAML, has an alias or a name twice, or is nested too
+    deeply."""
     import yaml
 
     class Loader(yaml.BaseLoader):
@@ -421,10 +399,8 @@ def read_csv(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
     row of several lines has the number of its last one.
 
-    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_text`; or a quote is not closed.
+    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell. Errors are those of
+    [`read_text`], and a `ValueError` if a quote is not closed.
     """
     text = read_text(path)
     # Without `strict`, a quote that is never closed would take in the rest of the file.

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +16,9 @@ EXPECTED = (
 )
 
 
-def _kinetics400() -> list[str]:
-    from torchvision.models.video import R3D_18_Weights
-
-    return R3D_18_Weights.DEFAULT.meta["categories"]
-
-
-def _imagenet1k() -> list[str]:
-    from torchvision.models import ResNet18_Weights
-
-    return ResNet18_Weights.DEFAULT.meta["categories"]
-
-
-# In the order of torchvision's own classifiers; that of Kinetics-400 is alphabetical.
-LISTS: dict[str, Callable[[], list[str]]] = {"kinetics400": _kinetics400, "imagenet1k": _imagenet1k}
+# Modules of torchvision.models and weights whose classes are in the order of torchvision's own classifiers; that of
+# Kinetics-400 is alphabetical.
+LISTS = {"kinetics400": ("video", "R3D_18_Weights"), "imagenet1k": ("resnet", "ResNet18_Weights")}
 
 
 def read_class_names(source: str | Path) -> list[str]:
@@ -45,7 +35,8 @@ def read_class_names(source: str | Path) -> list[str]:
             the same.
     """
     if str(source) in LISTS:
-        return list(LISTS[str(source)]())
+        module, weights = LISTS[str(source)]
+        return list(getattr(import_module(f"torchvision.models.{module}"), weights).DEFAULT.meta["categories"])
     path = Path(source)
     suffix = path.suffix.lower()
     try:
@@ -56,7 +47,10 @@ def read_class_names(source: str | Path) -> list[str]:
         raise ValueError(f"{source} cannot be read: {error}.{lists}") from error
     if suffix == ".json":
         content = content.get("id2label", content) if isinstance(content, dict) else content
-        names = _by_id(path, _pairs(content)) if isinstance(content, dict) else content
+        names = content
+        if isinstance(content, dict):
+            is_by_name = any(isinstance(value, int) for value in content.values())
+            names = _by_id(path, [pair[::-1] if is_by_name else pair for pair in content.items()])
     elif suffix == ".csv":
         rows = [row for row in csv.reader(text.splitlines()) if row]
         has_header = bool(rows) and not rows[0][0].strip().isdecimal()
@@ -81,12 +75,6 @@ def class_names_of(config: "PreTrainedConfig") -> list[str]:
             f"{config.num_labels - 1}, one after the other, and does not name {', '.join(nameless[:3])}."
         )
     return names
-
-
-def _pairs(content: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The (id, name) pairs of an object that maps ids to names or names to ids."""
-    is_by_name = any(isinstance(value, int) for value in content.values())
-    return [(value, key) if is_by_name else (key, value) for key, value in content.items()]
 
 
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:

@@ -85,10 +85,10 @@ def check_clips(model: PreTrainedModel, processor: VideoClipProcessor) -> None:
     given = processor.crop_size if processor.do_center_crop else processor.size
     if image_size is not None and (given.height, given.width) != _height_and_width(image_size):
         height, width = _height_and_width(image_size)
-        found = f"of {given.height} x {given.width}" if given.height else "of no fixed size"
+        size = f"of {given.height} x {given.width}" if given.height else "of no fixed size"
         raise ValueError(
             f"{type(model).__name__} takes frames of {height} x {width} pixels, and its processor gives frames "
-            f"{found}: set do_center_crop to true and crop_size to {height} x {width} in the processor file."
+            f"{size}: set do_center_crop to true and crop_size to {height} x {width} in the processor file."
         )
 
 

@@ -125,7 +125,7 @@ def _processor_files(model: str | os.PathLike) -> list[str]:
     Raises:
         ValueError: a file does not hold a JSON object.
     """
-    found = []
+    files = []
     for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
         file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
         if file is None:
@@ -133,5 +133,5 @@ def _processor_files(model: str | os.PathLike) -> list[str]:
         content = read_object(file)
         # The file of a processor may describe a tokenizer alone.
         if name != PROCESSOR_NAME or "video_processor" in content:
-            found.append(file)
-    return found
+            files.append(file)
+    return files

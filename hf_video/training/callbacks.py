@@ -29,9 +29,7 @@ class SetEpochCallback(TrainerCallback):
     The data loaders of Accelerate do this on one process, but not when they shard batches over several processes.
     """
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
         if dataset is not None and hasattr(dataset, "set_epoch"):
             dataset.set_epoch(int(state.epoch or 0))
@@ -45,14 +43,7 @@ class EpochLineCallback(ProgressCallback):
         super().__init__()
         self.train_loss: float | None = None
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
         self.train_loss = logs.get("loss", self.train_loss)
         shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
@@ -73,18 +64,15 @@ class EpochLineCallback(ProgressCallback):
 class ThroughputCallback(TrainerCallback):
     """Measures the steps of a training: clips per second, share of time without a batch, and memory.
 
-    A step lasts from the moment that its first batch is asked for until the weights have changed. Evaluating, saving
-    and logging do not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a
-    training loss, for `report_to` and `trainer.state.log_history`.
+    A step lasts from the request for its first batch until the weights have changed. Evaluating, saving and logging do
+    not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a training loss.
     """
 
     def __init__(self) -> None:
         self._begin: float | None = None
         self._clear()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._begin = None
         self._clear()
 
@@ -101,9 +89,7 @@ class ThroughputCallback(TrainerCallback):
             self._num_clips += math.prod(batch["pixel_values"].shape[:-4]) if "pixel_values" in batch else 0
             yield batch
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._begin is not None:
             self._seconds += time.perf_counter() - self._begin
             self._begin = None
@@ -115,7 +101,7 @@ class ThroughputCallback(TrainerCallback):
             `clips_per_second`: clips per second of all processes together; each view of a video is a clip.
             `data_wait_fraction`: share of the time that this process waited for a batch, 0 to 1.
             `peak_memory_gib`: the most memory so far, in GiB: allocated by PyTorch on a CUDA device, otherwise
-            resident in this process. Windows does not have it.
+            resident in this process. It is missing on Windows.
         """
         if not self._seconds:
             return {}
@@ -123,9 +109,15 @@ class ThroughputCallback(TrainerCallback):
             "clips_per_second": self._num_clips * args.world_size / self._seconds,
             "data_wait_fraction": self._waited / self._seconds,
         }
-        memory = _peak_memory(args.device)
         self._clear()
-        return scalars if memory is None else {**scalars, "peak_memory_gib": memory / 2**30}
+        if args.device.type == "cuda":
+            scalars["peak_memory_gib"] = torch.cuda.max_memory_allocated(args.device) / 2**30
+        elif sys.platform != "win32":
+            import resource
+
+            unit = 1 if sys.platform == "darwin" else 1024
+            scalars["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+        return scalars
 
     def _clear(self) -> None:
         self._num_clips, self._seconds, self._waited = 0, 0.0, 0.0
@@ -143,9 +135,7 @@ class TrainingFactsCallback(TrainerCallback):
             self.eval_sets = {"validation": eval_dataset}
         self.facts: dict[str, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         folder = Path(str(args.output_dir))
@@ -159,9 +149,7 @@ class TrainingFactsCallback(TrainerCallback):
         if listed:
             write_trained_videos(folder, listed)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         if kwargs.get("eval_dataloader") is not None:
@@ -179,17 +167,6 @@ class TrainingFactsCallback(TrainerCallback):
             "validation": best or (evaluations[max(evaluations)] if evaluations else {}),
         }
         write_facts(Path(str(args.output_dir)), self.facts)
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """Bytes; None on Windows."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class PreemptionCallback(TrainerCallback):
@@ -218,31 +195,23 @@ class PreemptionCallback(TrainerCallback):
         finally:
             self._let_through()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if dist.is_initialized():
             # A process would wait for its accelerator at each step if the group of the training was used.
             self._group = dist.new_group(backend="gloo")
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._is_holding:
             self._is_holding, self._usual = True, signal.signal(signal.SIGTERM, self._receive)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not float(state.epoch or 0).is_integer():
             self._agree(control)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._agree(control)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._is_agreed:
             if self._group is not None:
                 # The first process marks the checkpoint as complete. A launcher ends it when another one has ended.

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from .settings import NO_WEIGHT_DECAY
 
@@ -120,13 +120,8 @@ def cosine_by_epoch(
     Source: `LinearWarmupCosineLRScheduler` in `lavis/common/optims.py` of LAVIS, called once a batch.
 
     Args:
-        optimizer: its learning rates are the peak.
-        num_epochs: epochs until the cosine reaches `min_lr_rate`.
-        steps_per_epoch: steps of the optimizer in an epoch.
-        batches_per_step: batches whose gradients make one step.
-        warmup_batches: batches until the peak.
-        warmup_lr_rate: the learning rate of the first batch, as a share of the peak.
-        min_lr_rate: the least learning rate of the cosine, as a share of the peak.
+        optimizer: its learning rates are the peak, of which `warmup_lr_rate`, for the first batch, and `min_lr_rate`,
+            for the end of the cosine after `num_epochs`, are shares.
     """
 
     def factor(step: int) -> float:
@@ -159,26 +154,20 @@ class EMACallback(TrainerCallback):
         self.decay = decay
         self.average: dict[str, torch.Tensor] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         resumed = self.average if state.global_step > 0 else {}
         self.average = {
             name: resumed.get(name, weight).detach().to(weight.device, torch.float32, copy=True)
             for name, weight in _weights(kwargs["model"])
         }
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
                 self.average[name].lerp_(weight.detach().float(), 1 - decay)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         with torch.no_grad():
@@ -188,17 +177,15 @@ class EMACallback(TrainerCallback):
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """Puts the average in place of the weights of `model` within the context. Before and after training it changes
-        nothing."""
-        weights = [(weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
+        """Puts the average in place of the weights of `model` in the block. Outside of training it does nothing."""
+        weights = [(name, weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
         with torch.no_grad():
-            for name, weight in _weights(model):
-                if name in self.average:
-                    weight.copy_(self.average[name])
+            for name, weight, _ in weights:
+                weight.copy_(self.average[name])
             try:
                 yield
             finally:
-                for weight, trained in weights:
+                for _, weight, trained in weights:
                     weight.copy_(trained)
 
     def save(self, folder: str | os.PathLike) -> None:

@@ -24,8 +24,8 @@ MASK_SEEDS = "mask_seeds"
 
 
 def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
-    """`collate_clips` without the labels, and with `mask_seeds`, (B * V,) int64, if the items have sample keys. The
-    masks of a clip are drawn from its seed, so that they depend on (seed, epoch, index) and the view alone."""
+    """`collate_clips` without labels, and with `mask_seeds` (B * V,) int64 if the items have sample keys. The masks of
+    a clip are drawn from its seed, so that they depend on (seed, epoch, index) and the view alone."""
     readable = [{name: item[name] for name in item if name != "labels"} for item in items if item is not None]
     batch = collate_clips(readable)
     if all(SAMPLE_KEY in item for item in readable):
@@ -83,20 +83,14 @@ class PreTrainer(VideoTrainer):
         options = {"compute_metrics": None, "compute_loss_func": None} | kwargs
         super().__init__(model, args, data_collator or collate_for_masks, *more, **options)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = dict(inputs)
         pixel_values, seeds = inputs["pixel_values"], inputs.pop(MASK_SEEDS, None)
         if seeds is None:
             seeds = torch.randint(2**62, (len(pixel_values),))
         with torch.no_grad(), self.accelerator.autocast():
             inputs |= draw_masks(self.model, self.args, pixel_values, seeds.tolist())
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
 
 def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[str, Any]) -> dict[str, Any]:

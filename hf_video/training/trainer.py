@@ -98,7 +98,7 @@ class VideoTrainer(BaseTrainer):
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
-        if self.distillation is not None and self.distillation.projection is not None:
+        if self._has_projection:
             if self.is_sharded:
                 raise ValueError(
                     "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
@@ -119,7 +119,8 @@ class VideoTrainer(BaseTrainer):
         """
         if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
-        if self.args.ddp_find_unused_parameters is None and self._may_look_for_unused_parameters():
+        is_averaging = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
+        if self.args.ddp_find_unused_parameters is None and is_averaging and not self._has_projection:
             unused = unused_parameters(self.model)
             if unused is not None:
                 self.accelerator.ddp_handler.find_unused_parameters = bool(unused)
@@ -134,17 +135,12 @@ class VideoTrainer(BaseTrainer):
                 "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
             ) from error
 
-    def _may_look_for_unused_parameters(self) -> bool:
-        if self.distillation is not None and self.distillation.projection is not None:
-            return False
-        return self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
+    @property
+    def _has_projection(self) -> bool:
+        return self.distillation is not None and self.distillation.projection is not None
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.distillation is None or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -184,10 +180,8 @@ class VideoTrainer(BaseTrainer):
         # Collators need both, also for a model that has no such argument.
         self._signature_columns = [*{*self._signature_columns, "pixel_values", SAMPLE_KEY}]
 
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, torch.Tensor | int | None]:
-        return super().get_batch_samples(self.throughput.watch(epoch_iterator), num_batches, device)
+    def get_batch_samples(self, epoch_iterator: Iterator, *args: Any) -> Any:
+        return super().get_batch_samples(self.throughput.watch(epoch_iterator), *args)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
