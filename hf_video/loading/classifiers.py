@@ -83,12 +83,7 @@ def load_classifier(
 @bounded_models()
 def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
-    weights are loaded into it after it is sharded as they are.
-
-    Raises:
-        OSError: there is no configuration.
-        ValueError: the configuration is wrong, or of another kind of model.
-    """
+    weights are loaded into it after it is sharded. Errors are those of [`load_classifier`]."""
     config = load_config(checkpoint)
     _check_kind(checkpoint, config)
     return drop_query_axis(AutoModelForVideoClassification.from_config(config, dtype=torch.float32))
@@ -162,15 +157,15 @@ def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
 
 
 def drop_query_axis(model: Any) -> Any:
-    """Gives a VideoPrism classifier features (batch_size, hidden_size) and logits (batch_size, num_classes), like all
-    others. Transformers leaves the axis of its single pooling query in between. Other models stay as they are.
-
-    Returns:
-        The same model.
-    """
+    """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
+    num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
     if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
-        model.head_layernorm.register_forward_hook(lambda module, inputs, pooled: pooled.flatten(1))
+        model.head_layernorm.register_forward_hook(_without_query_axis)
     return model
+
+
+def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
+    return pooled.flatten(1)
 
 
 def _check_kind(model: str | os.PathLike, config: PreTrainedConfig) -> None:
@@ -225,14 +220,10 @@ def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
     for tensor in parameters:
         # Transformers marks loaded tensors, and does not initialise them.
         tensor._is_hf_initialized = False
-    with _whole(parameters):
+    whole: AbstractContextManager = nullcontext()
+    if is_deepspeed_zero3_enabled():
+        import deepspeed
+
+        whole = deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
+    with whole:
         part.apply(model._init_weights)
-
-
-def _whole(parameters: list[Any]) -> AbstractContextManager:
-    """Puts parameters together while they are changed, if ZeRO-3 of DeepSpeed has spread them over the processes."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
