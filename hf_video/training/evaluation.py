@@ -232,8 +232,8 @@ def write_summary(
     for name, value in details.items():
         title = _TITLES.get(name, name.replace("_", " "))
         shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    table = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
-    replace_text(folder / "report.md", "\n".join([*head, *table, *pictures, "", *tail]) + "\n")
+    table = _table(("", ""), shown.items())
+    replace_text(folder / "report.md", "\n".join([*head, *table, "", *pictures, "", *tail]) + "\n")
 
 
 def clip_reader(
@@ -306,33 +306,34 @@ def _cell(value: object) -> str:
     return str(value).replace("|", r"\|")
 
 
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
+
+
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """The most frequent confusions, and all classes, the least recognised first."""
     totals, shares = counts.sum(axis=1), recognised_shares(counts)
     mistakes = counts - np.diag(counts.diagonal())
     order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
-    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
-    lines = [
-        f"| {class_names[row]} | {class_names[column]} | {mistakes[row, column]} of {totals[row]} |"
-        for row, column in pairs
-        if mistakes[row, column]
+    pairs = [pair for pair in zip(*np.unravel_index(order, counts.shape), strict=True) if mistakes[pair]]
+    confused = [
+        (class_names[row], class_names[taken], f"{mistakes[row, taken]} of {totals[row]}") for row, taken in pairs
     ]
-    if lines:
-        lines = ["| true class | taken for | videos |", "|---|---|---|", *lines, ""]
-    lines += ["| id | class | videos | recognised | most often taken for |", "|---|---|---|---|---|"]
+    rows = []
     for index in np.argsort(shares, kind="stable").tolist():
         taken = mistakes[index].argmax()
-        confused = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
+        mistaken = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
         share = f"{shares[index]:.1%}" if totals[index] else ""
-        lines.append(f"| {index} | {class_names[index]} | {totals[index]} | {share} | {confused} |")
-    return lines
+        rows.append((index, class_names[index], totals[index], share, mistaken))
+    lines = [*_table(("true class", "taken for", "videos"), confused), ""] if confused else []
+    return lines + _table(("id", "class", "videos", "recognised", "most often taken for"), rows)
 
 
 def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """All classes, the lowest average precision first."""
-    precisions = average_precision(scores, labels)
-    lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
-    for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
-        precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
-        lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
-    return lines
+    precisions, totals = average_precision(scores, labels), labels.sum(axis=0).astype(int)
+    order = np.argsort(precisions, kind="stable").tolist()  # NaN, of classes without videos, comes last
+    shown = ["" if np.isnan(value) else f"{value:.1%}" for value in precisions]
+    rows = [(index, class_names[index], totals[index], shown[index]) for index in order]
+    return _table(("id", "class", "videos", "average precision"), rows)
