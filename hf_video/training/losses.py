@@ -110,8 +110,9 @@ class Distillation:
         temperature: above 0; for "logits" alone.
 
     Raises:
-        ValueError: a value is out of range, the teacher does not know a class of the student, logits are asked for
-            and the student is no single-label classifier, or the student has adapters of PEFT and needs a projection.
+        ValueError: there is no such target, the teacher does not know a class of the student, logits are asked for
+            and the student is not a single-label classifier, or the student has adapters of PEFT and needs a
+            projection.
     """
 
     def __init__(
@@ -123,10 +124,6 @@ class Distillation:
         weight: float = 0.5,
         temperature: float = 1.0,
     ):
-        if not 0 < weight <= 1:
-            raise ValueError(f"distillation_weight is {weight}; a number above 0, up to 1, is expected.")
-        if temperature <= 0:
-            raise ValueError(f"distillation_temperature is {temperature}; a number above 0 is expected.")
         self.teacher = teacher.eval().requires_grad_(False)
         self.target, self.weight, self.temperature = target, weight, temperature
         self.projection: nn.Linear | None = None

@@ -143,14 +143,9 @@ class EMACallback(TrainerCallback):
 
     Args:
         decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps.
-
-    Raises:
-        ValueError: `decay` is not between 0 and 1.
     """
 
     def __init__(self, decay: float):
-        if not 0 < decay < 1:
-            raise ValueError(f"ema_decay is {decay}; a number between 0 and 1 is expected, such as 0.999.")
         self.decay = decay
         self.average: dict[str, torch.Tensor] = {}
 

@@ -56,7 +56,7 @@ class VideoTrainer(BaseTrainer):
     Raises:
         OSError: there is no such teacher.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or `ema_decay` is out of range, or the teacher does not fit.
+            `compute_metrics` does not measure. Or the teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
