@@ -28,13 +28,8 @@ if TYPE_CHECKING:
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_TEXT_BYTES = 256 * 2**20
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+# By the letter that `ls -l` shows.
+_KINDS = {"d": "a folder", "p": "a FIFO", "s": "a socket", "c": "a device", "b": "a device"}
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
@@ -280,7 +275,7 @@ class StoredFolder:
 
 
 def check_regular_file(path: str | os.PathLike) -> None:
-    """Refuses a path that is not a regular file, without opening it, and follows links.
+    """Refuses a path that is not a regular file, or a link to one, without opening it.
 
     Raises:
         FileNotFoundError: the path does not exist, or is a link that leads nowhere.
@@ -290,17 +285,14 @@ def check_regular_file(path: str | os.PathLike) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError as error:
-        if os.path.islink(path):
-            raise FileNotFoundError(
-                f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist."
-            ) from error
-        raise FileNotFoundError(f"{path} does not exist.") from error
+        target = f"is a link to {os.readlink(os.fspath(path))}, which " if os.path.islink(path) else ""
+        raise FileNotFoundError(f"{path} {target}does not exist.") from error
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise OSError(f"{path} is a link that leads back to itself.") from error
     if not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}; a file is expected.")
+        raise ValueError(f"{path} is {_KINDS.get(stat.filemode(mode)[0], 'something else')}; a file is expected.")
 
 
 def read_text(path: str | os.PathLike) -> str:

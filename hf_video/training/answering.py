@@ -19,7 +19,7 @@ from hf_video.io import naming
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
 from .base_trainer import BaseTrainer
-from .optimization import cosine_by_epoch, parameter_settings
+from .optimization import cosine_by_epoch
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
@@ -86,12 +86,6 @@ class AnswerTrainer(BaseTrainer):
             metrics = exact_match(answers, true, self.args.first_words)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        settings = parameter_settings(
-            model, weight_decay=self.args.weight_decay, no_weight_decay=self.args.no_weight_decay
-        )
-        return [name for name, setting in settings.items() if setting.weight_decay]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if not has_adapters(self.model):

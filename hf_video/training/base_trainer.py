@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import CommitInfo, HfApi
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
@@ -32,6 +33,7 @@ from .checkpoints import (
     newest_complete,
     require_resumable,
 )
+from .optimization import NO_WEIGHT_DECAY, ParameterSetting, parameter_settings
 from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
 
 
@@ -142,6 +144,18 @@ class BaseTrainer(Trainer):
         inner = getattr(loader, "base_dataloader", loader)
         ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
         return loader
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]
+
+    def _parameter_settings(self, model: nn.Module) -> dict[str, ParameterSetting]:
+        return parameter_settings(
+            model,
+            weight_decay=self.args.weight_decay,
+            layer_decay=getattr(self.args, "layer_decay", 1.0),
+            layer_decay_only=getattr(self.args, "layer_decay_only", ()),
+            no_weight_decay=getattr(self.args, "no_weight_decay", NO_WEIGHT_DECAY),
+        )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self._get_output_dir(trial=trial))

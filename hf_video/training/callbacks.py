@@ -4,6 +4,7 @@ import math
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,16 +50,13 @@ class EpochLineCallback(ProgressCallback):
         shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
         if not {shown, "eval_loss"} & logs.keys() or not state.is_world_process_zero:
             return
-        line = f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"
-        if self.train_loss is not None:
-            line += f"  loss {self.train_loss:.3f}"
-        if "eval_loss" in logs:
-            line += f"  validation loss {logs['eval_loss']:.3f}"
-        for metric, value in measured_in(logs, "eval_"):
-            if metric.short_title is not None:
-                line += f"  {metric.short_title} {metric.text(value, digits=1)}"
+        parts = [f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"]
+        losses = {"loss": self.train_loss, "validation loss": logs.get("eval_loss")}
+        parts += [f"{name} {loss:.3f}" for name, loss in losses.items() if loss is not None]
+        shown_metrics = [row for row in measured_in(logs, "eval_") if row[0].short_title is not None]
+        parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]
         if self.training_bar is not None:
-            self.training_bar.write(line)
+            self.training_bar.write("  ".join(parts))
 
 
 class ThroughputCallback(TrainerCallback):
@@ -125,8 +123,8 @@ class ThroughputCallback(TrainerCallback):
 
 class TrainingFactsCallback(TrainerCallback):
     """Writes `training_facts.json` and `trained_videos.json` into the output folder when training begins, and adds the
-    result to the facts when it ends. There may be several evaluation sets by their names. A resumed run keeps the
-    source that the first run started from."""
+    result when it ends. There may be several evaluation sets by their names. A resumed run keeps the source that the
+    first run started from."""
 
     def __init__(self, eval_dataset: Any = None) -> None:
         several = eval_dataset if isinstance(eval_dataset, dict) else {}
@@ -156,16 +154,12 @@ class TrainingFactsCallback(TrainerCallback):
             sets = self.eval_sets or {"validation": kwargs["eval_dataloader"].dataset}
             self.facts["data"] |= {name: describe_data(dataset) for name, dataset in sets.items()}
         # If there are several evaluation sets, each has an entry of its own for the same step.
-        evaluations: dict[int, dict[str, Any]] = {}
+        evaluations = defaultdict[int, dict[str, Any]](dict)
         for entry in state.log_history:
             if any(name.startswith("eval_") and name.endswith("_loss") for name in entry):
-                evaluations.setdefault(entry["step"], {}).update(entry)
-        best = evaluations.get(state.best_global_step or 0)
-        self.facts |= {
-            "steps": state.global_step,
-            "epochs": state.epoch,
-            "validation": best or (evaluations[max(evaluations)] if evaluations else {}),
-        }
+                evaluations[entry["step"]] |= entry
+        best = state.best_global_step if state.best_global_step in evaluations else max(evaluations, default=0)
+        self.facts |= {"steps": state.global_step, "epochs": state.epoch, "validation": evaluations[best]}
         write_facts(Path(str(args.output_dir)), self.facts)
 
 

@@ -27,7 +27,7 @@ from .arguments import VideoTrainingArguments
 from .base_trainer import BaseTrainer
 from .callbacks import ThroughputCallback, TrainingFactsCallback
 from .losses import Distillation, classification_loss, make_distillation
-from .optimization import NO_WEIGHT_DECAY, EMACallback, parameter_groups, parameter_settings
+from .optimization import EMACallback, parameter_groups
 from .parallelism import unused_parameters
 
 
@@ -188,9 +188,6 @@ class VideoTrainer(BaseTrainer):
             logs |= self.throughput.collect(self.args)
         super().log(logs, start_time)
 
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]
-
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None and getattr(self.args, "layer_decay", 1.0) != 1.0:
             model = self.model if model is None else model
@@ -200,16 +197,6 @@ class VideoTrainer(BaseTrainer):
             groups = parameter_groups(model, self._parameter_settings(model), self.args.learning_rate)
             self.optimizer = optimizer_class(groups, **options)
         return super().create_optimizer(model)
-
-    def _parameter_settings(self, model: nn.Module) -> dict[str, Any]:
-        args = self.args if isinstance(self.args, VideoTrainingArguments) else None
-        return parameter_settings(
-            model,
-            weight_decay=self.args.weight_decay,
-            layer_decay=args.layer_decay if args else 1.0,
-            layer_decay_only=args.layer_decay_only if args else (),
-            no_weight_decay=args.no_weight_decay if args else NO_WEIGHT_DECAY,
-        )
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         with nullcontext() if self.ema is None else self.ema.applied_to(self.model):
