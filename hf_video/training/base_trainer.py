@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import CommitInfo, HfApi
 from torch import nn
 from torch.utils.data import DataLoader
@@ -20,7 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_video.data import ReadAheadLoader
 from hf_video.hub.publishing import publish
-from hf_video.io import naming_disk_errors, replacing_files
+from hf_video.io import naming, naming_disk_errors, replacing_files
 
 from .callbacks import PreemptionCallback, SetEpochCallback
 from .checkpoints import (
@@ -217,13 +216,13 @@ class BaseTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             require_resumable(Path(checkpoint))
-            with _naming_damage(checkpoint, f"{OPTIMIZER} or {SCHEDULER}"):
+            with naming(f"{checkpoint} ({OPTIMIZER} or {SCHEDULER})"):
                 super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             name = f"rng_state_{self.args.process_index}.pth" if self.args.world_size > 1 else "rng_state.pth"
-            with _naming_damage(checkpoint, name):
+            with naming(Path(checkpoint, name)):
                 super()._load_rng_state(checkpoint)
 
 
@@ -239,18 +238,3 @@ def _keeping_names(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.save_pretrained
-
-
-@contextmanager
-def _naming_damage(checkpoint: str, names: str) -> Iterator[None]:
-    """Names the files of a checkpoint in an error of loading them."""
-    try:
-        yield
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{names} in {checkpoint} is damaged, or not of this run ({reason}). Remove the folder to resume from the "
-            "checkpoint before it."
-        ) from error
