@@ -107,15 +107,15 @@ def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         raise ValueError("Targets must be 0 or 1.")
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
-    num_found = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
-    # Videos with equal scores are found together: only the last of them ends a step of the curve.
+    num_true = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
+    # Videos with equal scores count together: only the last of them ends a step of the curve.
     is_last = np.vstack([ranked[1:] != ranked[:-1], np.ones((1, scores.shape[1]), dtype=bool)])
-    precision = num_found / np.arange(1, len(scores) + 1)[:, None]
+    precision = num_true / np.arange(1, len(scores) + 1)[:, None]
     areas = [
-        (np.diff(found[last], prepend=0) * values[last]).sum()
-        for found, values, last in zip(num_found.T, precision.T, is_last.T, strict=True)
+        (np.diff(counts[last], prepend=0) * values[last]).sum()
+        for counts, values, last in zip(num_true.T, precision.T, is_last.T, strict=True)
     ]
-    totals = num_found[-1]
+    totals = num_true[-1]
     return np.divide(areas, totals, out=np.full(len(totals), np.nan), where=totals > 0)
 
 

@@ -114,7 +114,7 @@ def loading(model: str | os.PathLike) -> Iterator[None]:
     except SafetensorError as error:
         damaged = (file for file in sorted(Path(model).glob("*.safetensors")) if not _is_safetensors(file))
         raise ValueError(
-            f"{next(damaged, model)} is cut off or damaged ({error}). Get it again from where it comes from."
+            f"{next(damaged, model)} is cut off or damaged ({error}). Download or copy it again."
         ) from error
 
 

@@ -108,7 +108,7 @@ class AnswerTrainer(BaseTrainer):
 
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
         """
-        Generate answers with the generation settings of the arguments.
+        Generates answers with the generation settings of the arguments.
 
         Args:
             dataset: a [`VideoTextDataset`]. Videos that are skipped because they cannot be read have no answers.
@@ -149,7 +149,7 @@ class AnswerTrainer(BaseTrainer):
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:
     """
-    Freeze the parts that are not trained, and put adapters into the language model if `lora_rank` asks for them.
+    Freezes the parts that are not trained, and puts adapters into the language model if `lora_rank` asks for them.
 
     By default the parts that MA-LMM trains are trained: the Q-Former and its queries, the frame positions, the
     projection, and the norm after the vision tower.
@@ -200,7 +200,7 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
 
 
 def save_adapters(model: Any, folder: Path) -> None:
-    """Write the adapters of the language model as PEFT writes them: `PeftModel.from_pretrained` reads them."""
+    """Writes the adapters of the language model as PEFT does, so that `PeftModel.from_pretrained` reads them."""
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Load what `save_adapters` wrote into the adapters of the language model; do nothing if there is no folder."""
+    """Loads the adapters that `save_adapters` wrote into the language model; does nothing if there is no folder."""
     if not folder.is_dir() or not has_adapters(model):
         return
     from peft import set_peft_model_state_dict

@@ -18,9 +18,9 @@ from .parallelism import check_device, prepare_sharding
 from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
 
 DEFAULT_METRIC = "top1_accuracy"
-# What `exact_match` measures.
+# The metrics of `exact_match`.
 ANSWER_METRICS = ("top1", "any")
-# Names, or ends of names, of metrics whose lower values are better, besides losses.
+# Ends of the names of metrics, besides losses, whose lower values are better.
 ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
 

@@ -139,7 +139,7 @@ class BaseTrainer(Trainer):
             loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)
         finally:
             self.args.dataloader_drop_last = drop_last
-        # The loader of Accelerate moves batches of the one inside to the device.
+        # The loader of Accelerate moves the batches of an inner loader to the device.
         inner = getattr(loader, "base_dataloader", loader)
         ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
         return loader
@@ -175,7 +175,7 @@ class BaseTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if form_of_run(self) is WeightsForm.FSDP_SHARDED:
-            # The base class saves no model of shards; a checkpoint of it holds the shards alone.
+            # The base class does not save a model of shards. A checkpoint of it holds the shards alone.
             folder = output_dir or str(self.args.output_dir)
             if self._is_in_checkpoint:
                 self._save(folder, state_dict={})

@@ -52,7 +52,7 @@ def evaluate_dataset(
         dataset: a `ClipDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
-        reading_threads: threads that read videos ahead where no processes do; see `ReadAheadLoader`.
+        reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Returns:

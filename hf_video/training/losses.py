@@ -178,10 +178,10 @@ class Distillation:
         with torch.no_grad(), watch_features(teacher) as seen:
             known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}).logits
         if self.target == "logits":
-            expected, found = (
+            expected, learned = (
                 (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)
             )
-            return self.temperature**2 * F.kl_div(found, expected, reduction="batchmean", log_target=True)
+            return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
         if self.projection is not None:
             features = self.projection(features)
         features, expected = features.float(), seen[0].float()

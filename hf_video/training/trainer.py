@@ -110,8 +110,8 @@ class VideoTrainer(BaseTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
         training set that is a `ClipDataset`. Several processes look for unused parameters in every step only if the
-        model has some. Where that cannot be found out, the default of Transformers holds; a given
-        `ddp_find_unused_parameters` always does.
+        model has some. If that is unknown, the default of Transformers holds. A given `ddp_find_unused_parameters`
+        always holds.
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
@@ -212,7 +212,7 @@ class VideoTrainer(BaseTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        # The model in a checkpoint keeps the weights that are being trained; the average is beside it.
+        # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
         if self.ema is not None and self.ema.average and output_dir is not None and self.args.should_save:
             self.ema.save(output_dir)
 

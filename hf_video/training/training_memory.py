@@ -63,7 +63,7 @@ def estimate_memory(
         ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
     """
     size = processor.crop_size if processor.do_center_crop else processor.size
-    # A model of another kind is refused where it is loaded.
+    # Loading refuses a model of another kind.
     if not size.height or not size.width or type(config) not in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
         return None
     clips = (2, processor.num_frames, getattr(config, "num_channels", 3), size.height, size.width)
@@ -87,7 +87,7 @@ def estimate_memory(
 
 
 def check_memory(needed: TrainingMemory, device: torch.device) -> str:
-    """A sentence on the memory that is needed and available; a `ValueError` if it is more than twice the available."""
+    """A sentence on the needed and the available memory; a `ValueError` if a training needs more than twice of it."""
     if device.type in ("cpu", "mps"):
         available = psutil.virtual_memory().available
     else:
@@ -106,9 +106,8 @@ def check_memory(needed: TrainingMemory, device: torch.device) -> str:
 
 def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArguments) -> tuple[int, int]:
     """The tokens of a clip, and the bytes that the backward pass of the clips needs besides the weights: what the
-    model keeps, and as much as the largest layer keeps for the gradients in it. With gradient checkpointing one layer
-    at a time keeps more than its input.
-    """
+    model keeps, and as much as the largest layer keeps for its gradients. With gradient checkpointing a layer keeps
+    its input, and one layer at a time keeps the rest."""
     num_tokens, weights = 0, {id(parameter) for parameter in model.parameters()}
     layer: nn.Module | None = None
     # What is kept, by the layer that keeps it. A storage that was freed could give its address to the next.
