@@ -140,7 +140,8 @@ class Distillation:
                 )
             self._class_order = [known.index(name) for name in wanted]
         elif target in ("features_cosine", "features_mse"):
-            widths = [_head(model).in_features for model in (student, teacher)]
+            heads: list[Any] = [model.classifier for model in (student, teacher)]
+            widths = [head.in_features for head in heads]
             if widths[0] != widths[1]:
                 if hasattr(student, "peft_config"):
                     raise ValueError(
@@ -214,12 +215,3 @@ def make_distillation(
                 )
     names = ("target", "weight", "temperature")
     return Distillation(teacher, student, **{name: getattr(args, f"distillation_{name}") for name in names})
-
-
-def _head(model: Any) -> Any:
-    head = getattr(model, "classifier", None)
-    if not hasattr(head, "in_features"):
-        raise ValueError(
-            f"{type(model).__name__} has no linear layer `classifier`, whose input would be its features."
-        )
-    return head

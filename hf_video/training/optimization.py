@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +24,13 @@ class ParameterSetting(NamedTuple):
 
     lr_scale: float
     weight_decay: float
+
+
+def layer_groups_of(model: Any, setting: str) -> list[nn.Module]:
+    """The modules of a model from the input to the output. A `ValueError` names a setting that needs them."""
+    if not hasattr(model, "layer_groups"):
+        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so {setting} is impossible: leave it out.")
+    return model.layer_groups()
 
 
 def parameter_settings(
@@ -58,21 +65,16 @@ def parameter_settings(
     depths: dict[int, int] = {}
     num_groups = 0
     if layer_decay != 1:
-        if not hasattr(model, "layer_groups"):
-            raise ValueError(
-                f"{type(model).__name__} has no `layer_groups`, so layer_decay={layer_decay} cannot be applied: "
-                "use layer_decay=1, or give the class a method `layer_groups`."
-            )
-        groups = cast(Any, model).layer_groups()
+        groups = layer_groups_of(model, f"layer_decay={layer_decay}")
         num_groups = len(groups)
         depths = {id(parameter): depth for depth, group in enumerate(groups) for parameter in group.parameters()}
 
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     known_parts = {part for name, _ in model.named_parameters() for part in name.split(".")}
-    if unknown := sorted(set(layer_decay_only) - known_parts):
-        raise ValueError(f"layer_decay_only names {unknown}, which no parameter of {type(model).__name__} contains.")
-    if unknown := sorted(set(no_weight_decay) - known_parts - set(NO_WEIGHT_DECAY)):
-        raise ValueError(f"no_weight_decay names {unknown}, which no parameter of {type(model).__name__} contains.")
+    given = {"layer_decay_only": layer_decay_only, "no_weight_decay": set(no_weight_decay) - set(NO_WEIGHT_DECAY)}
+    for option, names in given.items():
+        if unknown := sorted(set(names) - known_parts):
+            raise ValueError(f"{option} names {unknown}, which no parameter of {type(model).__name__} contains.")
 
     settings = {}
     for name, parameter in parameters.items():
