@@ -44,9 +44,6 @@ def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
     block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. An error
     removes the temporary file. If `path` is a link, the file that it points to is replaced.
 
-    Args:
-        path: the file to write, in a folder that exists.
-
     Raises:
         OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
     """
@@ -80,15 +77,8 @@ def read_own_json(path: Path) -> Any:
 @contextmanager
 def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
     """Gives a temporary folder to fill, and moves each of its files to its place in `folder` after the block; after an
-    error, none.
-
-    Args:
-        folder: the destination; made if it does not exist.
-        last: pattern of the names that are moved after all others, such as the weights, which complete a model.
-
-    Raises:
-        OSError: writing failed. The error names `folder`.
-    """
+    error, none. The names of the pattern `last` are moved last, such as the weights, which complete a model. An
+    `OSError` of writing names `folder`."""
     folder = Path(folder)
     unfinished = folder / f".{os.getpid()}.partial"
     unfinished.mkdir(parents=True)
@@ -113,9 +103,6 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     Whenever the process is killed or the power fails, `path` is a whole folder or does not exist. An error or an
     interrupt removes the temporary folder. A mount point cannot be replaced: the temporary folder is inside of it,
     and its content is moved up.
-
-    Args:
-        path: a folder that does not exist or is empty; its parents are made.
 
     Raises:
         OSError: writing failed, or another program has made `path` meanwhile.
@@ -200,14 +187,8 @@ def write_error_number(error: BaseException) -> int | None:
 
 
 class StoredFolder:
-    """A folder by its path or URL.
-
-    Args:
-        where: the path or URL. A protocol that is not installed raises `ImportError` or `ValueError`, by fsspec.
-
-    Attributes:
-        path: the local folder; None if it is elsewhere.
-    """
+    """A folder by its path or URL. Its `path` is the local folder; None if it is elsewhere. For a protocol that is not
+    installed fsspec raises `ImportError` or `ValueError`."""
 
     def __init__(self, where: str | os.PathLike):
         from fsspec.core import url_to_fs

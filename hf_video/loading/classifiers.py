@@ -95,17 +95,15 @@ def load_trained_classifier(
     """A video classifier as it was trained, with all of its weights.
 
     Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
+        model, kwargs: see [`load_classifier`].
         part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
             its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
             before the head may be missing as well, and begins as if it were not there.
-        kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
-        OSError: there is no such model.
-        ValueError: it is not a video classifier, weights are missing or do not fit its configuration, a class has
-            no name, or it is quantised in another dtype.
-        ImportError: it is quantised, and torchao is not installed.
+        OSError, ImportError, ValueError: see [`load_classifier`] and [`check_quantization`]; or weights are missing,
+        or
+            a class has no name.
     """
     config = load_config(model)
     _check_kind(model, config)
@@ -133,16 +131,7 @@ def load_trained_classifier(
 
 def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     """A VideoViT or VideoMamba for masked pre-training, from any checkpoint of its encoder. What the checkpoint lacks,
-    such as the decoder, starts afresh.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        kwargs: passed to `AutoModelForPreTraining.from_pretrained`.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: it is of another family or quantised, or a tensor does not fit its configuration.
-    """
+    such as the decoder, starts afresh. Arguments and errors are those of [`load_classifier`]."""
     config = load_config(model)
     _check_maskable(model, config)
     check_trainable(model, config)

@@ -85,17 +85,8 @@ def load_trained_model(
 
 
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
-    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        device: see `choose_device`.
-        dtype: "float32", "bfloat16" or "float16".
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
-    """
+    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
+    and errors are those of [`load_trained_model`]."""
     target, model = choose_device(device), locate_model(model)
 
     from transformers import AutoModelForImageTextToText, AutoProcessor

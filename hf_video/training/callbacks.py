@@ -25,10 +25,8 @@ THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib
 
 
 class SetEpochCallback(TrainerCallback):
-    """Tells the training set which epoch it is in, so that its random clips differ between epochs.
-
-    The data loaders of Accelerate do this on one process, but not when they shard batches over several processes.
-    """
+    """Tells the training set its epoch, so that random clips differ between epochs. The data loaders of Accelerate do
+    so on one process, but not when they share batches among several."""
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)

@@ -13,7 +13,7 @@ from hf_video.loading.clip_size import clip_size
 
 
 class WeightsForm(StrEnum):
-    """How a checkpoint holds the weights that a run goes on from, in words for an error."""
+    """How a checkpoint holds its weights, in words for an error."""
 
     WHOLE = "whole weights"
     FSDP_FULL = "FSDP with FULL_STATE_DICT"
