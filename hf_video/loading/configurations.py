@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import psutil
 import torch
 from pydantic import BaseModel, StringConstraints
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -20,13 +19,11 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
     cached_file,
     is_torchao_available,
 )
 
 from hf_video.io import naming, read_object
-from hf_video.settings import few
 
 # Building so many takes seconds. Published video models have about a thousand.
 MOST_TENSORS = 20_000
@@ -62,9 +59,8 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 
     Raises:
         OSError: there is no such model.
-        ValueError: a field, or the index of the weights, is wrong.
+        ValueError: a field is wrong.
     """
-    _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
     try:
         with naming(model):
             return AutoConfig.from_pretrained(model)
@@ -106,25 +102,9 @@ def bounded_models() -> Iterator[None]:
 
 @contextmanager
 def loading(model: str | os.PathLike) -> Iterator[None]:
-    """Names a model in the errors of the block that loads it. It is a `ValueError` if a file of weights is damaged, or
-    if the model is too large for [`bounded_models`]."""
-    try:
-        with naming(model), bounded_models():
-            yield
-    except SafetensorError as error:
-        damaged = (file for file in sorted(Path(model).glob("*.safetensors")) if not _is_safetensors(file))
-        raise ValueError(
-            f"{next(damaged, model)} is cut off or damaged ({error}). Download or copy it again."
-        ) from error
-
-
-def _is_safetensors(file: Path) -> bool:
-    """Whether a file has the header of safetensors, and the length that it says."""
-    try:
-        with safe_open(file, "pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
+    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]."""
+    with naming(model), bounded_models():
+        yield
 
 
 def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
@@ -153,11 +133,3 @@ def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
 
 def _quantization_method(config: PreTrainedConfig) -> str | None:
     return (getattr(config, "quantization_config", None) or {}).get("quant_method")
-
-
-def _check_index(file: Path) -> None:
-    if not file.is_file():
-        return
-    files = set(read_object(file, Index)["weight_map"].values())
-    if absent := sorted(name for name in files if not file.with_name(name).is_file()):
-        raise ValueError(f"{file} names {few(absent)}, which is not there.")
