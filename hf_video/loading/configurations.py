@@ -20,7 +20,6 @@ from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
     cached_file,
-    is_torchao_available,
 )
 
 from hf_video.io import naming, read_object
@@ -108,17 +107,10 @@ def loading(model: str | os.PathLike) -> Iterator[None]:
 
 
 def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
-    """Refuses a model that torchao quantised if torchao is not installed (`ImportError`), or if the model is to be
-    loaded in another dtype than its layers keep (`ValueError`). None and "auto" are the dtype of the folder."""
-    if _quantization_method(config) != "torchao":
-        return
-    if not is_torchao_available():
-        raise ImportError(
-            f"{model} is quantised, which needs a recent torchao: "
-            "pip install --upgrade 'hf-video-models[quantization]'."
-        )
+    """Refuses (`ValueError`) to load a model that torchao quantised in another dtype than its layers keep. None and
+    "auto" are the dtype of the folder."""
     own, wanted = (str(each).removeprefix("torch.") for each in (config.dtype, dtype))
-    if wanted not in ("None", "auto", own):
+    if _quantization_method(config) == "torchao" and wanted not in ("None", "auto", own):
         raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {wanted}: set dtype to {own}.")
 
 
