@@ -79,7 +79,6 @@ def write_moving_digits(
 
     Raises:
         ImportError: If scikit-learn is not installed.
-        ValueError: If a count or a size is not as described.
         FileExistsError: If `folder` holds anything else.
     """
     arguments = {
@@ -90,10 +89,6 @@ def write_moving_digits(
         "fps": fps,
         "seed": seed,
     }
-    for name, value in arguments.items():
-        least, factor = {"num_frames": (8, 8), "image_size": (32, 2), "seed": (0, 1)}.get(name, (1, 1))
-        if value < least or value % factor:
-            raise ValueError(f"{name} is {value}; a multiple of {factor}, at least {least}, is expected.")
     folder = Path(folder).expanduser().absolute()
     if _is_complete(folder, arguments):
         return folder

@@ -117,7 +117,7 @@ class AnswerTrainer(BaseTrainer):
             `num_return_sequences` answers for each video, the best first, and the true answers.
         """
         model, answers, true = self.model.eval(), [], []
-        count = self.args.num_return_sequences
+        options = self.args.generation_settings() | {"num_return_sequences": self.args.num_return_sequences}
         collate = self._collator(with_targets=False)
         loader = ReadAheadLoader(
             dataset,
@@ -131,12 +131,9 @@ class AnswerTrainer(BaseTrainer):
                 continue
             inputs = {name: tensor.to(self.args.device) for name, tensor in collate(items).items()}
             with self.compute_loss_context_manager():
-                ids = model.generate(
-                    **inputs,
-                    **self.args.generation_settings(),
-                    num_return_sequences=count,
-                )
+                ids = model.generate(**inputs, **options)
             texts = [text.strip() for text in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
+            count = self.args.num_return_sequences
             answers += [texts[start : start + count] for start in range(0, len(texts), count)]
             true += [item["text_target"] for item in items]
         return answers, true
