@@ -351,10 +351,11 @@ def read_yaml(path: str | os.PathLike) -> Any:
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
             content = super().construct_mapping(node, deep)
-            names = [name.value for name, _ in node.value]
-            for place, (name, _) in enumerate(node.value):
-                if name.value in names[:place]:
+            names: set[str] = set()
+            for name, _ in node.value:
+                if name.value in names:
                     raise yaml.MarkedYAMLError(None, None, f"{name.value!r} is given twice", name.start_mark)
+                names.add(name.value)
             return content
 
     try:

@@ -42,13 +42,13 @@ def read_class_names(source: str | Path) -> list[str]:
         raise ValueError(f"{source} cannot be read: {error}{lists}") from error
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: {EXPECTED}.")
-    names = [name.strip() for name in names]
-    for index, name in enumerate(names):
+    ids: dict[str, int] = {}
+    for index, name in enumerate(map(str.strip, names)):
         if not name:
             raise ValueError(f"{path}: the name of class {index} is empty.")
-        if (first := names.index(name)) < index:
-            raise ValueError(f"{path}: classes {first} and {index} are both {name!r}; each needs its own name.")
-    return names
+        if ids.setdefault(name, index) < index:
+            raise ValueError(f"{path}: classes {ids[name]} and {index} are both {name!r}; each needs its own name.")
+    return list(ids)
 
 
 def _names_in(path: Path) -> Any:
