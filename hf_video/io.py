@@ -69,7 +69,7 @@ def replace_text(path: str | os.PathLike, text: str) -> None:
 def read_own_json(path: Path) -> Any:
     """The content of a JSON file that this package wrote; None if there is no whole file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError):
         return None
 
