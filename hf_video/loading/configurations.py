@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import psutil
 import torch
 from pydantic import BaseModel, StringConstraints
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -101,9 +102,25 @@ def bounded_models() -> Iterator[None]:
 
 @contextmanager
 def loading(model: str | os.PathLike) -> Iterator[None]:
-    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]."""
-    with naming(model), bounded_models():
-        yield
+    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]. A damaged file of
+    weights is a `ValueError` that names it."""
+    try:
+        with naming(model), bounded_models():
+            yield
+    except SafetensorError as error:
+        damaged = (file for file in sorted(Path(model).glob("*.safetensors")) if not _is_safetensors(file))
+        raise ValueError(
+            f"{next(damaged, model)} is cut off or damaged ({error}). Download or copy it again."
+        ) from error
+
+
+def _is_safetensors(file: Path) -> bool:
+    """Whether a file has the header of safetensors, and the length that it says."""
+    try:
+        with safe_open(file, "pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:

@@ -60,9 +60,9 @@ DAMAGES = [
     (CONFIG, fields(id2label={"0": "a", "1": None}), "does not name 1"),
     (CONFIG, fields(hidden_size="24"), "'hidden_size'"),
     (CONFIG, fields(layer_norm_eps=float("nan")), "`layer_norm_eps` must be finite"),
-    (WEIGHTS, cut(-100), "cannot be read: it is cut off or damaged"),
-    (WEIGHTS, cut(50), "cannot be read: it is cut off or damaged"),
-    (WEIGHTS, cut(0), "cannot be read: it is cut off or damaged"),
+    (WEIGHTS, cut(-100), "model.safetensors is cut off or damaged"),
+    (WEIGHTS, cut(50), "model.safetensors is cut off or damaged"),
+    (WEIGHTS, cut(0), "model.safetensors is cut off or damaged"),
     (WEIGHTS, lambda path: path.unlink(), WEIGHTS),
     (
         WEIGHTS,
