@@ -1,18 +1,12 @@
-"""The registration table: which class answers for which Auto class of Transformers."""
+"""The table that registers classes with the Auto classes of Transformers."""
 
 from importlib import import_module
 from typing import Any, NamedTuple
 
 
 class Registration(NamedTuple):
-    """One class and the Auto class it plugs into.
-
-    Attributes:
-        module: module of the class, relative to `hf_video`.
-        class_name: the class to register.
-        auto_class: name of the Auto class in `transformers`.
-        config_class: the configuration class that the Auto class looks it up by.
-    """
+    """A class, its module relative to `hf_video`, and the Auto class of Transformers that finds it by a configuration
+    class."""
 
     module: str
     class_name: str
@@ -22,76 +16,58 @@ class Registration(NamedTuple):
 
 _VIDEOVIT = ".models.videovit.modeling_videovit"
 _VIDEOMAMBA = ".models.videomamba.modeling_videomamba"
-_MEMORY_BANK_QFORMER = ".models.memory_bank_qformer.modeling_memory_bank_qformer"
-_MEMORY_BANK_QFORMER_GENERATION = _MEMORY_BANK_QFORMER + "_generation"
+_QFORMER = ".models.memory_bank_qformer"
+_GENERATION = f"{_QFORMER}.modeling_memory_bank_qformer_generation"
+_PROCESSING = ".processing.video_processing_clip"
 
 CONFIGURATIONS = {
     "VideoViTConfig": ".models.videovit.configuration_videovit",
     "VideoMambaConfig": ".models.videomamba.configuration_videomamba",
-    "MemoryBankQFormerConfig": ".models.memory_bank_qformer.configuration_memory_bank_qformer",
+    "MemoryBankQFormerConfig": f"{_QFORMER}.configuration_memory_bank_qformer",
 }
 PARTS = {
-    "MemoryBank": ".models.memory_bank_qformer.memory_bank",
-    "VideoWatcher": ".models.memory_bank_qformer.video_watcher",
+    "MemoryBank": f"{_QFORMER}.memory_bank",
+    "VideoWatcher": f"{_QFORMER}.video_watcher",
     "draw_memory": ".drawing.memory_picture",
-    "replay_memory": ".models.memory_bank_qformer.memory_bank",
+    "replay_memory": f"{_QFORMER}.memory_bank",
     "selective_scan": ".ops.selective_scan",
 }
 
-CLASSES = (
-    Registration(_VIDEOVIT, "VideoViTModel", "AutoModel", "VideoViTConfig"),
-    Registration(_VIDEOVIT, "VideoViTForVideoClassification", "AutoModelForVideoClassification", "VideoViTConfig"),
-    Registration(_VIDEOVIT, "VideoViTForImageClassification", "AutoModelForImageClassification", "VideoViTConfig"),
-    Registration(_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining", "VideoViTConfig"),
-    Registration(_VIDEOVIT, "VideoViTBackbone", "AutoBackbone", "VideoViTConfig"),
-    Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoViTConfig"),
-    Registration(_VIDEOMAMBA, "VideoMambaModel", "AutoModel", "VideoMambaConfig"),
-    Registration(
-        _VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification", "VideoMambaConfig"
+# Module, class and Auto class of everything that a configuration is for. If a class has several Auto classes, examples
+# on model cards use the last.
+FAMILIES = {
+    "VideoViTConfig": (
+        (_VIDEOVIT, "VideoViTModel", "AutoModel"),
+        (_VIDEOVIT, "VideoViTForVideoClassification", "AutoModelForVideoClassification"),
+        (_VIDEOVIT, "VideoViTForImageClassification", "AutoModelForImageClassification"),
+        (_VIDEOVIT, "VideoViTForPreTraining", "AutoModelForPreTraining"),
+        (_VIDEOVIT, "VideoViTBackbone", "AutoBackbone"),
+        (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
     ),
-    Registration(
-        _VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification", "VideoMambaConfig"
+    "VideoMambaConfig": (
+        (_VIDEOMAMBA, "VideoMambaModel", "AutoModel"),
+        (_VIDEOMAMBA, "VideoMambaForVideoClassification", "AutoModelForVideoClassification"),
+        (_VIDEOMAMBA, "VideoMambaForImageClassification", "AutoModelForImageClassification"),
+        (_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining"),
+        (_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone"),
+        (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
+        (".processing.image_processing_center_crop", "CenterCropImageProcessor", "AutoImageProcessor"),
     ),
-    Registration(_VIDEOMAMBA, "VideoMambaForPreTraining", "AutoModelForPreTraining", "VideoMambaConfig"),
-    Registration(_VIDEOMAMBA, "VideoMambaBackbone", "AutoBackbone", "VideoMambaConfig"),
-    Registration(".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "VideoMambaConfig"),
-    Registration(
-        ".processing.image_processing_center_crop",
-        "CenterCropImageProcessor",
-        "AutoImageProcessor",
-        "VideoMambaConfig",
+    "MemoryBankQFormerConfig": (
+        (f"{_QFORMER}.modeling_memory_bank_qformer", "MemoryBankQFormerModel", "AutoModel"),
+        (
+            f"{_QFORMER}.modeling_memory_bank_qformer",
+            "MemoryBankQFormerForVideoClassification",
+            "AutoModelForVideoClassification",
+        ),
+        (_GENERATION, "MemoryBankQFormerForConditionalGeneration", "AutoModelForMultimodalLM"),
+        (_GENERATION, "MemoryBankQFormerForConditionalGeneration", "AutoModelForImageTextToText"),
+        (_PROCESSING, "VideoClipProcessor", "AutoVideoProcessor"),
+        (f"{_QFORMER}.processing_memory_bank_qformer", "MemoryBankQFormerProcessor", "AutoProcessor"),
     ),
-    Registration(_MEMORY_BANK_QFORMER, "MemoryBankQFormerModel", "AutoModel", "MemoryBankQFormerConfig"),
-    Registration(
-        _MEMORY_BANK_QFORMER,
-        "MemoryBankQFormerForVideoClassification",
-        "AutoModelForVideoClassification",
-        "MemoryBankQFormerConfig",
-    ),
-    Registration(
-        _MEMORY_BANK_QFORMER_GENERATION,
-        "MemoryBankQFormerForConditionalGeneration",
-        "AutoModelForMultimodalLM",
-        "MemoryBankQFormerConfig",
-    ),
-    # Of several Auto classes, examples on model cards use the last.
-    Registration(
-        _MEMORY_BANK_QFORMER_GENERATION,
-        "MemoryBankQFormerForConditionalGeneration",
-        "AutoModelForImageTextToText",
-        "MemoryBankQFormerConfig",
-    ),
-    Registration(
-        ".processing.video_processing_clip", "VideoClipProcessor", "AutoVideoProcessor", "MemoryBankQFormerConfig"
-    ),
-    Registration(
-        ".models.memory_bank_qformer.processing_memory_bank_qformer",
-        "MemoryBankQFormerProcessor",
-        "AutoProcessor",
-        "MemoryBankQFormerConfig",
-    ),
-)
+}
 
+CLASSES = tuple(Registration(*row, config) for config, rows in FAMILIES.items() for row in rows)
 PUBLIC_NAMES = CONFIGURATIONS | PARTS | {row.class_name: row.module for row in CLASSES}
 
 

@@ -1,4 +1,4 @@
-"""What `hf-video demo` trains on and checks, a small real task: which way does a handwritten digit go around a square?
+"""The videos and checks of `hf-video demo`, a small real task: which way does a handwritten digit go around a square?
 
 Scans of handwritten digits travel once around a square. The class is how the round begins: the direction of the first
 side and of the next. Only the order of the frames shows the class:
@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from tqdm.auto import tqdm
+
+from hf_video.io import new_folder, read_own_json
 
 # The corner where the first side begins, counted clockwise from the top left, and whether the digit goes clockwise.
 MOTIONS = {
@@ -62,11 +63,10 @@ def write_moving_digits(
 ) -> Path:
     """Write a data set of moving digits: H.264 files in `train/<class>/` and `test/<class>/`, eight classes.
 
-    No scan is in both `train` and `test`. The seed and the versions of the libraries determine every byte. The data
-    set is built in a temporary folder beside `folder` and moved there when it is complete.
+    No scan is in both `train` and `test`. The seed and the versions of the libraries determine every byte.
 
     Args:
-        folder: A new or empty folder. A folder that this function completed with the same arguments is left as it is.
+        folder: A new or empty folder. A folder of the same arguments is left as it is.
         train_per_class: Videos of each class in `train/`.
         test_per_class: Videos of each class in `test/`.
         num_frames: Frames of a video, a multiple of 8: a round has four sides and begins on the first half of one.
@@ -79,7 +79,6 @@ def write_moving_digits(
 
     Raises:
         ImportError: If scikit-learn is not installed.
-        ValueError: If a count or a size is not as described.
         FileExistsError: If `folder` holds anything else.
     """
     arguments = {
@@ -90,18 +89,10 @@ def write_moving_digits(
         "fps": fps,
         "seed": seed,
     }
-    least = {"num_frames": 8, "image_size": 32, "seed": 0}
-    factors = {"num_frames": 8, "image_size": 2}
-    for name, value in arguments.items():
-        if value < least.get(name, 1) or value % factors.get(name, 1):
-            multiple = f" and a multiple of {factors[name]}" if name in factors else ""
-            raise ValueError(
-                f"{name} is {value}; a whole number of at least {least.get(name, 1)}{multiple} is expected."
-            )
     folder = Path(folder).expanduser().absolute()
+    if _is_complete(folder, arguments):
+        return folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        if _is_complete(folder, arguments):
-            return folder
         raise FileExistsError(
             f"{folder} is not empty, and not a complete data set of moving digits with the arguments {arguments}. "
             "Choose another folder, or remove this one."
@@ -113,27 +104,18 @@ def write_moving_digits(
         for motion_number, motion in enumerate(MOTIONS)
         for number in range(arguments[f"{split}_per_class"])
     ]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        staged = Path(temporary) / folder.name
+    with new_folder(folder) as staged:
         for split, motion, number, generator in tqdm(videos, desc="Writing moving digits", unit="video"):
             file = staged / split / motion / f"{number:04d}.mp4"
             file.parent.mkdir(parents=True, exist_ok=True)
             frames = _render(generator.choice(digits[split]), motion, num_frames, image_size, generator)
             _encode(file, frames, fps)
         (staged / MANIFEST).write_text(json.dumps(arguments, indent=2) + "\n")
-        if folder.exists():
-            folder.rmdir()
-        staged.rename(folder)
     return folder
 
 
 def _is_complete(folder: Path, arguments: dict[str, int]) -> bool:
-    try:
-        written = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return False
-    return written == arguments and all(
+    return read_own_json(folder / MANIFEST) == arguments and all(
         len(list((folder / split / motion).glob("*.mp4"))) == arguments[f"{split}_per_class"]
         for split in _SPLITS
         for motion in MOTIONS
@@ -218,26 +200,18 @@ def describe(model: Any, processor: Any, digits: str | Path) -> dict[str, Any]:
 
 def shuffled_accuracy(trainer: Any, digits: Path) -> float:
     """The top-1 accuracy on the held-out digits if the frames of every clip are in random order."""
-    from torch.utils.data import Dataset
-
     from hf_video.data import ClipDataset, load_video_dataset
     from hf_video.metrics import top_k_accuracy
     from hf_video.training import evaluate_dataset
 
-    class ShuffledFrames(Dataset):
-        def __init__(self, clips: ClipDataset) -> None:
-            self.clips = clips
-
-        def __len__(self) -> int:
-            return len(self.clips)
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            item = self.clips[index]
+    class ShuffledFrames(ClipDataset):
+        def __getitem__(self, index: int) -> Any:
+            item: Any = super().__getitem__(index)
             order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
             return {**item, "pixel_values": item["pixel_values"][:, order]}
 
-    clips = ClipDataset(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
-    return top_k_accuracy(*evaluate_dataset(trainer.model, ShuffledFrames(clips), batch_size=32))
+    clips = ShuffledFrames(load_video_dataset(digits)["test"], trainer.processing_class, training=False)
+    return top_k_accuracy(*evaluate_dataset(trainer.model, clips, batch_size=32))
 
 
 def describe_elsewhere(model_dir: Path, digits: Path) -> dict[str, Any]:

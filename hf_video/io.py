@@ -1,7 +1,7 @@
-"""Files that are whole or do not exist, folders on any storage, and text files of users within limits.
+"""Writes files that are whole or do not exist, opens folders on any storage, and reads the text files of users.
 
-Written files appear under their name when they are complete. Errors of reading a text file are one sentence that
-begins with its name, and no function waits for input: a FIFO or a device is refused before it is opened.
+An error of reading a text file is one sentence that begins with its name. No function waits for input: a FIFO or a
+device is refused before it is opened.
 """
 
 import csv
@@ -28,45 +28,27 @@ if TYPE_CHECKING:
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_TEXT_BYTES = 256 * 2**20
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+# By the letter that `ls -l` shows.
+_KINDS = {"d": "a folder", "p": "a FIFO", "s": "a socket", "c": "a device", "b": "a device"}
 
 
 def replace_file(path: str | os.PathLike, write: Callable[[Path], Any]) -> None:
-    """Writes a file as a whole; see `replacing_file`.
-
-    Args:
-        path: the file to write, in a folder that exists.
-        write: called with the path of the temporary file.
-
-    Raises:
-        OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
-    """
+    """Calls `write` with the path that [`replacing_file`] gives."""
     with replacing_file(path) as unfinished:
         write(unfinished)
 
 
 @contextmanager
 def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Gives the path of a temporary file beside `path` to write, `.NAME.PID.partial`, and moves it to `path` after the
-    block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. The
-    temporary file is removed after an error.
-
-    If `path` is a link, the file that it points to is replaced.
-
-    Args:
-        path: the file to write, in a folder that exists.
+    """Gives the path of a temporary file to write, `.NAME.PID.partial` beside `path`, and moves it to `path` after the
+    block. Whenever the process is killed or the power fails, `path` is the old file or the whole new one. An error
+    removes the temporary file. If `path` is a link, the file that it points to is replaced.
 
     Raises:
         OSError: writing failed, or `path` is a folder, a pipe or a device. The error names `path`.
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(f"{os.fspath(path)} is no regular file, so it cannot be replaced; choose another name.")
+        raise OSError(f"{os.fspath(path)} is not a regular file, so it cannot be replaced. Choose another name.")
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -80,30 +62,23 @@ def replacing_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def replace_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text in UTF-8 as a whole; see `replace_file`."""
+    """Writes a text in UTF-8 as a whole; see [`replacing_file`]."""
     replace_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def read_own_json(path: Path) -> Any:
-    """The content of a JSON file that this package wrote; None if there is no file, or it is not whole."""
+    """The content of a JSON file that this package wrote; None if there is no whole file."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 
 @contextmanager
 def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> Iterator[Path]:
-    """Gives a temporary folder to fill. After the block, each of its files is moved to its place in `folder` as a
-    whole; after an error, none is.
-
-    Args:
-        folder: the destination; made if it does not exist.
-        last: pattern of the names that are moved after all others, such as the weights, which complete a model.
-
-    Raises:
-        OSError: writing failed. The error names `folder`.
-    """
+    """Gives a temporary folder to fill, and moves each of its files to its place in `folder` after the block; after an
+    error, none. The names of the pattern `last` are moved last, such as the weights, which complete a model. An
+    `OSError` of writing names `folder`."""
     folder = Path(folder)
     unfinished = folder / f".{os.getpid()}.partial"
     unfinished.mkdir(parents=True)
@@ -124,14 +99,10 @@ def replacing_files(folder: str | os.PathLike, last: str = "*.safetensors") -> I
 
 @contextmanager
 def new_folder(path: str | os.PathLike) -> Iterator[Path]:
-    """Gives a temporary folder beside `path` to fill, and moves it to `path` after the block. Whenever the process is
-    killed or the power fails, there is a whole folder at `path`, or none. The temporary folder, `.NAME.*.partial`, is
-    removed after an error or an interrupt.
-
-    A mount point cannot be replaced. There the temporary folder is inside of `path`, and its content is moved up.
-
-    Args:
-        path: a folder that does not exist or is empty; its parents are made.
+    """Gives a temporary folder to fill, `.NAME.*.partial` beside `path`, and moves it to `path` after the block.
+    Whenever the process is killed or the power fails, `path` is a whole folder or does not exist. An error or an
+    interrupt removes the temporary folder. A mount point cannot be replaced: the temporary folder is inside of it,
+    and its content is moved up.
 
     Raises:
         OSError: writing failed, or another program has made `path` meanwhile.
@@ -159,26 +130,26 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     sync_folder(place)
 
 
-def sync_file(path: str | os.PathLike) -> None:
+def sync_file(path: str | os.PathLike, flags: int = os.O_RDWR) -> None:
     """Waits until a file is on the disk."""
-    _sync(path, os.O_RDWR)
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: str | os.PathLike) -> None:
-    """Makes the names in a folder survive a power failure, if the system and the file system can."""
-    # Windows and some network file systems cannot open or sync folders. There a power failure may lose a name.
+    """Makes the names in a folder survive a power failure, if the system and the file system can do that."""
+    # Windows and some network file systems cannot open or sync folders.
     with suppress(OSError):
-        _sync(folder, os.O_RDONLY)
+        sync_file(folder, os.O_RDONLY)
 
 
 @contextmanager
 def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
-    """Adds `path` to a write error that does not name a file: an error of `file.write`, of safetensors, or of
-    `torch.save`.
-
-    Raises:
-        OSError: replaces such an error, and has `errno` and `filename`.
-    """
+    """Replaces a write error that does not name a file, as of `file.write`, safetensors or `torch.save`, by an
+    `OSError` with `errno` and the `filename` `path`."""
     try:
         yield
     except Exception as error:
@@ -190,10 +161,8 @@ def naming_disk_errors(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def naming(about: str | os.PathLike) -> Iterator[None]:
-    """Tells which file or model an error of another library is about: its attribute `about`, and a note.
-
-    Commands make their sentences of it. Only the call that opens or loads belongs into the block.
-    """
+    """Gives an error of the block an attribute `about`, the file or model that the block opens or loads, and a note.
+    Commands name it in their messages."""
     try:
         yield
     except Exception as error:
@@ -204,39 +173,22 @@ def naming(about: str | os.PathLike) -> Iterator[None]:
 
 
 def write_error_number(error: BaseException) -> int | None:
-    """The `errno` of a write error; None for any other error.
-
-    safetensors gives the number only in its message. A failed `torch.save` does not give it: it counts as a full disk,
-    the usual reason.
-    """
+    """The `errno` of a write error; None for any other error."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
+    # safetensors gives the number only in its message.
     if type(error).__name__ == "SafetensorError" and (match := re.search(r"\(os error (\d+)\)", str(error))):
         return int(match[1])
-    if isinstance(error, RuntimeError) and re.search(
-        "inline_container.*unexpected pos|PytorchStreamWriter", str(error)
-    ):
-        return errno.ENOSPC
-    return None
-
-
-def _sync(path: str | os.PathLike, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # A failed `torch.save` gives no number. A full disk is the usual reason.
+    is_torch = isinstance(error, RuntimeError) and re.search(
+        r"inline_container.*unexpected pos|PytorchStreamWriter", str(error)
+    )
+    return errno.ENOSPC if is_torch else None
 
 
 class StoredFolder:
-    """A folder by its path or URL.
-
-    Args:
-        where: the path or URL. A protocol that is not installed raises `ImportError` or `ValueError`, by fsspec.
-
-    Attributes:
-        path: the local folder; None if it is elsewhere.
-    """
+    """A folder by its path or URL. Its `path` is the local folder; None if it is elsewhere. For a protocol that is not
+    installed fsspec raises `ImportError` or `ValueError`."""
 
     def __init__(self, where: str | os.PathLike):
         from fsspec.core import url_to_fs
@@ -254,11 +206,11 @@ class StoredFolder:
         system, path = self.find(inside)
         system.invalidate_cache()
         with suppress(FileNotFoundError):
-            return sorted(found.rstrip("/").rsplit("/", 1)[-1] for found in system.ls(path, detail=False))
+            return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in system.ls(path, detail=False))
         return []
 
     def open(self, name: str) -> Any:
-        """A file to read, of a local folder from the disk if the system can forget what it keeps of it in memory."""
+        """Opens a file to read. A local file is read from the disk, not from the system's memory, if possible."""
         if self.path is not None:
             file = open(self.path / name, "rb")
             if hasattr(os, "posix_fadvise"):
@@ -268,7 +220,7 @@ class StoredFolder:
         return system.open(path, "rb")
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None if there is none."""
+        """The content of a small file; None if the file does not exist."""
         system, path = self.find(name)
         try:
             return system.cat_file(path)
@@ -277,7 +229,7 @@ class StoredFolder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """A file to fill, which has its name after the block. After an error it does not exist, or is the old one."""
+        """Opens a file to fill. After the block it is complete, after an error the old one or none."""
         if self.path is not None:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing_file(self.path / name) as unfinished, open(unfinished, "wb") as file:
@@ -288,7 +240,7 @@ class StoredFolder:
             yield file
 
     def remove(self, name: str) -> None:
-        """Removes a file, or a folder with what is in it."""
+        """Removes a file, or a folder and its content."""
         system, path = self.find(name)
         with suppress(FileNotFoundError):
             system.rm(path, recursive=True)
@@ -304,84 +256,64 @@ class StoredFolder:
 
 
 def check_regular_file(path: str | os.PathLike) -> None:
-    """Refuses a path that is not a regular file, without opening it. Links are followed.
+    """Refuses a path that is not a regular file, or a link to one, without opening it.
 
     Raises:
         FileNotFoundError: the path does not exist, or is a link that leads nowhere.
         ValueError: the path is a folder, FIFO, socket or device.
-        OSError: the path cannot be examined, for example because it is a link that leads to itself.
+        OSError: the path cannot be examined, such as a link that leads to itself.
     """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError as error:
-        if os.path.islink(path):
-            raise FileNotFoundError(
-                f"{path} is a link to {os.readlink(os.fspath(path))}, which does not exist."
-            ) from error
-        raise FileNotFoundError(f"{path} does not exist.") from error
+        target = f"is a link to {os.readlink(os.fspath(path))}, which " if os.path.islink(path) else ""
+        raise FileNotFoundError(f"{path} {target}does not exist.") from error
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise OSError(f"{path} is a link that leads back to itself.") from error
     if not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}; a file is expected.")
+        raise ValueError(f"{path} is {_KINDS.get(stat.filemode(mode)[0], 'something else')}; a file is expected.")
 
 
-def read_text(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The text of a UTF-8 file. Line ends are kept as they are; a byte order mark is dropped.
+def read_text(path: str | os.PathLike) -> str:
+    """The text of a UTF-8 file with its line ends, without a byte order mark.
 
     Raises:
         FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: the file is not regular, is larger than `max_bytes`, or is not UTF-8.
+        ValueError: the file is not regular, is larger than `MAX_TEXT_BYTES`, or is not UTF-8.
     """
     check_regular_file(path)
-    with open(path, "rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        size = os.stat(path).st_size
-        raise ValueError(
-            f"{path} has {size:,} bytes; at most {max_bytes:,} are read of such a file. Is it the right one?"
-        )
+    if (size := os.stat(path).st_size) > MAX_TEXT_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes; at most {MAX_TEXT_BYTES:,} are read. Is it the right file?")
+    content = Path(path).read_bytes()
     try:
-        text = content.decode("utf-8-sig")
+        text, place = content.decode("utf-8-sig"), content.find(0)  # UTF-16 of plain letters has zeros
     except UnicodeDecodeError as error:
-        raise ValueError(_not_utf8(path, content, error.start)) from error
-    if (place := text.find("\0")) >= 0:
-        raise ValueError(_not_utf8(path, content, len(text[:place].encode())))
+        text, place = "", error.start
+    if place >= 0:
+        line = content.count(b"\n", 0, place) + 1
+        raise ValueError(
+            f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
+        )
     return text
 
 
-def read_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[str]:
-    """The lines of a text file with the line ends of any system.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_text`.
-    """
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """The lines of a text file with the line ends of any system. Errors are those of [`read_text`]."""
     # str.splitlines also splits at characters that may be part of a name.
-    return re.split(r"\r\n?|\n", read_text(path, max_bytes=max_bytes))
+    return re.split(r"\r\n?|\n", read_text(path))
 
 
-def read_json(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or the file is not JSON, an object has a name twice, or the nesting is too deep.
-    """
-    return _parse_json(path, read_text(path, max_bytes=max_bytes))
+def read_json(path: str | os.PathLike) -> Any:
+    """The content of a JSON file. Errors are those of [`read_text`], and a `ValueError` if the file is not JSON, an
+    object has a name twice, or the nesting is too deep."""
+    return _parse_json(path, read_text(path))
 
 
 def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) -> dict[str, Any]:
-    """The content of a JSON file that holds one object.
-
-    Args:
-        path: the file.
-        kind: a model of pydantic with the fields that the caller reads.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_json`; or the file holds no object, or a field has a value of another type.
-    """
+    """The content of a JSON file that holds one object, whose fields have the types of a model of pydantic. Errors are
+    those of [`read_json`], and a `ValueError` for another content."""
     from pydantic import ValidationError
 
     content = read_json(path)
@@ -398,24 +330,17 @@ def read_object(path: str | os.PathLike, kind: "type[BaseModel] | None" = None) 
     return content
 
 
-def read_json_lines(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> list[tuple[int, Any]]:
-    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_json`.
-    """
-    lines = read_text(path, max_bytes=max_bytes).split("\n")
+def read_json_lines(path: str | os.PathLike) -> list[tuple[int, Any]]:
+    """(line number, content) for each line of a JSON Lines file that is not blank. Lines count from 1. It raises the
+    errors of [`read_json`]."""
+    lines = read_text(path).split("\n")
     return [(number, _parse_json(path, line, number)) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
-    """The content of a YAML file as mappings, lists and strings. Numbers are strings, too, as they are written.
-
-    Raises:
-        FileNotFoundError, OSError: see `check_regular_file`.
-        ValueError: see `read_text`; or the file is not YAML, has an alias, is nested too deeply, or a mapping has a
-            name twice or a name that is not a word.
-    """
+def read_yaml(path: str | os.PathLike) -> Any:
+    """The content of a YAML file as mappings, lists and strings. Numbers stay strings, as they are written. Errors are
+    those of [`read_text`], and a `ValueError` if the file is not YAML, has an alias or a name twice, or is nested too
+    deeply."""
     import yaml
 
     class Loader(yaml.BaseLoader):
@@ -425,38 +350,33 @@ def read_yaml(path: str | os.PathLike, *, max_bytes: int = 2**20) -> Any:
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
-            names = set()
+            content = super().construct_mapping(node, deep)
+            names: set[str] = set()
             for name, _ in node.value:
-                problem = "a name is expected before the colon, not a list or mapping"
-                if isinstance(name, yaml.ScalarNode) and name.value not in names:
-                    names.add(name.value)
-                    continue
-                problem = f"{name.value!r} is given twice" if isinstance(name, yaml.ScalarNode) else problem
-                raise yaml.MarkedYAMLError(None, None, problem, name.start_mark)
-            return super().construct_mapping(node, deep)
+                if name.value in names:
+                    raise yaml.MarkedYAMLError(None, None, f"{name.value!r} is given twice", name.start_mark)
+                names.add(name.value)
+            return content
 
     try:
-        return yaml.load(read_text(path, max_bytes=max_bytes), Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        return yaml.load(read_text(path), Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ValueError(f"{path} cannot be read as YAML: {error.problem}{place}.") from error
-    except yaml.YAMLError as error:  # a character that YAML does not have
-        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as YAML: {problem}{place}.") from error
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply.") from None
 
 
-def read_csv(path: str | os.PathLike, *, max_bytes: int = MAX_TEXT_BYTES) -> Iterator[tuple[int, list[str]]]:
+def read_csv(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) for each row of a CSV file that is not blank, the header included. Lines count from 1; a
     row of several lines has the number of its last one.
 
-    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: see `read_text`; or a quote is not closed.
+    A space may stand between a comma and a quote. Line ends inside quotes are part of a cell. Errors are those of
+    [`read_text`], and a `ValueError` if a quote is not closed.
     """
-    text = read_text(path, max_bytes=max_bytes)
+    text = read_text(path)
     # Without `strict`, a quote that is never closed would take in the rest of the file.
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     first = 1
@@ -486,11 +406,6 @@ def named_rows(
                 f'{path}, line {line} has more cells than the first line. Put values with a comma into quotes: "a,b".'
             )
         yield line, dict(zip_longest(columns, cells, fillvalue=""))
-
-
-def _not_utf8(path: str | os.PathLike, content: bytes, place: int) -> str:
-    line = content.count(b"\n", 0, place) + 1
-    return f"{path} is not UTF-8: byte 0x{content[place]:02x} in line {line}. Save it with UTF-8 encoding."
 
 
 def _parse_json(path: str | os.PathLike, text: str, first_line: int = 1) -> Any:

@@ -1,10 +1,15 @@
 """The metrics of video models: one table of their names, titles, formats and functions.
 
-A metric that is added to `METRICS` is measured in training, by `hf-video evaluate` and for reports, may choose the
-best checkpoint, and is stated on model cards.
+A metric in `METRICS` is measured in training, by `hf-video evaluate` and for reports, may choose the best checkpoint,
+and is stated on model cards.
+
+Scores are a float array (num_videos, num_classes): logits, or probabilities, which rank alike. Labels are integer
+class ids (num_videos,). Targets are zeros and ones (num_videos, num_classes), for videos of several classes. A
+`ValueError` says that shapes do not match, that there is no video, or that a value is out of its range.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,8 +25,7 @@ class Metric(NamedTuple):
         name: its key in logs and JSON files.
         title: its name in sentences and tables.
         problem_type: the `problem_type` of the models that it is for.
-        function: computes it from scores (num_videos, num_classes) and labels, which are class ids (num_videos,) or
-            targets (num_videos, num_classes). None if it is not defined for them.
+        function: computes it from scores, and labels or targets; None if it is not defined for them.
         short_title: its name in the line of an epoch; None to leave it out there.
         hub_type: its name among the metrics of the Hub; None if it is `name`.
         is_share: whether it lies between 0 and 1 and is shown in percent.
@@ -48,81 +52,36 @@ class Metric(NamedTuple):
 
 def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     """The share of videos whose true class is among the `k` highest scores, from 0 to 1. If there are fewer than `k`
-    classes, all of them count.
-
-    Args:
-        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
-        labels: (num_videos,) integer array of class ids.
-        k: how many classes count as the answer.
-
-    Raises:
-        ValueError: the shapes do not match, there is no video, or `k` is below 1.
-    """
+    classes, all of them count."""
     _check(scores, labels)
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}.")
     top = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float((top == labels[:, None]).any(axis=1).mean())
 
 
-def top_5_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
-    """[`top_k_accuracy`] with `k=5`."""
-    return top_k_accuracy(scores, labels, k=5)
-
-
 def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Counts of videos by true class (rows) and predicted class (columns): (num_classes, num_classes) int64.
-
-    Args:
-        scores: (num_videos, num_classes) float array.
-        labels: (num_videos,) integer array of class ids.
-
-    Raises:
-        ValueError: the shapes do not match or there is no video.
-    """
+    """Counts of videos by true class (rows) and predicted class (columns): (num_classes, num_classes) int64."""
     _check(scores, labels)
     num_classes = scores.shape[1]
     pairs = labels * num_classes + scores.argmax(axis=1)
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def per_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos.
-
-    Args:
-        scores: (num_videos, num_classes) float array.
-        labels: (num_videos,) integer array of class ids.
-
-    Raises:
-        ValueError: the shapes do not match or there is no video.
-    """
-    return recognised_shares(confusion_matrix(scores, labels))
-
-
 def recognised_shares(counts: np.ndarray) -> np.ndarray:
-    """[`per_class_accuracy`] of a [`confusion_matrix`] (num_classes, num_classes)."""
+    """The share of the videos of each class that is recognised: (num_classes,) float, NaN for a class without videos,
+    from a [`confusion_matrix`] (num_classes, num_classes)."""
     totals = counts.sum(axis=1)
     return np.divide(counts.diagonal(), totals, out=np.full(len(totals), np.nan), where=totals > 0)
 
 
 def mean_class_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of [`per_class_accuracy`] over the classes that have videos, so that rare classes count as much as
-    frequent ones. Arguments and errors are those of that function."""
-    return float(np.nanmean(per_class_accuracy(scores, labels)))
+    """The mean of [`recognised_shares`], so that rare classes count as much as frequent ones."""
+    return float(np.nanmean(recognised_shares(confusion_matrix(scores, labels))))
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 15) -> float:
-    """The expected calibration error (https://arxiv.org/abs/1706.04599). Videos are sorted by confidence into
-    `num_bins` equal intervals. The difference of mean confidence and accuracy in each is averaged over videos.
-
-    Args:
-        probabilities: (num_videos, num_classes) float array, rows that sum to 1.
-        labels: (num_videos,) integer array of class ids.
-        num_bins: intervals between 0 and 1.
-
-    Raises:
-        ValueError: the shapes do not match, there is no video, or the rows are not probabilities.
-    """
+    """The expected calibration error (https://arxiv.org/abs/1706.04599) of scores whose rows sum to 1. Videos are
+    sorted by confidence into `num_bins` equal intervals. The difference of mean confidence and accuracy in each is
+    averaged over videos."""
     _check(probabilities, labels)
     if probabilities.min() < 0 or not np.allclose(probabilities.sum(axis=1), 1, atol=1e-3):
         raise ValueError("Calibration is measured on probabilities, rows that sum to 1: apply a softmax to logits.")
@@ -135,18 +94,8 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray, num_bins: i
 
 def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The average precision of each class: the area under its curve of precision over recall, in steps and without
-    interpolation, as `average_precision_score` of scikit-learn computes it.
-
-    Args:
-        scores: (num_videos, num_classes) float array; logits and probabilities rank alike.
-        targets: (num_videos, num_classes) array, 1 if a video has a class, otherwise 0.
-
-    Returns:
-        (num_classes,) float, NaN for a class without videos.
-
-    Raises:
-        ValueError: the shapes do not match, there is no video, or a target is neither 0 nor 1.
-    """
+    interpolation, as `average_precision_score` of scikit-learn computes it. (num_classes,) float, NaN for a class
+    without videos."""
     if scores.ndim != 2 or targets.shape != scores.shape or len(targets) == 0:
         raise ValueError(
             "Expected scores and targets of shape (num_videos, num_classes) for at least one video, got "
@@ -156,24 +105,20 @@ def average_precision(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         raise ValueError("Targets must be 0 or 1.")
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
-    num_found = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
-    # Videos with equal scores are found together: only the last of them ends a step of the curve.
+    num_true = np.take_along_axis(targets, order, axis=0).cumsum(axis=0, dtype=np.int64)
+    # Videos with equal scores count together: only the last of them ends a step of the curve.
     is_last = np.vstack([ranked[1:] != ranked[:-1], np.ones((1, scores.shape[1]), dtype=bool)])
-    precision = num_found / np.arange(1, len(scores) + 1)[:, None]
+    precision = num_true / np.arange(1, len(scores) + 1)[:, None]
     areas = [
-        (np.diff(found[last], prepend=0) * values[last]).sum()
-        for found, values, last in zip(num_found.T, precision.T, is_last.T, strict=True)
+        (np.diff(counts[last], prepend=0) * values[last]).sum()
+        for counts, values, last in zip(num_true.T, precision.T, is_last.T, strict=True)
     ]
-    totals = num_found[-1]
+    totals = num_true[-1]
     return np.divide(areas, totals, out=np.full(len(totals), np.nan), where=totals > 0)
 
 
 def mean_average_precision(scores: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of [`average_precision`] over the classes that have videos. Arguments are those of that function.
-
-    Raises:
-        ValueError: as there, or no video has a class.
-    """
+    """The mean of [`average_precision`] over the classes that have videos."""
     precisions = average_precision(scores, targets)
     if np.isnan(precisions).all():
         raise ValueError("No video has a class, so there is no average precision: evaluate on others.")
@@ -191,13 +136,8 @@ def mean_absolute_error(values: np.ndarray, labels: np.ndarray) -> float:
 
 
 def r2_score(values: np.ndarray, labels: np.ndarray) -> float | None:
-    """The coefficient of determination, 1 - squared error / squared deviation from the mean label; the mean over
-    several values. None if a label is the same for all videos.
-
-    Args:
-        values: (num_videos, num_values) float array, as predicted.
-        labels: the true values, of the same shape.
-    """
+    """The coefficient of determination, 1 - squared error / squared deviation from the mean label, of arrays
+    (num_videos, num_values); the mean over several values. None if a label is the same for all videos."""
     spread = np.square(labels - labels.mean(axis=0)).sum(axis=0)
     if not (spread > 0).all():
         return None
@@ -211,7 +151,10 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("top1_accuracy", "top-1 accuracy", _SINGLE, top_k_accuracy, "top-1", "accuracy"),
-        Metric("top5_accuracy", "top-5 accuracy", _SINGLE, top_5_accuracy, "top-5", "accuracy", min_classes=6),
+        Metric(
+            *("top5_accuracy", "top-5 accuracy", _SINGLE, partial(top_k_accuracy, k=5), "top-5", "accuracy"),
+            min_classes=6,
+        ),
         Metric("mean_class_accuracy", "mean class accuracy", _SINGLE, mean_class_accuracy, hub_type="accuracy"),
         Metric(
             *("calibration_error", "calibration error", _SINGLE, calibration_error),
@@ -233,13 +176,9 @@ METRICS = {
 def metrics_of(
     problem_type: str | None, num_labels: int | None = None, are_probabilities: bool = False
 ) -> list[Metric]:
-    """The metrics that are measured for a model.
-
-    Args:
-        problem_type: that of its configuration; None is classification by a single label.
-        num_labels: how many classes or values it has; None for any number.
-        are_probabilities: whether its scores are probabilities.
-    """
+    """The metrics that are measured for a model, by the `problem_type` of its configuration, where None is
+    classification by a single label, by its number of classes or values, and by whether its scores are
+    probabilities."""
     return [
         metric
         for metric in METRICS.values()
@@ -252,53 +191,29 @@ def metrics_of(
 def measure(
     scores: np.ndarray, labels: np.ndarray, problem_type: str | None = None, are_probabilities: bool = False
 ) -> dict[str, float]:
-    """All metrics of [`metrics_of`] that are defined for some scores and labels, by their names.
-
-    Raises:
-        ValueError: the shapes do not match, there is no video, or none has a class.
-    """
+    """All metrics of [`metrics_of`] that are defined for some scores and labels, by their names."""
     metrics = metrics_of(problem_type, scores.shape[-1], are_probabilities)
     values = {metric.name: metric.function(scores, labels) for metric in metrics}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def measured_in(values: Mapping[str, Any], prefix: str = "") -> list[tuple[Metric, float]]:
-    """The metrics that a log entry, a report or another record of figures has, with their values, in the order of
-    `METRICS`.
-
-    Args:
-        values: figures by name.
-        prefix: what the names begin with there, such as `eval_`.
-    """
+    """The metrics that a log entry, a report or another record of figures has under `prefix` and their names, with
+    their values, in the order of `METRICS`."""
     return [(metric, values[prefix + name]) for name, metric in METRICS.items() if prefix + name in values]
 
 
 def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
-    """The `compute_metrics` of a `Trainer` for classification: every metric in `METRICS` for videos of one class, or
-    for videos of several classes, that can be measured on logits.
-
-    Args:
-        prediction: `predictions` are class scores (num_videos, num_classes), `label_ids` class ids (num_videos,), or
-            targets (num_videos, num_classes) of zeros and ones.
-
-    Raises:
-        ValueError: the shapes do not match, there is no video, or none has a class.
-    """
+    """The `compute_metrics` of a `Trainer` for classification: every metric of logits in `METRICS`, by whether
+    `label_ids` are labels or targets."""
     labels = np.asarray(prediction.label_ids)
     return measure(np.asarray(prediction.predictions), labels, _MULTI if labels.ndim == 2 else _SINGLE)
 
 
 def regression_metrics(prediction: "EvalPrediction") -> dict[str, float]:
     """The `compute_metrics` of a `Trainer` for regression: the mean squared error `mse` and the mean absolute error
-    `mae` over all values, and `r2`, which [`r2_score`] describes.
-
-    Args:
-        prediction: `predictions` are values (num_videos, num_values). `label_ids` are the true values of the same
-            shape, or of shape (num_videos,).
-
-    Raises:
-        ValueError: the shapes do not match or there is no video.
-    """
+    `mae` over all values, and `r2`, which [`r2_score`] describes. `predictions` are values (num_videos, num_values),
+    `label_ids` true values of the same shape, or of shape (num_videos,)."""
     values = np.asarray(prediction.predictions, dtype=np.float64)
     labels = np.asarray(prediction.label_ids, dtype=np.float64)
     if values.size != labels.size or len(values) != len(labels) or not values.size:

@@ -127,16 +127,6 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("train_per_class", 0), ("num_frames", 12), ("image_size", 33), ("image_size", 16), ("seed", -1)],
-)
-def test_wrong_arguments(tmp_path, name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value}"):
-        write_moving_digits(tmp_path / "digits", **{**SMALL, name: value})
-    assert not list(tmp_path.iterdir())
-
-
 def test_without_scikit_learn(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'hf-video-models\[demo\]'"):

@@ -69,7 +69,7 @@ def test_a_link_is_followed(tmp_path):
 def test_folders_and_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("", "pipe"):
-        with pytest.raises(OSError, match="is no regular file"):
+        with pytest.raises(OSError, match="is not a regular file"):
             replace_text(tmp_path / name, "text")
     with pytest.raises(FileNotFoundError):
         replace_text(tmp_path / "missing" / "file", "text")

@@ -24,7 +24,6 @@ from hf_video.cli.main import main
 from hf_video.hub.model_card import write_card
 from hf_video.inference.feature_key import weights_digest
 from hf_video.loading import classifiers as loading
-from hf_video.loading import configurations
 from hf_video.models.videomamba import modeling_videomamba
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_frames, random_text, tiny_model
 from tests.models.memory_bank_qformer.test_generation import make_model, prompts, video_inputs
@@ -241,10 +240,8 @@ def test_it_is_loaded_in_no_other_dtype(folder, dtype):
 
 
 def test_without_torchao_an_error_says_how_to_install_it(folder, monkeypatch):
-    monkeypatch.setattr(configurations, "is_torchao_available", lambda: False)
-    with pytest.raises(
-        ImportError, match=r"int8 is quantised.*pip install --upgrade 'hf-video-models\[quantization\]'"
-    ):
+    monkeypatch.setattr("transformers.quantizers.quantizer_torchao.is_torchao_available", lambda: False)
+    with pytest.raises(ImportError, match="requires torchao library .`pip install torchao`"):
         loading.load_trained_classifier(folder)
 
 

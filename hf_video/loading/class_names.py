@@ -1,10 +1,11 @@
 """The names of a classifier's classes: of its configuration, of a file, or of the lists that torchvision ships."""
 
-import csv
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hf_video.io import read_csv, read_json, read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -13,27 +14,13 @@ EXPECTED = (
     "expected one name a line, or a JSON list of names or object of ids and names (`.json`), or lines of id,name "
     "(`.csv`)"
 )
-
-
-def _kinetics400() -> list[str]:
-    from torchvision.models.video import R3D_18_Weights
-
-    return R3D_18_Weights.DEFAULT.meta["categories"]
-
-
-def _imagenet1k() -> list[str]:
-    from torchvision.models import ResNet18_Weights
-
-    return ResNet18_Weights.DEFAULT.meta["categories"]
-
-
-# In the order of torchvision's own classifiers; that of Kinetics-400 is alphabetical.
-LISTS: dict[str, Callable[[], list[str]]] = {"kinetics400": _kinetics400, "imagenet1k": _imagenet1k}
+# Modules of torchvision.models and weights whose classes are in the order of torchvision's own classifiers; that of
+# Kinetics-400 is alphabetical.
+LISTS = {"kinetics400": ("video", "R3D_18_Weights"), "imagenet1k": ("resnet", "ResNet18_Weights")}
 
 
 def read_class_names(source: str | Path) -> list[str]:
-    """
-    The names of classes by class id.
+    """The names of classes by class id.
 
     Args:
         source: `kinetics400` or `imagenet1k` for torchvision's list, or a file. A `.json` file holds a list of names,
@@ -45,27 +32,38 @@ def read_class_names(source: str | Path) -> list[str]:
             the same.
     """
     if str(source) in LISTS:
-        return list(LISTS[str(source)]())
+        module, weights = LISTS[str(source)]
+        return list(getattr(import_module(f"torchvision.models.{module}"), weights).DEFAULT.meta["categories"])
     path = Path(source)
-    suffix = path.suffix.lower()
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        content = json.loads(text) if suffix == ".json" else None
-    except (OSError, ValueError) as error:
-        lists = "" if suffix else f" The names of lists are {' and '.join(LISTS)}."
-        raise ValueError(f"{source} cannot be read: {error}.{lists}") from error
-    if suffix == ".json":
-        content = content.get("id2label", content) if isinstance(content, dict) else content
-        names = _by_id(path, _pairs(content)) if isinstance(content, dict) else content
-    elif suffix == ".csv":
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-        has_header = bool(rows) and not rows[0][0].strip().isdecimal()
-        names = _by_id(path, rows[1:] if has_header else rows)
-    else:
-        names = text.rstrip().splitlines()
+        names = _names_in(path)
+    except OSError as error:
+        lists = "" if path.suffix else f" The names of lists are {' and '.join(LISTS)}."
+        raise ValueError(f"{source} cannot be read: {error}{lists}") from error
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: {EXPECTED}.")
-    return _checked(path, [name.strip() for name in names])
+    ids: dict[str, int] = {}
+    for index, name in enumerate(map(str.strip, names)):
+        if not name:
+            raise ValueError(f"{path}: the name of class {index} is empty.")
+        if ids.setdefault(name, index) < index:
+            raise ValueError(f"{path}: classes {ids[name]} and {index} are both {name!r}; each needs its own name.")
+    return list(ids)
+
+
+def _names_in(path: Path) -> Any:
+    if path.suffix.lower() == ".csv":
+        rows = [row for _, row in read_csv(path)]
+        has_header = bool(rows) and not rows[0][0].strip().isdecimal()
+        return _by_id(path, rows[has_header:])
+    if path.suffix.lower() != ".json":
+        return read_text(path).rstrip().splitlines()
+    content = read_json(path)
+    content = content.get("id2label", content) if isinstance(content, dict) else content
+    if not isinstance(content, dict):
+        return content
+    is_by_name = any(isinstance(value, int) for value in content.values())
+    return _by_id(path, [pair[::-1] if is_by_name else pair for pair in content.items()])
 
 
 def class_names_of(config: "PreTrainedConfig") -> list[str]:
@@ -83,12 +81,6 @@ def class_names_of(config: "PreTrainedConfig") -> list[str]:
     return names
 
 
-def _pairs(content: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The (id, name) pairs of an object that maps ids to names or names to ids."""
-    is_by_name = any(isinstance(value, int) for value in content.values())
-    return [(value, key) if is_by_name else (key, value) for key, value in content.items()]
-
-
 def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
     names: dict[int, Any] = {}
     for row in rows:
@@ -100,14 +92,3 @@ def _by_id(path: Path, rows: Iterable[Any]) -> list[Any]:
     if missing := set(range(len(names))) - names.keys():
         raise ValueError(f"{path} has {len(names)} names, but none of class {min(missing)}: ids count from 0.")
     return [names[index] for index in range(len(names))]
-
-
-def _checked(path: Path, names: list[str]) -> list[str]:
-    ids: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if not name:
-            raise ValueError(f"{path}: the name of class {index} is empty.")
-        if name in ids:
-            raise ValueError(f"{path}: classes {ids[name]} and {index} are both {name!r}; each needs its own name.")
-        ids[name] = index
-    return names

@@ -63,19 +63,12 @@ def load_classifier(
     check_trainable(model, config)
     known = class_names_of(config)
     names = list(class_names)
-    with loading(model):
-        network, report = AutoModelForVideoClassification.from_pretrained(
-            model,
-            id2label=dict(enumerate(names)),
-            label2id={name: index for index, name in enumerate(names)},
-            problem_type=problem_type,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **kwargs,
-        )
-    _check_shapes(model, [row for row in report["mismatched_keys"] if not row[0].startswith(_HEAD)])
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    network, missing = _load(
+        AutoModelForVideoClassification, model, _HEAD, problem_type=problem_type, **labels, **kwargs
+    )
     if is_frozen:
-        _check_random(model, network, report["missing_keys"])
+        _check_random(model, network, missing)
     if known != names:
         logger.warning(
             f"{model} knows {len(known)} other classes ({few(known)}), the data have {len(names)} ({few(names)}): "
@@ -84,24 +77,16 @@ def load_classifier(
         if len(known) == len(names):
             # A head of the same size was loaded; its weights belong to other classes.
             _initialize(network, network.classifier)
-    drop_query_axis(network)
-    return network
+    return drop_query_axis(network)
 
 
 @bounded_models()
 def build_classifier(checkpoint: str | os.PathLike) -> PreTrainedModel:
     """The video classifier that the configuration of a checkpoint describes, in float32 with random weights. Sharded
-    weights are loaded into it after it is sharded as they are.
-
-    Raises:
-        OSError: there is no configuration.
-        ValueError: the configuration is wrong, or of another kind of model.
-    """
+    weights are loaded into it after it is sharded. Errors are those of [`load_classifier`]."""
     config = load_config(checkpoint)
     _check_kind(checkpoint, config)
-    network = AutoModelForVideoClassification.from_config(config, dtype=torch.float32)
-    drop_query_axis(network)
-    return network
+    return drop_query_axis(AutoModelForVideoClassification.from_config(config, dtype=torch.float32))
 
 
 def load_trained_classifier(
@@ -110,17 +95,15 @@ def load_trained_classifier(
     """A video classifier as it was trained, with all of its weights.
 
     Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
+        model, kwargs: see [`load_classifier`].
         part: what must have been trained: all of the "classifier"; what gives the "features" that its head sees; or
             its "base" model, which is then returned in place of the classifier. Without a trained head, a layer norm
             before the head may be missing as well, and begins as if it were not there.
-        kwargs: passed to `AutoModelForVideoClassification.from_pretrained`.
 
     Raises:
-        OSError: there is no such model.
-        ValueError: it is not a video classifier, weights are missing or do not fit its configuration, a class has
-            no name, or it is quantised in another dtype.
-        ImportError: it is quantised, and torchao is not installed.
+        OSError, ImportError, ValueError: see [`load_classifier`] and [`check_quantization`]; or weights are missing,
+        or
+            a class has no name.
     """
     config = load_config(model)
     _check_kind(model, config)
@@ -130,15 +113,10 @@ def load_trained_classifier(
             "classes, or take the features of its tokens, with `hf-video extract --pooling mean`."
         )
     check_quantization(model, config, kwargs.get("dtype"))
-    with loading(model):
-        network, report = AutoModelForVideoClassification.from_pretrained(
-            model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-        )
-    _check_shapes(model, report["mismatched_keys"])
-    missing = sorted(report["missing_keys"])
+    network, missing = _load(AutoModelForVideoClassification, model, **kwargs)
     if part != "classifier":
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
-        begun = [name for name in missing if name.startswith("classifier.") or name.rpartition(".")[0] in norms]
+        begun = [name for name in missing if name.startswith(_HEAD) or name.rpartition(".")[0] in norms]
         missing = [name for name in missing if name not in begun]
     if part == "base":
         missing = [name for name in missing if name.startswith(f"{network.base_model_prefix}.")]
@@ -148,33 +126,16 @@ def load_trained_classifier(
             f"{model} lacks weights of {type(network).__name__} ({few(missing)}), which would be random numbers: "
             f"train a classifier from it first, with `hf-video train --model`{no_head if part == 'features' else ''}."
         )
-    if part == "base":
-        return network.base_model
-    drop_query_axis(network)
-    return network
+    return network.base_model if part == "base" else drop_query_axis(network)
 
 
 def load_pretraining_model(model: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     """A VideoViT or VideoMamba for masked pre-training, from any checkpoint of its encoder. What the checkpoint lacks,
-    such as the decoder, starts afresh.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        kwargs: passed to `AutoModelForPreTraining.from_pretrained`.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: it is of another family or quantised, or a tensor does not fit its configuration.
-    """
+    such as the decoder, starts afresh. Arguments and errors are those of [`load_classifier`]."""
     config = load_config(model)
     _check_maskable(model, config)
     check_trainable(model, config)
-    with loading(model):
-        network, report = AutoModelForPreTraining.from_pretrained(
-            model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-        )
-    _check_shapes(model, report["mismatched_keys"])
-    return network
+    return _load(AutoModelForPreTraining, model, **kwargs)[0]
 
 
 def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
@@ -184,11 +145,12 @@ def build_pretraining_model(checkpoint: str | os.PathLike) -> PreTrainedModel:
     return AutoModelForPreTraining.from_config(config, dtype=torch.float32)
 
 
-def drop_query_axis(model: Any) -> None:
-    """Gives a VideoPrism classifier features (batch_size, hidden_size) and logits (batch_size, num_classes), like all
-    others. Transformers leaves the axis of its single pooling query in between. Other models stay as they are."""
+def drop_query_axis(model: Any) -> Any:
+    """The same model. A VideoPrism classifier gets features (batch_size, hidden_size) and logits (batch_size,
+    num_classes), like all others: Transformers leaves the axis of its single pooling query in between."""
     if model.config.model_type == "videoprism_vision_model" and not model.head_layernorm._forward_hooks:
         model.head_layernorm.register_forward_hook(_without_query_axis)
+    return model
 
 
 def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
@@ -227,9 +189,18 @@ def _check_random(model: str | os.PathLike, network: PreTrainedModel, missing: I
         )
 
 
-def _check_shapes(model: str | os.PathLike, mismatched: Iterable[tuple]) -> None:
-    if wrong := [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in mismatched]:
-        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(sorted(wrong))}.")
+def _load(auto_class: Any, model: str | os.PathLike, head: str | None = None, **kwargs: Any) -> tuple[Any, list[str]]:
+    """A model, and the sorted names of the weights that its checkpoint lacks. Weights of another shape than the
+    configuration says are a `ValueError`, except for those of the `head`."""
+    with loading(model):
+        network, report = auto_class.from_pretrained(
+            model, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
+    wrong = [row for row in report["mismatched_keys"] if head is None or not row[0].startswith(head)]
+    if wrong:
+        shapes = [f"{name} {tuple(saved)} instead of {tuple(expected)}" for name, saved, expected in sorted(wrong)]
+        raise ValueError(f"Weights of {model} have other shapes than its config.json says: {few(shapes)}.")
+    return network, sorted(report["missing_keys"])
 
 
 def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
@@ -238,14 +209,10 @@ def _initialize(model: PreTrainedModel, part: nn.Module) -> None:
     for tensor in parameters:
         # Transformers marks loaded tensors, and does not initialise them.
         tensor._is_hf_initialized = False
-    with _whole(parameters):
+    whole: AbstractContextManager = nullcontext()
+    if is_deepspeed_zero3_enabled():
+        import deepspeed
+
+        whole = deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
+    with whole:
         part.apply(model._init_weights)
-
-
-def _whole(parameters: list[Any]) -> AbstractContextManager:
-    """Puts parameters together while they are changed, if ZeRO-3 of DeepSpeed has spread them over the processes."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)

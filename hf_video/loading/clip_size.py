@@ -14,12 +14,8 @@ _ANY_NUM_FRAMES = ("vjepa2",)
 
 
 class ClipSize(NamedTuple):
-    """The input size of a model; None for what its configuration does not say.
-
-    Attributes:
-        num_frames: frames of a clip.
-        image_size: height and width in pixels, or (height, width).
-    """
+    """The frames of a model's clip, and their height and width in pixels, one number or two. None for what its
+    configuration does not say."""
 
     num_frames: int | None
     image_size: int | Sequence[int] | None
@@ -65,12 +61,8 @@ def input_size(image_size: int | Sequence[int]) -> dict[str, bool | dict[str, in
 
 
 def check_clips(model: PreTrainedModel, processor: VideoClipProcessor) -> None:
-    """Refuses a processor whose clips a model cannot take. The models of this package check the size themselves.
-
-    Raises:
-        ValueError: the frames of a clip have another number or size than the model was made for; or there are several
-            views of a video, and the model takes one.
-    """
+    """Refuses (`ValueError`) a processor whose clips a model cannot take: with another number or size of frames than
+    the model was made for, or with several views. The models of this package check the size themselves."""
     check_views(model, processor.num_clips, processor.num_crops)
     if hasattr(model.base_model, "set_input_size"):
         return
@@ -85,19 +77,16 @@ def check_clips(model: PreTrainedModel, processor: VideoClipProcessor) -> None:
     given = processor.crop_size if processor.do_center_crop else processor.size
     if image_size is not None and (given.height, given.width) != _height_and_width(image_size):
         height, width = _height_and_width(image_size)
-        found = f"of {given.height} x {given.width}" if given.height else "of no fixed size"
+        size = f"of {given.height} x {given.width}" if given.height else "of no fixed size"
         raise ValueError(
             f"{type(model).__name__} takes frames of {height} x {width} pixels, and its processor gives frames "
-            f"{found}: set do_center_crop to true and crop_size to {height} x {width} in the processor file."
+            f"{size}: set do_center_crop to true and crop_size to {height} x {width} in the processor file."
         )
 
 
 def check_views(model: PreTrainedModel, num_clips: int, num_crops: int) -> None:
-    """Refuses several views of a video for a model that does not average them, as models of other packages.
-
-    Raises:
-        ValueError: there are several views, and the model takes one.
-    """
+    """Refuses (`ValueError`) several views of a video if the model does not average them, as those of other
+    packages."""
     if num_clips * num_crops > 1 and not getattr(model, "_supports_views", False):
         raise ValueError(
             f"{type(model).__name__} takes one view of a video, not num_clips={num_clips} x num_crops={num_crops}. "
@@ -119,5 +108,5 @@ def _check_tubelets(model: PreTrainedModel, num_frames: int) -> None:
     if num_frames % model.config.tubelet_size:
         raise ValueError(
             f"{type(model).__name__} takes frames in groups of {model.config.tubelet_size}; num_frames={num_frames} "
-            "is no multiple of that."
+            "is not a multiple of that."
         )

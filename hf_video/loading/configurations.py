@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -20,13 +20,10 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
     cached_file,
-    is_torchao_available,
 )
 
 from hf_video.io import naming, read_object
-from hf_video.settings import few
 
 # Building so many takes seconds. Published video models have about a thousand.
 MOST_TENSORS = 20_000
@@ -62,9 +59,8 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 
     Raises:
         OSError: there is no such model.
-        ValueError: a field, or the index of the weights, is wrong.
+        ValueError: a field is wrong.
     """
-    _check_index(Path(model, SAFE_WEIGHTS_INDEX_NAME))
     try:
         with naming(model):
             return AutoConfig.from_pretrained(model)
@@ -85,50 +81,40 @@ def load_config(model: str | os.PathLike) -> PreTrainedConfig:
 
 @contextmanager
 def bounded_models() -> Iterator[None]:
-    """Ends the building of a model in the block, or in a function that this decorates, when it grows beyond bounds.
-    The models of Transformers are built without memory before their weights are loaded, so that is soon.
-
-    Raises:
-        ValueError: the model has more than 20,000 tensors, or more bytes than this machine has memory.
+    """Ends the building of a model, with a `ValueError`, when it has more than 20,000 tensors or more bytes than this
+    machine has memory. Transformers builds models without memory before it loads their weights, so that this is soon.
     """
     memory = psutil.virtual_memory().total
     count = size = 0
 
     def add(module: nn.Module, name: str, tensor: Any) -> None:
         nonlocal count, size
-        if tensor is None:
-            return
-        count, size = count + 1, size + tensor.numel() * tensor.element_size()
+        count, size = count + (tensor is not None), size + (0 if tensor is None else tensor.nbytes)
         if count > MOST_TENSORS or size > memory:
             raise ValueError(
                 f"These sizes make a model of more than {MOST_TENSORS:,} tensors or {memory / GIB:.0f} GiB, the "
                 "memory of this machine: correct the configuration or the options, such as the number of layers."
             )
 
-    with ExitStack() as hooks:
-        hooks.enter_context(register_module_parameter_registration_hook(add))
-        hooks.enter_context(register_module_buffer_registration_hook(add))
+    with register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add):
         yield
 
 
 @contextmanager
 def loading(model: str | os.PathLike) -> Iterator[None]:
-    """Names a model in the errors of the block that loads it, and refuses one that no machine could hold.
-
-    Raises:
-        ValueError: a file of weights is damaged, or the model is too large, see `bounded_models`.
-    """
+    """Names a model in the errors of the block that loads it, with the bounds of [`bounded_models`]. A damaged file of
+    weights is a `ValueError` that names it."""
     try:
         with naming(model), bounded_models():
             yield
     except SafetensorError as error:
-        damaged = [file for file in sorted(Path(model).glob("*.safetensors")) if not is_safetensors(file)]
+        damaged = (file for file in sorted(Path(model).glob("*.safetensors")) if not _is_safetensors(file))
         raise ValueError(
-            f"{next(iter(damaged), model)} is cut off or damaged ({error}). Get it again from where it comes from."
+            f"{next(damaged, model)} is cut off or damaged ({error}). Download or copy it again."
         ) from error
 
 
-def is_safetensors(file: Path) -> bool:
+def _is_safetensors(file: Path) -> bool:
     """Whether a file has the header of safetensors, and the length that it says."""
     try:
         with safe_open(file, "pt"):
@@ -138,36 +124,15 @@ def is_safetensors(file: Path) -> bool:
 
 
 def check_quantization(model: str | os.PathLike, config: PreTrainedConfig, dtype: str | torch.dtype | None) -> None:
-    """Refuses a model that torchao quantised if it cannot be used here.
-
-    Args:
-        model: its folder or Hub repository.
-        config: its configuration.
-        dtype: dtype to load it in, or its name; None or "auto" for that of the folder.
-
-    Raises:
-        ValueError: it was quantised in another dtype, which its layers keep.
-        ImportError: torchao is not installed.
-    """
-    if _quantization_method(config) != "torchao":
-        return
-    if not is_torchao_available():
-        raise ImportError(
-            f"{model} is quantised, which needs a recent torchao: "
-            "pip install --upgrade 'hf-video-models[quantization]'."
-        )
-    own = str(config.dtype).removeprefix("torch.")
-    wanted = str(dtype).removeprefix("torch.")
-    if wanted not in ("None", "auto", own):
+    """Refuses (`ValueError`) to load a model that torchao quantised in another dtype than its layers keep. None and
+    "auto" are the dtype of the folder."""
+    own, wanted = (str(each).removeprefix("torch.") for each in (config.dtype, dtype))
+    if _quantization_method(config) == "torchao" and wanted not in ("None", "auto", own):
         raise ValueError(f"{model} was quantised in {own}, so it cannot compute in {wanted}: set dtype to {own}.")
 
 
 def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
-    """Refuses to train quantised weights.
-
-    Raises:
-        ValueError: the model is quantised.
-    """
+    """Refuses (`ValueError`) to train a quantised model."""
     if method := _quantization_method(config):
         raise ValueError(
             f"{model} is quantised ({method}), and quantised weights cannot be trained: train the model that it was "
@@ -177,11 +142,3 @@ def check_trainable(model: str | os.PathLike, config: PreTrainedConfig) -> None:
 
 def _quantization_method(config: PreTrainedConfig) -> str | None:
     return (getattr(config, "quantization_config", None) or {}).get("quant_method")
-
-
-def _check_index(file: Path) -> None:
-    if not file.is_file():
-        return
-    files = set(read_object(file, Index)["weight_map"].values())
-    if absent := sorted(name for name in files if not file.with_name(name).is_file()):
-        raise ValueError(f"{file} names {few(absent)}, which is not there.")

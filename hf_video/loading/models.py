@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 
 def locate_model(name: str, option: str = "") -> str:
-    """The folder or Hub name of a model; errors name the option that it comes from.
-
-    Raises:
-        ValueError: there is no such folder, and it is a file, or the Hub allows no such name.
-    """
+    """The folder or Hub name of a model. It is a `ValueError`, with the option that the name comes from, if there is
+    no such folder and the Hub allows no such name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     folder = Path(name).expanduser()
@@ -39,11 +36,7 @@ def locate_model(name: str, option: str = "") -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a `--device` word names.
-
-    Raises:
-        ValueError: there is no such device on this machine.
-    """
+    """The device of a name, or the accelerator of this machine for "auto". It is a `ValueError` if there is none."""
     import torch
 
     if name == "auto":
@@ -76,7 +69,7 @@ def load_trained_model(
 
     Raises:
         OSError: there is no such model.
-        ValueError: the model is no video classifier, is damaged or does not take several views, or the device does
+        ValueError: the model is not a video classifier, is damaged or does not take several views, or the device does
             not exist.
     """
     target, model = choose_device(device), locate_model(model)
@@ -92,17 +85,8 @@ def load_trained_model(
 
 
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
-    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts.
-
-    Args:
-        model: a folder written by `save_pretrained`, or a Hub repository.
-        device: see `choose_device`.
-        dtype: "float32", "bfloat16" or "float16".
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: the model is another one, or is quantised in another dtype, or the device does not exist.
-    """
+    """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
+    and errors are those of [`load_trained_model`]."""
     target, model = choose_device(device), locate_model(model)
 
     from transformers import AutoModelForImageTextToText, AutoProcessor

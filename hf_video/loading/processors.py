@@ -56,22 +56,14 @@ def load_processor(model: str | os.PathLike, config: PreTrainedConfig, **options
 
 
 def read_options(model: str | os.PathLike) -> dict[str, Any]:
-    """The options of `VideoClipProcessor` that give the frames the values which the saved processor gives them.
+    """The options of `VideoClipProcessor` that give the frames the values which the saved processor gives them; none,
+    with a line in the log, if there is no processor file. A wrong file or value is a `ValueError`.
 
     Options that a file of Transformers leaves out are those of the class that it names. The processors of Transformers
     smooth frames while shrinking them, so `antialias` is on. `do_sample_frames` is not taken: with other processors,
     users sample the frames themselves. Two roundings differ: a centre crop may begin one pixel further, since half a
     pixel is rounded to the even one here and down there; and the image processor of ViViT shrinks with Pillow, whose
     values are up to one of 255 levels off.
-
-    Args:
-        model: a folder or a Hub repository.
-
-    Returns:
-        The options; empty, with a line in the log, if the model has no processor file.
-
-    Raises:
-        ValueError: a file does not hold a JSON object, or a value is wrong.
     """
     files = _processor_files(model)
     if not files:
@@ -120,12 +112,8 @@ def _without_offset(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _processor_files(model: str | os.PathLike) -> list[str]:
-    """The JSON files of a model that may describe its video processor; the first of them is used.
-
-    Raises:
-        ValueError: a file does not hold a JSON object.
-    """
-    found = []
+    """The JSON files of a model that may describe its video processor; the first of them is used."""
+    files = []
     for name in (PROCESSOR_NAME, VIDEO_PROCESSOR_NAME, IMAGE_PROCESSOR_NAME):
         file = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
         if file is None:
@@ -133,5 +121,5 @@ def _processor_files(model: str | os.PathLike) -> list[str]:
         content = read_object(file)
         # The file of a processor may describe a tokenizer alone.
         if name != PROCESSOR_NAME or "video_processor" in content:
-            found.append(file)
-    return found
+            files.append(file)
+    return files

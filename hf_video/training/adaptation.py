@@ -15,6 +15,7 @@ from hf_video.inference.prediction import problem_type_of
 from hf_video.metrics import compute_metrics
 
 from .losses import classification_loss
+from .optimization import layer_groups_of
 
 # Features that are compared with all others at a time.
 _QUERIES = 1024
@@ -53,9 +54,7 @@ def freeze_layers(model: PreTrainedModel, count: int) -> None:
     """
     if count == 0:
         return
-    if not hasattr(model, "layer_groups"):
-        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so freeze_layers={count} is impossible.")
-    groups = model.layer_groups()
+    groups = layer_groups_of(model, f"freeze_layers={count}")
     if not 0 < count <= len(groups):
         raise ValueError(f"freeze_layers is {count}; {type(model).__name__} has {len(groups)} groups of layers.")
     for group in groups[:count]:
@@ -90,9 +89,7 @@ def add_lora(model: PreTrainedModel, rank: int, alpha: float | None = None) -> A
         ImportError: PEFT is not installed.
         ValueError: the model has no `layer_groups`.
     """
-    if not hasattr(model, "layer_groups"):
-        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so lora_rank={rank} is impossible.")
-    blocks = model.layer_groups()[1:]
+    blocks = layer_groups_of(model, f"lora_rank={rank}")[1:]
     linear = {id(module) for block in blocks for module in block.modules() if isinstance(module, nn.Linear)}
     names = [name for name, module in model.named_modules() if id(module) in linear]
     return with_adapters(model, rank, alpha, target_modules=names, modules_to_save=["classifier"])
@@ -126,13 +123,12 @@ class AttentiveProbe(nn.Module):
 
     Args:
         width: width of the tokens.
-        num_classes: width of the output.
-        num_heads: number of attention heads; by default as many as divide `width` into 64 channels or more.
+        num_classes: width of the output. The attention has as many heads as divide `width` into 64 channels or more.
     """
 
-    def __init__(self, width: int, num_classes: int, num_heads: int | None = None):
+    def __init__(self, width: int, num_classes: int):
         super().__init__()
-        num_heads = num_heads or next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
+        num_heads = next(heads for heads in range(max(width // 64, 1), 0, -1) if width % heads == 0)
         self.norm = nn.LayerNorm(width)
         self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=0.02))
         self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 
 from hf_video.data import ReadAheadLoader
 from hf_video.data.video_texts import VideoTextCollator
@@ -19,17 +18,15 @@ from hf_video.io import naming
 
 from .adaptation import with_adapters
 from .arguments import AnswerTrainingArguments
-from .callbacks import SetEpochCallback
-from .checkpoints import CheckpointMixin
-from .optimization import cosine_by_epoch, parameter_settings
-from .trainer import PublishingMixin, ReadAheadMixin
+from .base_trainer import BaseTrainer
+from .optimization import cosine_by_epoch
 
 # The folder in a checkpoint that holds only the adapters, in the format of PEFT. The checkpoint is a whole model.
 ADAPTER_FOLDER = "adapter"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class AnswerTrainer(BaseTrainer):
     """
     `transformers.Trainer` for a [`MemoryBankQFormerForConditionalGeneration`] and data sets of questions or captions.
 
@@ -57,7 +54,6 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         super().__init__(model, args, data_collator, *more, **kwargs)
         if data_collator is None:
             self.data_collator = self._collator()
-        self.add_callback(SetEpochCallback())
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
         values = super().set_initial_training_values(*args, **kwargs)
@@ -84,18 +80,12 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             # Every process takes part in a pass through sharded weights; else each one answers its share.
             stride = 1 if self.is_sharded else self.args.world_size
             share = range(self.args.process_index % stride, len(dataloader.dataset), stride)
-            found, true = self.predict_answers(Subset(dataloader.dataset, share))
+            answers, true = self.predict_answers(Subset(dataloader.dataset, share))
             if stride > 1:
-                found, true = gather_object(found), gather_object(true)
-            metrics = exact_match(found, true, self.args.first_words)
+                answers, true = gather_object(answers), gather_object(true)
+            metrics = exact_match(answers, true, self.args.first_words)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        settings = parameter_settings(
-            model, weight_decay=self.args.weight_decay, no_weight_decay=self.args.no_weight_decay
-        )
-        return [name for name, setting in settings.items() if setting.weight_decay]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if not has_adapters(self.model):
@@ -106,7 +96,6 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         load_adapters(self.model, Path(resume_from_checkpoint, ADAPTER_FOLDER))
-        check_language_model(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
@@ -119,7 +108,7 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
     def predict_answers(self, dataset: Dataset) -> tuple[list[list[str]], list[str]]:
         """
-        Generate answers with the generation settings of the arguments.
+        Generates answers with the generation settings of the arguments.
 
         Args:
             dataset: a [`VideoTextDataset`]. Videos that are skipped because they cannot be read have no answers.
@@ -127,7 +116,8 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         Returns:
             `num_return_sequences` answers for each video, the best first, and the true answers.
         """
-        model, found, true = self.model.eval(), [], []
+        model, answers, true = self.model.eval(), [], []
+        options = self.args.generation_settings() | {"num_return_sequences": self.args.num_return_sequences}
         collate = self._collator(with_targets=False)
         loader = ReadAheadLoader(
             dataset,
@@ -141,16 +131,12 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
                 continue
             inputs = {name: tensor.to(self.args.device) for name, tensor in collate(items).items()}
             with self.compute_loss_context_manager():
-                ids = model.generate(
-                    **inputs,
-                    **self.args.generation_settings(),
-                    num_return_sequences=self.args.num_return_sequences,
-                )
+                ids = model.generate(**inputs, **options)
             texts = [text.strip() for text in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
             count = self.args.num_return_sequences
-            found += [texts[start : start + count] for start in range(0, len(texts), count)]
+            answers += [texts[start : start + count] for start in range(0, len(texts), count)]
             true += [item["text_target"] for item in items]
-        return found, true
+        return answers, true
 
     def _collator(self, with_targets: bool = True) -> VideoTextCollator:
         return VideoTextCollator(
@@ -160,9 +146,9 @@ class AnswerTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
 def choose_trained(model: PreTrainedModel, arguments: AnswerTrainingArguments) -> Any:
     """
-    Freeze the parts that are not trained, and put adapters into the language model if `lora_rank` asks for them.
+    Freezes the parts that are not trained, and puts adapters into the language model if `lora_rank` asks for them.
 
-    By default the same parts are trained as in MA-LMM: the Q-Former and its queries, the frame positions, the
+    By default the parts that MA-LMM trains are trained: the Q-Former and its queries, the frame positions, the
     projection, and the norm after the vision tower.
 
     Returns:
@@ -195,10 +181,14 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
     from peft.tuners.lora import LoraLayer
 
     state = dict(model.state_dict() if state is None else state)
-    for layer, module in list(model.named_modules()):
-        if not isinstance(module, LoraLayer):
-            continue
-        state[f"{layer}.weight"] = merged_weight(module, state.pop(f"{layer}.base_layer.weight"))
+    layers: list[tuple[str, Any]] = [
+        (name, each) for name, each in model.named_modules() if isinstance(each, LoraLayer)
+    ]
+    for layer, module in layers:
+        weight = state.pop(f"{layer}.base_layer.weight").cpu()
+        for adapter in module.active_adapters:
+            weight = weight + module.get_delta_weight(adapter).to(weight)
+        state[f"{layer}.weight"] = weight
         if f"{layer}.base_layer.bias" in state:
             state[f"{layer}.bias"] = state.pop(f"{layer}.base_layer.bias")
         for name in [name for name in state if name.startswith(f"{layer}.lora_")]:
@@ -206,16 +196,8 @@ def merged_state(model: Any, state: dict[str, torch.Tensor] | None = None) -> di
     return state
 
 
-def merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """The `weight` of a layer plus its adapters, in the dtype of `weight`, on the CPU."""
-    weight = weight.cpu()
-    for adapter in layer.active_adapters:
-        weight = weight + layer.get_delta_weight(adapter).to(weight)
-    return weight
-
-
 def save_adapters(model: Any, folder: Path) -> None:
-    """Write the adapters of the language model as PEFT writes them: `PeftModel.from_pretrained` reads them."""
+    """Writes the adapters of the language model as PEFT does, so that `PeftModel.from_pretrained` reads them."""
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +213,7 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Load what `save_adapters` wrote into the adapters of the language model; do nothing if there is no folder."""
+    """Loads the adapters that `save_adapters` wrote into the language model; does nothing if there is no folder."""
     if not folder.is_dir() or not has_adapters(model):
         return
     from peft import set_peft_model_state_dict
@@ -242,61 +224,33 @@ def load_adapters(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model.language_model, state)
 
 
-@torch.no_grad()
-def check_language_model(model: Any, checkpoint: Path) -> None:
-    """Refuses (`ValueError`) another language model than the one that the adapters of a checkpoint were trained on.
-    The checkpoint holds only merged weights, so the first layer is compared after merging."""
-    if not (checkpoint / ADAPTER_FOLDER).is_dir() or not has_adapters(model):
-        return
-    layer = next(name for name, _ in model.named_parameters() if ".lora_A." in name).split(".lora_A.")[0]
-    wrapped = model.get_submodule(layer)
-    expected = merged_weight(wrapped, wrapped.base_layer.weight)
-    for file in checkpoint.glob("*.safetensors"):
-        with safe_open(file, "pt") as weights:
-            if f"{layer}.weight" in weights.keys():
-                found = weights.get_tensor(f"{layer}.weight").to(expected)
-                if found.shape != expected.shape or (found - expected).norm() > 1e-4 * expected.norm():
-                    raise ValueError(
-                        f"{checkpoint} has adapters of another language model ({layer} differs): resume the run with "
-                        "the model that it began with."
-                    )
-
-
 def saved_lora_rank(checkpoint: Path) -> int:
     """The rank of the adapters in a checkpoint; 0 if there are none."""
     config = checkpoint / ADAPTER_FOLDER / ADAPTER_CONFIG
-    if config.is_file():
-        return json.loads(config.read_text(encoding="utf-8"))["r"]
-    # Checkpoints of earlier versions have them among the weights of the model.
-    for file in sorted(checkpoint.glob("*.safetensors")):
-        with safe_open(file, "pt") as weights:
-            for name in weights.keys():
-                if ".lora_A." in name:
-                    return weights.get_slice(name).get_shape()[0]
-    return 0
+    return json.loads(config.read_text(encoding="utf-8"))["r"] if config.is_file() else 0
 
 
-def exact_match(found: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:
+def exact_match(answers: Sequence[Sequence[str]], true: Sequence[str], first_words: bool = False) -> dict[str, float]:
     """
     The share of videos whose answer is right, word for word.
 
     Args:
-        found: answers for each video, the best first.
-        true: the true answers.
-        first_words: whether only the first word of each found answer is compared, as MA-LMM does for MSRVTT-QA and
+        answers: generated answers of each video, the best first.
+        true: the true answer of each video.
+        first_words: whether only the first word of a generated answer is compared, as MA-LMM does for MSRVTT-QA and
             MSVD-QA.
 
     Returns:
         `top1`, the share of videos whose best answer is right, and `any`, the share with a right answer among all.
 
     Raises:
-        ValueError: there is no video, or `found` and `true` have different lengths.
+        ValueError: there is no video, or `answers` and `true` have different lengths.
     """
-    if not true or len(found) != len(true):
-        raise ValueError(f"Answers of {len(found)} videos cannot be compared with those of {len(true)}.")
+    if not true or len(answers) != len(true):
+        raise ValueError(f"Answers of {len(answers)} videos cannot be compared with those of {len(true)}.")
 
     def is_right(answer: str, expected: str) -> bool:
         return (answer.split()[:1] == [expected]) if first_words else answer == expected
 
-    hits = [[is_right(answer, expected) for answer in answers] for answers, expected in zip(found, true, strict=True)]
+    hits = [[is_right(answer, expected) for answer in best] for best, expected in zip(answers, true, strict=True)]
     return {"top1": sum(hit[0] for hit in hits) / len(hits), "any": sum(map(any, hits)) / len(hits)}

@@ -18,20 +18,21 @@ from .parallelism import check_device, prepare_sharding
 from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
 
 DEFAULT_METRIC = "top1_accuracy"
-# What `exact_match` measures.
+# The metrics of `exact_match`.
 ANSWER_METRICS = ("top1", "any")
-# Names, or ends of names, of metrics whose lower values are better, besides losses.
+# Ends of the names of metrics, besides losses, whose lower values are better.
 ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_is_better)
 
 
 @dataclass
 class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
-    """`transformers.TrainingArguments` with other defaults, and with the settings that `VideoTrainer` adds.
+    """`transformers.TrainingArguments` with other defaults, and with the settings that `VideoTrainer` adds: layer
+    decay, an average of the weights, a teacher, and training of a part only.
 
     By default a run evaluates and saves once an epoch. It keeps the last checkpoint and the best one by top-1 accuracy
     (`choose_metric` says which metric other models have), and loads the best one at the end. It uses AdamW with weight
     decay 0.05, and a cosine schedule after a tenth of the steps as warm-up, as the fine-tuning of VideoMAE and
-    VideoMamba. `VideoTrainer` adds layer decay, an average of the weights, a teacher, and training of a part only.
+    VideoMamba.
 
     The order of the videos depends on `seed` alone (`data_seed` defaults to it), so that a resumed run sees the same
     clips as one that was never interrupted.
@@ -42,8 +43,7 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(ERRORS):
             self.greater_is_better = False
         super().__post_init__()
-        prepare_sharding(self)
-        _check_trackers(cast(list[str], self.report_to))
+        _check_after(self)
         if self.data_seed is None:
             self.data_seed = self.seed
         if self.linear_probe and (self.lora_rank or self.freeze_layers):
@@ -59,10 +59,10 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
     def check_problem_type(self, problem_type: str | None) -> None:
         """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video."""
         if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
-            what = "a video may have several classes" if problem_type != "regression" else "a video has values"
+            what = "a video has values" if problem_type == "regression" else "a video may have several classes"
             raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}, but {what}: their targets are not "
-                "smoothed, set it to 0."
+                f"label_smoothing_factor is {self.label_smoothing_factor}, but {what}, which are not smoothed: set it "
+                "to 0."
             )
 
     def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
@@ -118,8 +118,7 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
     def __post_init__(self) -> None:
         _check_before(self, AnswerTrainingSettings)
         super().__post_init__()
-        prepare_sharding(self)
-        _check_trackers(cast(list[str], self.report_to))
+        _check_after(self)
         if self.lora_rank and self.train_language_model:
             raise ValueError("lora_rank adapts a frozen language model: leave out train_language_model.")
         if self.lr_by_epoch and self.lr_scheduler_type != SchedulerType.COSINE_WARMUP_WITH_MIN_LR:
@@ -154,18 +153,13 @@ class AnswerTrainingArguments(AnswerTrainingSettings, TrainingArguments):
 
 def check_optimization(arguments: TrainingArguments, model: Any) -> None:
     """Makes an optimizer of one parameter and its schedule, as training will, so that their errors come early."""
-    try:
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"optim={_plain(arguments.optim)} cannot be used: {error}") from error
-    except RuntimeError as error:
-        raise ImportError(f"optim={_plain(arguments.optim)} cannot be used: {error}") from error
-    if not inspect.isclass(optimizer_class) or {"params", "model", "optimizer_dict"} & set(options):
-        return
     parameter = torch.nn.Parameter(torch.zeros(1, device=arguments.device))
     try:
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
+        if not inspect.isclass(optimizer_class) or {"params", "model", "optimizer_dict"} & set(options):
+            return
         optimizer = cast(Any, optimizer_class)([parameter], **options)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise ValueError(f"optim={_plain(arguments.optim)} cannot be used: {error}") from error
     steps = arguments.max_steps if arguments.max_steps > 0 else 100
     try:
@@ -194,9 +188,11 @@ def _check_before(arguments: Any, kind: type) -> None:
     check_device(arguments)
 
 
-def _check_trackers(names: Sequence[str]) -> None:
+def _check_after(arguments: Any) -> None:
+    """Checks the sharding and the experiment trackers that Transformers has read."""
+    prepare_sharding(arguments)
     known = list(integration_utils.INTEGRATION_TO_CALLBACK)
-    for name in names:
+    for name in arguments.report_to:
         if name not in known:
             hint = closest(name, known) or f"Known are {', '.join(known)}."
             raise ValueError(f"{name!r} is not an experiment tracker of Transformers. {hint}")

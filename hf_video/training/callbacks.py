@@ -4,16 +4,16 @@ import math
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from hf_video.data.repeated_videos import write_trained_videos
@@ -25,14 +25,10 @@ THROUGHPUT_SCALARS = ("clips_per_second", "data_wait_fraction", "peak_memory_gib
 
 
 class SetEpochCallback(TrainerCallback):
-    """Tells the training set which epoch it is in, so that its random clips differ between epochs.
+    """Tells the training set its epoch, so that random clips differ between epochs. The data loaders of Accelerate do
+    so on one process, but not when they share batches among several."""
 
-    The data loaders of Accelerate do this on one process, but not when they shard batches over several processes.
-    """
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
         if dataset is not None and hasattr(dataset, "set_epoch"):
             dataset.set_epoch(int(state.epoch or 0))
@@ -46,46 +42,33 @@ class EpochLineCallback(ProgressCallback):
         super().__init__()
         self.train_loss: float | None = None
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
         self.train_loss = logs.get("loss", self.train_loss)
         shown = "loss" if args.eval_strategy == IntervalStrategy.NO else "eval_loss"
         if not {shown, "eval_loss"} & logs.keys() or not state.is_world_process_zero:
             return
-        line = f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"
-        if self.train_loss is not None:
-            line += f"  loss {self.train_loss:.3f}"
-        if "eval_loss" in logs:
-            line += f"  validation loss {logs['eval_loss']:.3f}"
-        for metric, value in measured_in(logs, "eval_"):
-            if metric.short_title is not None:
-                line += f"  {metric.short_title} {metric.text(value, digits=1)}"
+        parts = [f"epoch {logs['epoch']:g}/{state.num_train_epochs:g}"]
+        losses = {"loss": self.train_loss, "validation loss": logs.get("eval_loss")}
+        parts += [f"{name} {loss:.3f}" for name, loss in losses.items() if loss is not None]
+        shown_metrics = [row for row in measured_in(logs, "eval_") if row[0].short_title is not None]
+        parts += [f"{metric.short_title} {metric.text(value, digits=1)}" for metric, value in shown_metrics]
         if self.training_bar is not None:
-            self.training_bar.write(line)
+            self.training_bar.write("  ".join(parts))
 
 
 class ThroughputCallback(TrainerCallback):
     """Measures the steps of a training: clips per second, share of time without a batch, and memory.
 
-    A step lasts from the moment that its first batch is asked for until the weights have changed. Evaluating, saving
-    and logging do not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a
-    training loss, for `report_to` and `trainer.state.log_history`.
+    A step lasts from the request for its first batch until the weights have changed. Evaluating, saving and logging do
+    not count. `VideoTrainer` passes its batches through `watch`, and adds `collect()` to every log of a training loss.
     """
 
     def __init__(self) -> None:
         self._begin: float | None = None
         self._clear()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._begin = None
         self._clear()
 
@@ -102,9 +85,7 @@ class ThroughputCallback(TrainerCallback):
             self._num_clips += math.prod(batch["pixel_values"].shape[:-4]) if "pixel_values" in batch else 0
             yield batch
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._begin is not None:
             self._seconds += time.perf_counter() - self._begin
             self._begin = None
@@ -116,7 +97,7 @@ class ThroughputCallback(TrainerCallback):
             `clips_per_second`: clips per second of all processes together; each view of a video is a clip.
             `data_wait_fraction`: share of the time that this process waited for a batch, 0 to 1.
             `peak_memory_gib`: the most memory so far, in GiB: allocated by PyTorch on a CUDA device, otherwise
-            resident in this process. Windows does not have it.
+            resident in this process. It is missing on Windows.
         """
         if not self._seconds:
             return {}
@@ -124,9 +105,15 @@ class ThroughputCallback(TrainerCallback):
             "clips_per_second": self._num_clips * args.world_size / self._seconds,
             "data_wait_fraction": self._waited / self._seconds,
         }
-        memory = _peak_memory(args.device)
         self._clear()
-        return scalars if memory is None else {**scalars, "peak_memory_gib": memory / 2**30}
+        if args.device.type == "cuda":
+            scalars["peak_memory_gib"] = torch.cuda.max_memory_allocated(args.device) / 2**30
+        elif sys.platform != "win32":
+            import resource
+
+            unit = 1 if sys.platform == "darwin" else 1024
+            scalars["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+        return scalars
 
     def _clear(self) -> None:
         self._num_clips, self._seconds, self._waited = 0, 0.0, 0.0
@@ -134,8 +121,8 @@ class ThroughputCallback(TrainerCallback):
 
 class TrainingFactsCallback(TrainerCallback):
     """Writes `training_facts.json` and `trained_videos.json` into the output folder when training begins, and adds the
-    result to the facts when it ends. There may be several evaluation sets by their names. A resumed run keeps the
-    source that the first run started from."""
+    result when it ends. There may be several evaluation sets by their names. A resumed run keeps the source that the
+    first run started from."""
 
     def __init__(self, eval_dataset: Any = None) -> None:
         several = eval_dataset if isinstance(eval_dataset, dict) else {}
@@ -144,9 +131,7 @@ class TrainingFactsCallback(TrainerCallback):
             self.eval_sets = {"validation": eval_dataset}
         self.facts: dict[str, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         folder = Path(str(args.output_dir))
@@ -160,37 +145,20 @@ class TrainingFactsCallback(TrainerCallback):
         if listed:
             write_trained_videos(folder, listed)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         if kwargs.get("eval_dataloader") is not None:
             sets = self.eval_sets or {"validation": kwargs["eval_dataloader"].dataset}
             self.facts["data"] |= {name: describe_data(dataset) for name, dataset in sets.items()}
         # If there are several evaluation sets, each has an entry of its own for the same step.
-        evaluations: dict[int, dict[str, Any]] = {}
+        evaluations = defaultdict[int, dict[str, Any]](dict)
         for entry in state.log_history:
             if any(name.startswith("eval_") and name.endswith("_loss") for name in entry):
-                evaluations.setdefault(entry["step"], {}).update(entry)
-        best = evaluations.get(state.best_global_step or 0)
-        self.facts |= {
-            "steps": state.global_step,
-            "epochs": state.epoch,
-            "validation": best or (evaluations[max(evaluations)] if evaluations else {}),
-        }
+                evaluations[entry["step"]] |= entry
+        best = state.best_global_step if state.best_global_step in evaluations else max(evaluations, default=0)
+        self.facts |= {"steps": state.global_step, "epochs": state.epoch, "validation": evaluations[best]}
         write_facts(Path(str(args.output_dir)), self.facts)
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """Bytes; None on Windows."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class PreemptionCallback(TrainerCallback):
@@ -201,63 +169,50 @@ class PreemptionCallback(TrainerCallback):
     on from such a checkpoint would not be the same. Here the processes agree after each step: if one has received the
     signal, all save and end.
 
-    Before the first step there is nothing to save, and the signal has its usual effect.
-
-    At the end of an epoch the checkpoint is saved after the evaluation of that epoch.
+    Before the first step there is nothing to save, and the signal has its usual effect. At the end of an epoch the
+    checkpoint is saved after the evaluation of that epoch.
     """
 
     def __init__(self) -> None:
-        self._is_received = self._is_agreed = self._has_begun = False
+        self._is_holding = self._is_received = self._is_agreed = False
         self._usual: Any = None
         self._group: Any = None
 
     @contextmanager
-    def holding_back(self) -> Iterator[None]:
-        """Notes SIGTERM in the block, which trains. What came too late for a checkpoint has its effect after it."""
-        self._is_received = self._is_agreed = self._has_begun = False
-        self._usual = signal.signal(signal.SIGTERM, self._receive)
+    def giving_back(self) -> Iterator[None]:
+        """Gives the signal back after the block, which trains. Then a signal has its effect that came too late for a
+        checkpoint."""
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, self._usual)
-        if self._is_received:
             self._let_through()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if dist.is_initialized():
             # A process would wait for its accelerator at each step if the group of the training was used.
             self._group = dist.new_group(backend="gloo")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self._is_holding:
+            self._is_holding, self._usual = True, signal.signal(signal.SIGTERM, self._receive)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not float(state.epoch or 0).is_integer():
             self._agree(control)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._agree(control)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._is_agreed:
             if self._group is not None:
                 # The first process marks the checkpoint as complete. A launcher ends it when another one has ended.
                 dist.barrier(self._group)
-            self._let_through()
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._has_begun = True
+            # A process that has not heard the signal ends as well.
+            self._let_through(is_received=True)
 
     def _receive(self, number: int, frame: Any) -> None:
         self._is_received = True
-        if not self._has_begun:
-            # There is nothing to save before the first step.
-            self._let_through()
 
     def _agree(self, control: TrainerControl) -> None:
         received = torch.tensor(int(self._is_received))
@@ -266,22 +221,10 @@ class PreemptionCallback(TrainerCallback):
         self._is_agreed = bool(received)
         control.should_save |= self._is_agreed
 
-    def _let_through(self) -> None:
-        self._is_received = False
-        signal.signal(signal.SIGTERM, self._usual)
-        signal.raise_signal(signal.SIGTERM)
-
-
-@contextmanager
-def saving_when_preempted(trainer: Trainer) -> Iterator[None]:
-    """Puts [`PreemptionCallback`] in the place of the callback of Transformers, if the trainer has that, and lets it
-    hear signals in the block, which trains."""
-    theirs = trainer.pop_callback(JITCheckpointCallback)
-    if theirs is not None:
-        # It has taken the signal already, and gives it back here.
-        theirs.on_train_end(trainer.args, trainer.state, trainer.control)
-        trainer.add_callback(PreemptionCallback())
-    callbacks = trainer.callback_handler.callbacks
-    ours = next((callback for callback in callbacks if isinstance(callback, PreemptionCallback)), None)
-    with nullcontext() if ours is None else ours.holding_back():
-        yield
+    def _let_through(self, is_received: bool = False) -> None:
+        if self._is_holding:
+            signal.signal(signal.SIGTERM, self._usual)
+        is_received |= self._is_received
+        self._is_holding = self._is_received = self._is_agreed = False
+        if is_received:
+            signal.raise_signal(signal.SIGTERM)

@@ -6,9 +6,8 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,13 +20,10 @@ from transformers import EvalPrediction, PreTrainedModel
 from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from hf_video.inference.prediction import predict_scores
-from hf_video.io import replace_file, replace_text
+from hf_video.io import replace_file, replace_text, replacing_file
 from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in, recognised_shares
 
 from .callbacks import THROUGHPUT_SCALARS
-
-if TYPE_CHECKING:
-    pass
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 logger = logging.getLogger(__name__)
@@ -56,7 +52,7 @@ def evaluate_dataset(
         dataset: a `ClipDataset` made with `training=False`, or any data set of the same items.
         batch_size: videos in one forward pass, each with all its views.
         num_workers: processes that read videos; 0 reads in this one.
-        reading_threads: threads that read videos ahead where no processes do; see `ReadAheadLoader`.
+        reading_threads: threads that read videos ahead if no processes do; see `ReadAheadLoader`.
         progress: shows a progress bar.
 
     Returns:
@@ -114,62 +110,38 @@ def write_predictions(
             f"There are {len(videos)} videos and {len(labels)} labels for scores of shape {scores.shape}, and "
             f"{len(class_names)} class names."
         )
-    compare = _compare_one if labels.ndim == 1 else _compare_several
-    columns, sureness = compare(scores, labels, class_names)
+    names = np.array(class_names, dtype=object)
+    if labels.ndim == 1:
+        predicted, sureness = scores.argmax(axis=1), scores.max(axis=1)
+        columns = {
+            "label": names[labels],
+            "prediction": names[predicted],
+            "is_right": predicted == labels,
+            "score": sureness,
+            "label_score": scores[np.arange(len(labels)), labels],
+        }
+    else:
+        present, chosen, sureness = labels > 0.5, scores >= 0.5, np.abs(scores - labels).max(axis=1)
+        columns = {
+            "labels": np.array([";".join(names[row]) for row in present], dtype=object),
+            "predictions": np.array([";".join(names[row]) for row in chosen], dtype=object),
+            "is_right": (present == chosen).all(axis=1),
+            "error": sureness,
+        }
     columns = {"video": np.array(videos, dtype=object), **columns}
     columns |= {f"score: {name}": scores[:, index] for index, name in enumerate(class_names)}
     order = np.lexsort((-sureness, columns["is_right"]))
     table = datasets.Dataset.from_dict({name: column[order].tolist() for name, column in columns.items()})
-    write = table.to_csv if path.suffix.lower() == ".csv" else table.to_parquet
-    replace_file(path, partial(_write_table, write))
-
-
-def _compare_one(
-    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns for videos with one class each, and the score of the prediction."""
-    names = np.array(class_names, dtype=object)
-    predicted, best = scores.argmax(axis=1), scores.max(axis=1)
-    columns = {
-        "label": names[labels],
-        "prediction": names[predicted],
-        "is_right": predicted == labels,
-        "score": best,
-        "label_score": scores[np.arange(len(labels)), labels],
-    }
-    return columns, best
-
-
-def _compare_several(
-    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns for videos with any number of classes, and the largest error of a score."""
-
-    def listed(chosen: np.ndarray) -> np.ndarray:
-        return np.array([";".join(compress(class_names, row)) for row in chosen], dtype=object)
-
-    present, predicted = labels > 0.5, scores >= 0.5
-    error = np.abs(scores - labels).max(axis=1)
-    columns = {
-        "labels": listed(present),
-        "predictions": listed(predicted),
-        "is_right": (present == predicted).all(axis=1),
-        "error": error,
-    }
-    return columns, error
+    with replacing_file(path) as unfinished, unfinished.open("wb") as file:
+        (table.to_csv if path.suffix.lower() == ".csv" else table.to_parquet)(file)
 
 
 def check_table_name(path: str | os.PathLike) -> Path:
     """The path of a table, which must end in .csv or .parquet."""
     path = Path(path)
     if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise ValueError(f"{path} is no table; a name that ends in {' or '.join(TABLE_SUFFIXES)} is expected.")
+        raise ValueError(f"{path} is not a table: a name that ends in {' or '.join(TABLE_SUFFIXES)} is expected.")
     return path
-
-
-def _write_table(write, path: Path) -> None:
-    with path.open("wb") as file:
-        write(file)
 
 
 def write_report(
@@ -186,20 +158,19 @@ def write_report(
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
     `worst_clips.png`.
 
-    Each file is replaced as a whole, so that an interruption never leaves half a file. If matplotlib is missing, one
-    warning says how to get the pictures, and the rest is written.
+    Each file is replaced as a whole. If matplotlib is missing, a warning says how to get the pictures.
 
     Args:
         folder: made if it does not exist.
         scores: (num_videos, num_classes) float logits.
         labels: (num_videos,) integer class ids, or (num_videos, num_classes) float targets of multi-label
-            classification, for which there is no confusion matrix.
+            classification, which has no confusion matrix.
         class_names: num_classes names.
         log_history: `trainer.state.log_history`; empty for a report without curves.
         split: name of the split that was evaluated.
         details: settings for both the summary and `metrics.json`.
-        clip_of: function from a row of `scores` to the name of its video and frames (T, H, W, 3), uint8 or float from
-            0 to 1. It shows the clips with the highest loss; without it there is no such picture.
+        clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
+            for the picture of the clips with the highest loss.
 
     Returns:
         The contents of `metrics.json`.
@@ -249,8 +220,8 @@ def write_summary(
     draw: Callable[[], Iterable[tuple[str, Any]]],
     tail: Sequence[str] = (),
 ) -> None:
-    """Writes `report.md`: values by their titles, then details by their names, and the pictures that `draw` gives, if
-    there is matplotlib, between lines of Markdown."""
+    """Writes `report.md`: lines of Markdown, values by their titles, details by their names, and with matplotlib the
+    pictures that `draw` gives."""
     pictures: list[str] = []
     if importlib.util.find_spec("matplotlib") is None:
         logger.warning("No pictures in the report: matplotlib is missing (pip install 'hf-video-models[demo]').")
@@ -261,8 +232,8 @@ def write_summary(
     for name, value in details.items():
         title = _TITLES.get(name, name.replace("_", " "))
         shown[title] = f"{value:.1%}" if name == "data_wait_fraction" else _plain(value)
-    table = ["| | |", "|---|---|", *(f"| {title} | {value} |" for title, value in shown.items()), ""]
-    replace_text(folder / "report.md", "\n".join([*head, *table, *pictures, "", *tail]) + "\n")
+    table = _table(("", ""), shown.items())
+    replace_text(folder / "report.md", "\n".join([*head, *table, "", *pictures, "", *tail]) + "\n")
 
 
 def clip_reader(
@@ -270,9 +241,9 @@ def clip_reader(
 ) -> Callable[[int], tuple[str, np.ndarray]] | None:
     """The `clip_of` of [`write_report`] for the scores of a data set made with `training=False`: the first view of a
     video as the model sees it, without normalisation. The `broken` videos have no scores. None if the numbers do not
-    add up, as may happen with several processes: then nobody knows which video a row of scores belongs to."""
-    names, left_out = dataset.dataset["video"][:], set(broken)
-    rows = [index for index, name in enumerate(names) if name not in left_out]
+    add up, as may happen with several processes: then the video of a row of scores is unknown."""
+    names, broken = dataset.dataset["video"][:], set(broken)
+    rows = [index for index, name in enumerate(names) if name not in broken]
     if len(rows) != num_scores:
         return None
 
@@ -316,13 +287,11 @@ def _worst_clips(
 
 def throughput_of(log_history: Sequence[dict[str, float]]) -> dict[str, float]:
     """The throughput of a run: medians of speed and waiting, maximum of memory."""
-    values = {
-        name: [entry[name] for entry in log_history if name in entry]
-        for name in THROUGHPUT_SCALARS
-        if any(name in entry for entry in log_history)
-    }
+    logged = {name: [entry[name] for entry in log_history if name in entry] for name in THROUGHPUT_SCALARS}
     return {
-        name: float(max(found) if name == "peak_memory_gib" else np.median(found)) for name, found in values.items()
+        name: float(max(values) if name == "peak_memory_gib" else np.median(values))
+        for name, values in logged.items()
+        if values
     }
 
 
@@ -337,33 +306,34 @@ def _cell(value: object) -> str:
     return str(value).replace("|", r"\|")
 
 
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
+
+
 def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """The most frequent confusions, and all classes, the least recognised first."""
     totals, shares = counts.sum(axis=1), recognised_shares(counts)
     mistakes = counts - np.diag(counts.diagonal())
     order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
-    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
-    lines = [
-        f"| {class_names[row]} | {class_names[column]} | {mistakes[row, column]} of {totals[row]} |"
-        for row, column in pairs
-        if mistakes[row, column]
+    pairs = [pair for pair in zip(*np.unravel_index(order, counts.shape), strict=True) if mistakes[pair]]
+    confused = [
+        (class_names[row], class_names[taken], f"{mistakes[row, taken]} of {totals[row]}") for row, taken in pairs
     ]
-    if lines:
-        lines = ["| true class | taken for | videos |", "|---|---|---|", *lines, ""]
-    lines += ["| id | class | videos | recognised | most often taken for |", "|---|---|---|---|---|"]
+    rows = []
     for index in np.argsort(shares, kind="stable").tolist():
         taken = mistakes[index].argmax()
-        confused = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
+        mistaken = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
         share = f"{shares[index]:.1%}" if totals[index] else ""
-        lines.append(f"| {index} | {class_names[index]} | {totals[index]} | {share} | {confused} |")
-    return lines
+        rows.append((index, class_names[index], totals[index], share, mistaken))
+    lines = [*_table(("true class", "taken for", "videos"), confused), ""] if confused else []
+    return lines + _table(("id", "class", "videos", "recognised", "most often taken for"), rows)
 
 
 def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """All classes, the lowest average precision first."""
-    precisions = average_precision(scores, labels)
-    lines = ["| id | class | videos | average precision |", "|---|---|---|---|"]
-    for index in np.argsort(precisions, kind="stable").tolist():  # NaN, of classes without videos, comes last
-        precision = "" if np.isnan(precisions[index]) else f"{precisions[index]:.1%}"
-        lines.append(f"| {index} | {class_names[index]} | {int(labels[:, index].sum())} | {precision} |")
-    return lines
+    precisions, totals = average_precision(scores, labels), labels.sum(axis=0).astype(int)
+    order = np.argsort(precisions, kind="stable").tolist()  # NaN, of classes without videos, comes last
+    shown = ["" if np.isnan(value) else f"{value:.1%}" for value in precisions]
+    rows = [(index, class_names[index], totals[index], shown[index]) for index in order]
+    return _table(("id", "class", "videos", "average precision"), rows)

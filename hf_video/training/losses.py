@@ -72,12 +72,7 @@ def soft_target_loss(
     """The `compute_loss_func` of a plain `Trainer` whose collator is a `MixingCollator`.
 
     Without it, the classifiers of Transformers take float labels for those of a multi-label model, and change the
-    `problem_type` of their configuration accordingly.
-
-    Args:
-        outputs: outputs of the model, with `logits` (batch_size, num_classes).
-        labels: (batch_size, num_classes) soft targets, or (batch_size,) class ids in evaluation.
-        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    `problem_type` of their configuration accordingly. Arguments and errors are those of [`classification_loss`].
     """
     return classification_loss(outputs["logits"], labels, num_label_values=num_items_in_batch)
 
@@ -86,15 +81,10 @@ def multi_label_loss(
     outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """The `compute_loss_func` of a plain `Trainer` for a multi-label classifier of Transformers with gradient
-    accumulation.
+    accumulation. The models of this package do not need it.
 
     Without it, the gradient of a step is the sum over the parts of an accumulated batch, not their mean: the loss of
-    these classifiers ignores `num_items_in_batch`. The models of this package do not need it.
-
-    Args:
-        outputs: outputs of the model, with `logits` (batch_size, num_classes).
-        labels: (batch_size, num_classes), zeros and ones.
-        num_items_in_batch: see `num_label_values` of `classification_loss`.
+    these classifiers ignores `num_items_in_batch`. Arguments and errors are those of [`classification_loss`].
     """
     return classification_loss(
         outputs["logits"], labels, "multi_label_classification", num_label_values=num_items_in_batch
@@ -120,8 +110,9 @@ class Distillation:
         temperature: above 0; for "logits" alone.
 
     Raises:
-        ValueError: a value is out of range, the teacher does not know a class of the student, logits are asked for
-            and the student is no single-label classifier, or the student has adapters of PEFT and needs a projection.
+        ValueError: there is no such target, the teacher does not know a class of the student, logits are asked for
+            and the student is not a single-label classifier, or the student has adapters of PEFT and needs a
+            projection.
     """
 
     def __init__(
@@ -133,20 +124,14 @@ class Distillation:
         weight: float = 0.5,
         temperature: float = 1.0,
     ):
-        if not 0 < weight <= 1:
-            raise ValueError(f"distillation_weight is {weight}; a number above 0, up to 1, is expected.")
-        if temperature <= 0:
-            raise ValueError(f"distillation_temperature is {temperature}; a number above 0 is expected.")
         self.teacher = teacher.eval().requires_grad_(False)
         self.target, self.weight, self.temperature = target, weight, temperature
         self.projection: nn.Linear | None = None
         self._class_order: list[int] = []
         config: Any = student.config
         if target == "logits":
-            if problem_type_of(config) != "single_label_classification":
-                raise ValueError(
-                    f"Logits of {problem_type_of(config)} are not distilled: use distillation_target=features_cosine."
-                )
+            if (kind := problem_type_of(config)) != "single_label_classification":
+                raise ValueError(f"Logits of {kind} are not distilled: use distillation_target=features_cosine.")
             known, wanted = class_names_of(teacher.config), class_names_of(config)
             if unknown := [name for name in wanted if name not in known]:
                 raise ValueError(
@@ -155,7 +140,8 @@ class Distillation:
                 )
             self._class_order = [known.index(name) for name in wanted]
         elif target in ("features_cosine", "features_mse"):
-            widths = [_head(model).in_features for model in (student, teacher)]
+            heads: list[Any] = [model.classifier for model in (student, teacher)]
+            widths = [head.in_features for head in heads]
             if widths[0] != widths[1]:
                 if hasattr(student, "peft_config"):
                     raise ValueError(
@@ -170,8 +156,8 @@ class Distillation:
 
     @contextmanager
     def attached_to(self, student: Any) -> Iterator[None]:
-        """Makes the projection a part of the student within the context, so that it is optimised, saved in checkpoints
-        and resumed. After that the student is as before."""
+        """Makes the projection a part of the student in the block, so that it is optimised, saved in checkpoints and
+        resumed."""
         if self.projection is None:
             yield
             return
@@ -193,10 +179,10 @@ class Distillation:
         with torch.no_grad(), watch_features(teacher) as seen:
             known = teacher(**{teacher.main_input_name: pixel_values.to(teacher.dtype)}).logits
         if self.target == "logits":
-            expected, found = (
+            expected, learned = (
                 (each.float() / self.temperature).log_softmax(-1) for each in (known[:, self._class_order], logits)
             )
-            return self.temperature**2 * F.kl_div(found, expected, reduction="batchmean", log_target=True)
+            return self.temperature**2 * F.kl_div(learned, expected, reduction="batchmean", log_target=True)
         if self.projection is not None:
             features = self.projection(features)
         features, expected = features.float(), seen[0].float()
@@ -229,12 +215,3 @@ def make_distillation(
                 )
     names = ("target", "weight", "temperature")
     return Distillation(teacher, student, **{name: getattr(args, f"distillation_{name}") for name in names})
-
-
-def _head(model: Any) -> Any:
-    head = getattr(model, "classifier", None)
-    if not hasattr(head, "in_features"):
-        raise ValueError(
-            f"{type(model).__name__} has no linear layer `classifier`, whose input would be its features."
-        )
-    return head

@@ -5,14 +5,14 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from .settings import NO_WEIGHT_DECAY
 
@@ -24,6 +24,13 @@ class ParameterSetting(NamedTuple):
 
     lr_scale: float
     weight_decay: float
+
+
+def layer_groups_of(model: Any, setting: str) -> list[nn.Module]:
+    """The modules of a model from the input to the output. A `ValueError` names a setting that needs them."""
+    if not hasattr(model, "layer_groups"):
+        raise ValueError(f"{type(model).__name__} has no `layer_groups`, so {setting} is impossible: leave it out.")
+    return model.layer_groups()
 
 
 def parameter_settings(
@@ -58,21 +65,16 @@ def parameter_settings(
     depths: dict[int, int] = {}
     num_groups = 0
     if layer_decay != 1:
-        if not hasattr(model, "layer_groups"):
-            raise ValueError(
-                f"{type(model).__name__} has no `layer_groups`, so layer_decay={layer_decay} cannot be applied: "
-                "use layer_decay=1, or give the class a method `layer_groups`."
-            )
-        groups = cast(Any, model).layer_groups()
+        groups = layer_groups_of(model, f"layer_decay={layer_decay}")
         num_groups = len(groups)
         depths = {id(parameter): depth for depth, group in enumerate(groups) for parameter in group.parameters()}
 
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     known_parts = {part for name, _ in model.named_parameters() for part in name.split(".")}
-    if unknown := sorted(set(layer_decay_only) - known_parts):
-        raise ValueError(f"layer_decay_only names {unknown}, which no parameter of {type(model).__name__} contains.")
-    if unknown := sorted(set(no_weight_decay) - known_parts - set(NO_WEIGHT_DECAY)):
-        raise ValueError(f"no_weight_decay names {unknown}, which no parameter of {type(model).__name__} contains.")
+    given = {"layer_decay_only": layer_decay_only, "no_weight_decay": set(no_weight_decay) - set(NO_WEIGHT_DECAY)}
+    for option, names in given.items():
+        if unknown := sorted(set(names) - known_parts):
+            raise ValueError(f"{option} names {unknown}, which no parameter of {type(model).__name__} contains.")
 
     settings = {}
     for name, parameter in parameters.items():
@@ -120,13 +122,8 @@ def cosine_by_epoch(
     Source: `LinearWarmupCosineLRScheduler` in `lavis/common/optims.py` of LAVIS, called once a batch.
 
     Args:
-        optimizer: its learning rates are the peak.
-        num_epochs: epochs until the cosine reaches `min_lr_rate`.
-        steps_per_epoch: steps of the optimizer in an epoch.
-        batches_per_step: batches whose gradients make one step.
-        warmup_batches: batches until the peak.
-        warmup_lr_rate: the learning rate of the first batch, as a share of the peak.
-        min_lr_rate: the least learning rate of the cosine, as a share of the peak.
+        optimizer: its learning rates are the peak, of which `warmup_lr_rate`, for the first batch, and `min_lr_rate`,
+            for the end of the cosine after `num_epochs`, are shares.
     """
 
     def factor(step: int) -> float:
@@ -148,37 +145,26 @@ class EMACallback(TrainerCallback):
 
     Args:
         decay: between 0 and 1, such as 0.9999 for runs of many thousand steps, 0.99 for a thousand steps.
-
-    Raises:
-        ValueError: `decay` is not between 0 and 1.
     """
 
     def __init__(self, decay: float):
-        if not 0 < decay < 1:
-            raise ValueError(f"ema_decay is {decay}; a number between 0 and 1 is expected, such as 0.999.")
         self.decay = decay
         self.average: dict[str, torch.Tensor] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         resumed = self.average if state.global_step > 0 else {}
         self.average = {
             name: resumed.get(name, weight).detach().to(weight.device, torch.float32, copy=True)
             for name, weight in _weights(kwargs["model"])
         }
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         with torch.no_grad():
             for name, weight in _weights(kwargs["model"]):
                 self.average[name].lerp_(weight.detach().float(), 1 - decay)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         with torch.no_grad():
@@ -188,17 +174,15 @@ class EMACallback(TrainerCallback):
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """Puts the average in place of the weights of `model` within the context. Before and after training it changes
-        nothing."""
-        weights = [(weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
+        """Puts the average in place of the weights of `model` in the block. Outside of training it does nothing."""
+        weights = [(name, weight, weight.detach().clone()) for name, weight in _weights(model) if name in self.average]
         with torch.no_grad():
-            for name, weight in _weights(model):
-                if name in self.average:
-                    weight.copy_(self.average[name])
+            for name, weight, _ in weights:
+                weight.copy_(self.average[name])
             try:
                 yield
             finally:
-                for weight, trained in weights:
+                for _, weight, trained in weights:
                     weight.copy_(trained)
 
     def save(self, folder: str | os.PathLike) -> None:

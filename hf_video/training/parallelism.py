@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -14,7 +13,7 @@ from hf_video.loading.clip_size import clip_size
 
 
 class WeightsForm(StrEnum):
-    """How a checkpoint holds the weights that a run goes on from, in words for an error."""
+    """How a checkpoint holds its weights, in words for an error."""
 
     WHOLE = "whole weights"
     FSDP_FULL = "FSDP with FULL_STATE_DICT"
@@ -57,7 +56,7 @@ def check_same_form(checkpoint: Path, trainer: Any) -> None:
 
 def check_device(arguments: TrainingArguments) -> None:
     """Refuses (`ValueError`) DeepSpeed on the CPU, before Transformers looks for it."""
-    if _has_deepspeed(arguments) and (arguments.use_cpu or not torch.accelerator.is_available()):
+    if _is_asked_for("deepspeed", arguments) and (arguments.use_cpu or not torch.accelerator.is_available()):
         raise ValueError(
             "DeepSpeed trains on accelerators, and this run is on the CPU: leave DeepSpeed out, or run on a machine "
             "with an accelerator."
@@ -65,9 +64,9 @@ def check_device(arguments: TrainingArguments) -> None:
 
 
 def prepare_sharding(arguments: Any) -> None:
-    """Refuses (`ValueError`) settings that need whole weights on every process where weights will be sharded, and
-    makes DeepSpeed gather its weights to save them. The arguments have passed their own checks."""
-    if not _has_deepspeed(arguments) and not _has_fsdp(arguments):
+    """Refuses (`ValueError`) settings that need whole weights on every process if weights will be sharded, and makes
+    DeepSpeed gather its weights to save them. The arguments have passed their own checks."""
+    if not _is_asked_for("deepspeed", arguments) and not _is_asked_for("fsdp", arguments):
         return
     for name in ("ema_decay", "lora_rank", "linear_probe", "save_on_each_node"):
         if getattr(arguments, name, None):
@@ -90,25 +89,18 @@ def choose_blocks(trainer: Any) -> None:
         plugin.transformer_cls_names_to_wrap = sorted(present & set(getattr(model, "_no_split_modules", None) or ()))
 
 
-def _has_fsdp(arguments: TrainingArguments) -> bool:
-    return bool(arguments.fsdp) or _is_set("ACCELERATE_USE_FSDP")
-
-
-def _has_deepspeed(arguments: TrainingArguments) -> bool:
-    return bool(arguments.deepspeed) or _is_set("ACCELERATE_USE_DEEPSPEED")
-
-
-def _is_set(variable: str) -> bool:
-    """Whether `accelerate launch` asks its processes for an engine."""
-    return os.environ.get(variable, "false").lower() == "true"
+def _is_asked_for(engine: str, arguments: TrainingArguments) -> bool:
+    """Whether the arguments, or `accelerate launch` by a variable, ask for "fsdp" or "deepspeed"."""
+    launched = os.environ.get(f"ACCELERATE_USE_{engine.upper()}", "false").lower() == "true"
+    return bool(getattr(arguments, engine)) or launched
 
 
 def unused_parameters(model: PreTrainedModel) -> list[str] | None:
-    """The names of the trainable parameters that the logits of a video classifier do not depend on, from one pass of a
-    blank clip. None if its configuration does not say the size of a clip, or the model does not take that clip alone.
+    """The names of the trainable parameters that the logits of a video classifier do not depend on. None if its
+    configuration does not say the size of a clip, or the model does not take a clip alone.
 
-    The pass is made in evaluation mode: it draws no random numbers and changes no statistics. It keeps nothing for a
-    backward pass, so that it takes as little memory as an evaluation.
+    A blank clip passes in evaluation mode: that draws no random numbers, changes no statistics, and keeps nothing for
+    a backward pass.
     """
     num_frames, image_size = clip_size(model.config)
     if num_frames is None or image_size is None:
@@ -119,29 +111,18 @@ def unused_parameters(model: PreTrainedModel) -> list[str] | None:
     blank = torch.zeros(shape, dtype=first.dtype, device=first.device)
     was_training = model.training
     try:
-        with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
+        with torch.enable_grad(), saved_tensors_hooks(lambda saved: None, lambda kept: kept):
             logits = model.eval()(**{model.main_input_name: blank})["logits"]
     except Exception:
-        # The collator of its user may give it other inputs. What fails in a step as well is reported there.
+        # The collator of its user may give it other inputs. A step reports what fails there as well.
         return None
     finally:
         model.train(was_training)
-    used = _parameters_behind(logits)
-    return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]
-
-
-def _forget(tensor: Any) -> Any:
-    """Keeps nothing of a tensor that is saved for a backward pass."""
-    return None
-
-
-def _parameters_behind(output: torch.Tensor) -> set[int]:
-    """The ids of the parameters at the leaves of an output's graph."""
-    waiting, seen = [output.grad_fn], set()
+    waiting, seen = [logits.grad_fn], set()
     while waiting:
         node: Any = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
-    leaves = (getattr(node, "variable", None) for node in seen)
-    return {id(leaf) for leaf in leaves if isinstance(leaf, nn.Parameter)}
+    used = {id(getattr(node, "variable", None)) for node in seen}
+    return [name for name, weight in model.named_parameters() if weight.requires_grad and id(weight) not in used]

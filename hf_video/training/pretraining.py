@@ -24,29 +24,26 @@ MASK_SEEDS = "mask_seeds"
 
 
 def collate_for_masks(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.Tensor]:
-    """`collate_clips` without the labels, and with `mask_seeds`, (B * V,) int64, if the items have sample keys. The
-    masks of a clip are drawn from its seed, so that they depend on (seed, epoch, index) and the view alone."""
+    """`collate_clips` without labels, and with `mask_seeds` (B * V,) int64 if the items have sample keys. The masks of
+    a clip are drawn from its seed, so that they depend on (seed, epoch, index) and the view alone."""
     readable = [{name: item[name] for name in item if name != "labels"} for item in items if item is not None]
     batch = collate_clips(readable)
     if all(SAMPLE_KEY in item for item in readable):
         keys = [(*item[SAMPLE_KEY], view) for item in readable for view in range(len(item["pixel_values"]))]
-        batch[MASK_SEEDS] = torch.tensor([_seed(key) for key in keys])
+        drawn = [np.random.SeedSequence(key).generate_state(1, np.uint64)[0] for key in keys]
+        batch[MASK_SEEDS] = torch.tensor([int(seed >> np.uint64(1)) for seed in drawn])
     return batch
 
 
-def _seed(key: tuple[int, ...]) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
 def draw_masks(model: Any, args: Any, pixel_values: torch.Tensor, seeds: Sequence[int]) -> dict[str, torch.Tensor]:
-    """What the `draw_masks` of a model draws for a batch, as the arguments say, from a seed for each clip."""
+    """The masks of a batch by the `draw_masks` of a model and the arguments, from a seed for each clip."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return model.draw_masks(pixel_values, generators, args.mask_type, args.decoder_mask_ratio)
 
 
 def check_masks(model: Any, args: Any) -> None:
-    """Draws masks for a blank clip of the model's size, for the `ValueError` alone: the model has no masks or needs a
-    teacher, the teacher or the mask type does not fit it, or a ratio hides nothing or everything."""
+    """Refuses (`ValueError`) a model that has no masks, lacks its teacher, or does not fit the teacher or the mask
+    type, and a ratio that hides nothing or everything. It draws masks for a blank clip of the model's size."""
     if not hasattr(model, "draw_masks"):
         raise ValueError(f"{type(model).__name__} draws no masks: a model for pre-training is expected.")
     num_frames, image_size = clip_size(model.config)
@@ -86,20 +83,14 @@ class PreTrainer(VideoTrainer):
         options = {"compute_metrics": None, "compute_loss_func": None} | kwargs
         super().__init__(model, args, data_collator or collate_for_masks, *more, **options)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = dict(inputs)
         pixel_values, seeds = inputs["pixel_values"], inputs.pop(MASK_SEEDS, None)
         if seeds is None:
             seeds = torch.randint(2**62, (len(pixel_values),))
         with torch.no_grad(), self.accelerator.autocast():
             inputs |= draw_masks(self.model, self.args, pixel_values, seeds.tolist())
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
 
 def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +118,7 @@ def write_pretraining_report(folder: Path, trainer: PreTrainer, details: dict[st
 
 
 def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:
-    """The first training video, its visible patches, and the output; nothing if the model or the video has none."""
+    """The first training video, its visible patches, and the output; nothing if there is no output."""
     model, dataset = trainer.model, trainer.train_dataset
     if not hasattr(model, "reconstruction_targets") or trainer.is_sharded or not isinstance(dataset, ClipDataset):
         return []
@@ -150,10 +141,11 @@ def _reconstructed(trainer: PreTrainer) -> list[ShownClip]:
 def reconstruct(
     model: Any, pixel_values: torch.Tensor, mask: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a masked autoencoder makes of normalised pixel values (1, num_frames, num_channels, height, width) where
-    the mask (1, num_patches) is true: the clip, its visible patches on grey, and the clip with the output in place of
-    hidden patches, each (num_frames, height, width, num_channels) float32 from 0 to 1, without pixels that fill no
-    patch. Output that is standardised by patch gets the mean and the deviation of the true patch."""
+    """The reconstruction of normalised pixel values (1, num_frames, num_channels, height, width) by a masked
+    autoencoder, which does not see the patches where the mask (1, num_patches) is true: the clip, its visible patches
+    on grey, and the clip with the output in place of hidden patches, each (num_frames, height, width, num_channels)
+    float32 from 0 to 1, without pixels that fill no patch. A standardised output gets the mean and the deviation of
+    the true patch."""
     config = model.config
     grid = config.token_grid_of(pixel_values.shape[1], *pixel_values.shape[-2:])
     sizes = dict(zip(("t", "h", "w", "dt", "dh", "dw"), (*grid, *config.patch_shape), strict=True))

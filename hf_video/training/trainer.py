@@ -1,25 +1,20 @@
-"""The trainer of video classifiers, and what other trainers share with it: reading ahead and publishing."""
+"""The trainer of video classifiers."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import CommitInfo, HfApi
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
+from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
-from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
+from hf_video.data import ClipDataset, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_dataset import median_frame_interval
-from hf_video.hub.publishing import publish
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.classifiers import drop_query_axis
@@ -29,90 +24,14 @@ from hf_video.processing import VideoClipProcessor
 
 from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
-from .callbacks import SetEpochCallback, ThroughputCallback, TrainingFactsCallback
-from .checkpoints import CheckpointMixin
+from .base_trainer import BaseTrainer
+from .callbacks import ThroughputCallback, TrainingFactsCallback
 from .losses import Distillation, classification_loss, make_distillation
-from .optimization import NO_WEIGHT_DECAY, EMACallback, parameter_groups, parameter_settings
+from .optimization import EMACallback, parameter_groups
 from .parallelism import unused_parameters
 
 
-class ReadAheadMixin:
-    """Makes the data loaders of a `transformers.Trainer` read ahead, see `ReadAheadLoader`. It comes before `Trainer`
-    among the bases of a class.
-
-    If a run is resumed in the middle of an epoch, Transformers makes another loader for the rest of this epoch, which
-    does not read ahead.
-
-    `dataloader_drop_last` is for training: evaluation measures all videos.
-    """
-
-    args: TrainingArguments
-
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
-        drop_last = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = drop_last and is_training
-        try:
-            loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)  # type: ignore[misc]
-        finally:
-            self.args.dataloader_drop_last = drop_last
-        # The loader of Accelerate moves batches of the one inside to the device.
-        inner = getattr(loader, "base_dataloader", loader)
-        ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
-        return loader
-
-
-class PublishingMixin:
-    """For a subclass of `transformers.Trainer`: `push_to_hub` saves the model and publishes the output folder.
-
-    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
-    training runs, because they are not checked and contain paths of this machine.
-    """
-
-    args: Any
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **options: Any,
-    ) -> CommitInfo | Future | None:
-        """Publish the model, its processor and a card written from the facts of the training.
-
-        Args:
-            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
-                repository is `args.hub_model_id`, or the name of the output folder.
-            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
-            options: passed to [`publish`].
-
-        Returns:
-            The commit; None on all processes but the main one.
-
-        Raises:
-            PublishError: see [`publish`].
-        """
-        self.save_model(_internal_call=True)  # type: ignore[attr-defined]
-        if not self.is_world_process_zero():  # type: ignore[attr-defined]
-            return None
-        api = HfApi(token=token or self.args.hub_token)
-        options |= {
-            "private": self.args.hub_private_repo if private is None else private,
-            "revision": revision or self.args.hub_revision,
-            "commit_message": commit_message or "End of training",
-            "api": api,
-        }
-        repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
-        if blocking:
-            return publish(self.args.output_dir, repo_id, **options)
-        return api.run_as_future(publish, self.args.output_dir, repo_id, **options)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Does nothing, in place of uploading a checkpoint."""
-
-
-class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
+class VideoTrainer(BaseTrainer):
     """`transformers.Trainer` for video classification and regression.
 
     It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
@@ -137,7 +56,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     Raises:
         OSError: there is no such teacher.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or `ema_decay` is out of range, or the teacher does not fit.
+            `compute_metrics` does not measure. Or the teacher does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -170,7 +89,6 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
             # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
-        self.add_callback(SetEpochCallback())
         self.add_callback(TrainingFactsCallback(self.eval_dataset))
         self.ema: EMACallback | None = None
         ema_decay = getattr(self.args, "ema_decay", None)
@@ -180,7 +98,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         self.throughput = ThroughputCallback()
         self.add_callback(self.throughput)
         self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
-        if self.distillation is not None and self.distillation.projection is not None:
+        if self._has_projection:
             if self.is_sharded:
                 raise ValueError(
                     "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
@@ -192,16 +110,17 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
         training set that is a `ClipDataset`. Several processes look for unused parameters in every step only if the
-        model has some. Where that cannot be found out, the default of Transformers holds; a given
-        `ddp_find_unused_parameters` always does.
+        model has some. If that is unknown, the default of Transformers holds. A given `ddp_find_unused_parameters`
+        always holds.
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
-                or see [`CheckpointMixin.train`].
+                or see [`BaseTrainer.train`].
         """
         if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
-        if self.args.ddp_find_unused_parameters is None and self._may_look_for_unused_parameters():
+        is_averaging = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
+        if self.args.ddp_find_unused_parameters is None and is_averaging and not self._has_projection:
             unused = unused_parameters(self.model)
             if unused is not None:
                 self.accelerator.ddp_handler.find_unused_parameters = bool(unused)
@@ -216,17 +135,12 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
                 "gradients: set ddp_find_unused_parameters=true, or freeze these parameters."
             ) from error
 
-    def _may_look_for_unused_parameters(self) -> bool:
-        if self.distillation is not None and self.distillation.projection is not None:
-            return False
-        return self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
+    @property
+    def _has_projection(self) -> bool:
+        return self.distillation is not None and self.distillation.projection is not None
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.distillation is None or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -266,18 +180,13 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
         # Collators need both, also for a model that has no such argument.
         self._signature_columns = [*{*self._signature_columns, "pixel_values", SAMPLE_KEY}]
 
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, torch.Tensor | int | None]:
-        return super().get_batch_samples(self.throughput.watch(epoch_iterator), num_batches, device)
+    def get_batch_samples(self, epoch_iterator: Iterator, *args: Any) -> Any:
+        return super().get_batch_samples(self.throughput.watch(epoch_iterator), *args)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self.throughput.collect(self.args)
         super().log(logs, start_time)
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None and getattr(self.args, "layer_decay", 1.0) != 1.0:
@@ -288,16 +197,6 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
             groups = parameter_groups(model, self._parameter_settings(model), self.args.learning_rate)
             self.optimizer = optimizer_class(groups, **options)
         return super().create_optimizer(model)
-
-    def _parameter_settings(self, model: nn.Module) -> dict[str, Any]:
-        args = self.args if isinstance(self.args, VideoTrainingArguments) else None
-        return parameter_settings(
-            model,
-            weight_decay=self.args.weight_decay,
-            layer_decay=args.layer_decay if args else 1.0,
-            layer_decay_only=args.layer_decay_only if args else (),
-            no_weight_decay=args.no_weight_decay if args else NO_WEIGHT_DECAY,
-        )
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         with nullcontext() if self.ema is None else self.ema.applied_to(self.model):
@@ -313,7 +212,7 @@ class VideoTrainer(ReadAheadMixin, CheckpointMixin, PublishingMixin, Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        # The model in a checkpoint keeps the weights that are being trained; the average is beside it.
+        # The model in a checkpoint has the weights that are being trained; the average has a file of its own.
         if self.ema is not None and self.ema.average and output_dir is not None and self.args.should_save:
             self.ema.save(output_dir)
 

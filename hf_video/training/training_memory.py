@@ -1,4 +1,4 @@
-"""How much memory a training needs, found from fake tensors before its model takes any."""
+"""Estimates the memory of a training with fake tensors, before its model takes any."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -57,13 +57,13 @@ def estimate_memory(
         choose_weights: freezes weights of the model, or adds some.
 
     Returns:
-        None if the model decides by the values of its input what it computes, or is no classifier of videos.
+        None if the values of its input decide what the model computes, or if it does not classify videos.
 
     Raises:
         ValueError: the model does not take such clips, or has more than 20,000 tensors or more bytes than the memory.
     """
     size = processor.crop_size if processor.do_center_crop else processor.size
-    # A model of another kind is refused where it is loaded.
+    # Loading refuses a model of another kind.
     if not size.height or not size.width or type(config) not in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
         return None
     clips = (2, processor.num_frames, getattr(config, "num_channels", 3), size.height, size.width)
@@ -80,14 +80,14 @@ def estimate_memory(
             num_tokens, kept = _forward(model, torch.empty(clips), arguments)
         except RuntimeError:  # a value that only real tensors have
             return None
-    weights = sum(_num_bytes(parameter) for parameter in model.parameters())
-    trained = sum(_num_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     per_clip = kept / clips[0]
     return TrainingMemory(num_tokens, round(weights + 3 * trained + per_clip * arguments.per_device_train_batch_size))
 
 
 def check_memory(needed: TrainingMemory, device: torch.device) -> str:
-    """A sentence on the memory that is needed and available; a `ValueError` if it is more than twice the available."""
+    """A sentence on the needed and the available memory; a `ValueError` if a training needs more than twice of it."""
     if device.type in ("cpu", "mps"):
         available = psutil.virtual_memory().available
     else:
@@ -106,9 +106,8 @@ def check_memory(needed: TrainingMemory, device: torch.device) -> str:
 
 def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArguments) -> tuple[int, int]:
     """The tokens of a clip, and the bytes that the backward pass of the clips needs besides the weights: what the
-    model keeps, and as much as the largest layer keeps for the gradients in it. With gradient checkpointing one layer
-    at a time keeps more than its input.
-    """
+    model keeps, and as much as the largest layer keeps for its gradients. With gradient checkpointing a layer keeps
+    its input, and one layer at a time keeps the rest."""
     num_tokens, weights = 0, {id(parameter) for parameter in model.parameters()}
     layer: nn.Module | None = None
     # What is kept, by the layer that keeps it. A storage that was freed could give its address to the next.
@@ -151,7 +150,3 @@ def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArg
     sizes = {each: sum(storage.nbytes() for storage in storages.values()) for each, storages in kept.items()}
     outside, largest = sizes.pop(None), max(sizes.values(), default=0)
     return num_tokens, outside + largest + (largest if arguments.gradient_checkpointing else sum(sizes.values()))
-
-
-def _num_bytes(parameter: torch.Tensor) -> int:
-    return parameter.numel() * parameter.element_size()

@@ -11,7 +11,7 @@ import sys
 from transformers import Trainer
 
 from hf_video.cli.main import main
-from hf_video.training import checkpoints
+from hf_video.training import base_trainer
 
 HOWS = ("SIGKILL", "SIGTERM", "SIGINT", "full_disk")
 # By name, the function around which they lie and whether it has run; in the order in which they come.
@@ -19,11 +19,11 @@ OF_CHECKPOINT = {
     "a checkpoint begins": (Trainer, "_save_checkpoint", False),
     "weights of a checkpoint": (Trainer, "_save", True),
     "states of a checkpoint": (Trainer, "_save_rng_state", True),
-    "before the mark": (checkpoints, "mark_complete", False),
-    "after the mark": (checkpoints, "mark_complete", True),
+    "before the mark": (base_trainer, "mark_complete", False),
+    "after the mark": (base_trainer, "mark_complete", True),
 }
 OF_FINAL_SAVE = {
-    "final save begins": (checkpoints, "replacing_files", False),
+    "final save begins": (base_trainer, "replacing_files", False),
     "weights are written": (Trainer, "_save", True),
     "first file is moved": (os, "replace", True),
     "weights are moved": (os, "replace", True),

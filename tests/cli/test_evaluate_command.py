@@ -134,7 +134,7 @@ def test_a_table_of_predictions(digits, trained, tmp_path, capsys, fails):
     assert sum(",True," in line for line in lines) == round(result["top1_accuracy"] * result["num_videos"])
     assert 0 <= result["calibration_error"] <= 1 and 0 <= result["mean_class_accuracy"] <= 1
     assert f"--predictions {table} exists" in fails(*words)
-    assert "table.txt is no table" in fails(*words[:-1], tmp_path / "table.txt")
+    assert "table.txt is not a table" in fails(*words[:-1], tmp_path / "table.txt")
 
 
 @pytest.mark.parametrize("other", ["table.csv", "../{}/table.csv", "link/table.csv"])

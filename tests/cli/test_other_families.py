@@ -138,7 +138,7 @@ def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(family, few, source,
 
 
 REFUSALS = {
-    "layer_decay=0.75": "has no `layer_groups`, so layer_decay=0.75 cannot be applied",
+    "layer_decay=0.75": "has no `layer_groups`, so layer_decay=0.75 is impossible",
     "freeze_layers=1": "has no `layer_groups`, so freeze_layers=1 is impossible",
     "lora_rank=2": "has no `layer_groups`, so lora_rank=2 is impossible",
     "num_clips=2": "takes one view of a video, not num_clips=2",

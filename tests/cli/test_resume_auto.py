@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from hf_video.cli import output_folder
 from hf_video.cli.main import main, parse
 from hf_video.cli.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
-from hf_video.training.checkpoints import newest_complete
+from hf_video.training.checkpoints import mark_complete, newest_complete
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
@@ -259,6 +259,7 @@ def test_the_best_checkpoint_must_be_there(digits, run, fails):
     state = run / "checkpoint-2" / "trainer_state.json"
     recorded = json.loads(state.read_text()) | {"best_model_checkpoint": str(run / "checkpoint-1")}
     state.write_text(json.dumps(recorded))
+    mark_complete(state.parent)
     os.truncate(run / "checkpoint-1" / "model.safetensors", 10)
     before = files_of(run)
     for resume in ([], ["--resume"]):

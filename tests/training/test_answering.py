@@ -115,17 +115,6 @@ def test_a_checkpoint_with_adapters_is_a_whole_model(data, tmp_path):
     assert not changed(trained, weights_of(resumed.model)) and weights_of(resumed.model).keys() == trained.keys()
 
 
-def test_adapters_of_another_language_model_are_refused(data, tmp_path):
-    trainer, _, _ = make_trainer(data, tmp_path, lora_rank=2, save_strategy="steps", save_steps=2)
-    trainer.train()
-    other, _, _ = make_trainer(data, tmp_path / "other", lora_rank=2)
-    with torch.no_grad():
-        for parameter in other.model.language_model.parameters():
-            parameter.mul_(1.01)
-    with pytest.raises(ValueError, match="another language model.*the model that it began with"):
-        other._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_run_in_half_precision_goes_on_from_its_checkpoint(dtype, data, tmp_path):
     """Its merged layers are rounded, and those that it is compared with are as well. PEFT's adapters stay float32."""
@@ -186,7 +175,6 @@ def test_a_folder_of_layers_and_adapters_is_refused_by_name_and_can_be_resumed(d
     trainer.model.save_pretrained(tmp_path / "old")
     with pytest.raises(ValueError, match="not merged into the language model.*--resume"):
         AutoModelForImageTextToText.from_pretrained(tmp_path / "old")
-    assert saved_lora_rank(tmp_path / "old") == 2
     resumed, _, _ = make_trainer(data, tmp_path / "resumed", lora_rank=2)
     resumed._load_from_checkpoint(str(tmp_path / "old"))
     assert not changed(weights_of(trainer.model), weights_of(resumed.model))

@@ -136,7 +136,7 @@ def test_what_has_a_place_or_a_scale_of_its_own_is_not_decayed(family, options, 
 def test_errors():
     with pytest.raises(ValueError, match="layer_decay is 1.5; a factor above 0, up to 1"):
         parameter_settings(videovit(), layer_decay=1.5)
-    with pytest.raises(ValueError, match="Linear has no `layer_groups`, so layer_decay=0.5 cannot be applied"):
+    with pytest.raises(ValueError, match="Linear has no `layer_groups`, so layer_decay=0.5 is impossible"):
         parameter_settings(torch.nn.Linear(2, 2), layer_decay=0.5)
     with pytest.raises(ValueError, match=r"no_weight_decay names \['pos_embed'\], which no parameter"):
         parameter_settings(videovit(), no_weight_decay=["pos_embed", "cls_token"])

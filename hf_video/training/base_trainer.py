@@ -1,0 +1,240 @@
+"""What all trainers share: reading ahead, safe checkpoints, and publishing."""
+
+import copy
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, HfApi
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from transformers.trainer_pt_utils import remove_dummy_checkpoint
+from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from hf_video.data import ReadAheadLoader
+from hf_video.hub.publishing import publish
+from hf_video.io import naming, naming_disk_errors, replacing_files
+
+from .callbacks import PreemptionCallback, SetEpochCallback
+from .checkpoints import (
+    OPTIMIZER,
+    SCHEDULER,
+    best_of,
+    is_secret,
+    mark_complete,
+    mark_unfinished,
+    newest_complete,
+    require_resumable,
+)
+from .optimization import NO_WEIGHT_DECAY, ParameterSetting, parameter_settings
+from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
+
+
+class BaseTrainer(Trainer):
+    """`transformers.Trainer` whose data loaders read ahead, with safe checkpoints, and with a `push_to_hub` that
+    publishes as [`hf_video.hub.publish`] does.
+
+    A run that is resumed in the middle of an epoch does not read ahead in the rest of this epoch.
+    `dataloader_drop_last` is for training: evaluation measures all videos.
+
+    Checkpoints get a mark of completeness. The files of the final model are replaced only after all of them are
+    written. `training_args.bin` has no secrets. A run resumes from a whole checkpoint or not at all. If the weights
+    are sharded, `save_model` gathers them on the first process and is called on all. A checkpoint of shards holds the
+    configuration and the processor beside them.
+
+    With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
+    training runs, because they are not checked and contain paths of this machine.
+    """
+
+    args: TrainingArguments
+    _limit: int | None = None
+    _is_in_checkpoint = False
+    _best: Path | None = None
+    _preemption: PreemptionCallback | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_callback(SetEpochCallback())
+        if (theirs := self.pop_callback(JITCheckpointCallback)) is not None:
+            # It has taken the signal already, and gives it back here.
+            theirs.on_train_end(self.args, self.state, self.control)
+            self._preemption = PreemptionCallback()
+            self.add_callback(self._preemption)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed spread the weights over the processes."""
+        return form_of_run(self) is not WeightsForm.WHOLE
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers.Trainer`; `resume_from_checkpoint=True` takes the newest complete checkpoint.
+
+        Raises:
+            ValueError: there is no complete checkpoint, or the given one is damaged, lacks what a resumed run needs,
+                or holds its weights in another form than this run. Or the best checkpoint, which
+                `load_best_model_at_end` needs, is missing or damaged.
+        """
+        if resume_from_checkpoint is True:
+            checkpoint, passed = newest_complete(Path(str(self.args.output_dir)))
+            if checkpoint is None:
+                raise ValueError("; ".join([f"{self.args.output_dir} has no complete checkpoint", *passed]) + ".")
+            resume_from_checkpoint = str(checkpoint)
+        if resume_from_checkpoint:
+            check_same_form(Path(resume_from_checkpoint), self)
+            self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
+        choose_blocks(self)
+        with nullcontext() if self._preemption is None else self._preemption.giving_back():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **options: Any,
+    ) -> CommitInfo | Future | None:
+        """Publish the model, its processor and a card written from the facts of the training.
+
+        Args:
+            commit_message, token, revision, private: see `transformers.Trainer.push_to_hub`. The name of the
+                repository is `args.hub_model_id`, or the name of the output folder.
+            blocking: whether to wait. Otherwise a `Future` is returned, whose `result()` raises the error, if any.
+            options: passed to [`publish`].
+
+        Returns:
+            The commit; None on all processes but the main one.
+
+        Raises:
+            PublishError: see [`publish`].
+        """
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        api = HfApi(token=token or self.args.hub_token)
+        options |= {
+            "private": self.args.hub_private_repo if private is None else private,
+            "revision": revision or self.args.hub_revision,
+            "commit_message": commit_message or "End of training",
+            "api": api,
+        }
+        repo_id = self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name
+        run = publish if blocking else partial(api.run_as_future, publish)
+        return run(self.args.output_dir, repo_id, **options)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Does nothing, in place of uploading a checkpoint."""
+
+    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        drop_last = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = drop_last and is_training
+        try:
+            loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = drop_last
+        # The loader of Accelerate moves the batches of an inner loader to the device.
+        inner = getattr(loader, "base_dataloader", loader)
+        ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
+        return loader
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]
+
+    def _parameter_settings(self, model: nn.Module) -> dict[str, ParameterSetting]:
+        return parameter_settings(
+            model,
+            weight_decay=self.args.weight_decay,
+            layer_decay=getattr(self.args, "layer_decay", 1.0),
+            layer_decay_only=getattr(self.args, "layer_decay_only", ()),
+            no_weight_decay=getattr(self.args, "no_weight_decay", NO_WEIGHT_DECAY),
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run = Path(self._get_output_dir(trial=trial))
+        checkpoint = run / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            mark_unfinished(checkpoint)
+        # The base class deletes older checkpoints before the mark of this one is written.
+        self._limit, self.args.save_total_limit, self._is_in_checkpoint = self.args.save_total_limit, None, True
+        try:
+            with naming_disk_errors(checkpoint):
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit, self._is_in_checkpoint = self._limit, False
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            mark_complete(checkpoint)
+            rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if form_of_run(self) is WeightsForm.FSDP_SHARDED:
+            # The base class does not save a model of shards. A checkpoint of it holds the shards alone.
+            folder = output_dir or str(self.args.output_dir)
+            if self._is_in_checkpoint:
+                self._save(folder, state_dict={})
+                remove_dummy_checkpoint(self.args.should_save, folder, [SAFE_WEIGHTS_NAME])
+            else:
+                self._save(folder, self.accelerator.get_state_dict(self.model))
+        super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder, args = Path(output_dir or str(self.args.output_dir)), self.args
+        self.args = copy.copy(args)
+        for name in filter(is_secret, vars(args)):
+            setattr(self.args, name, None)
+        try:
+            if self._is_in_checkpoint:
+                self.args.save_total_limit = self._limit
+                with _keeping_names(self.model):
+                    super()._save(str(folder), state_dict)
+            else:
+                with replacing_files(folder) if args.should_save else nullcontext(folder) as target:
+                    super()._save(str(target), state_dict)
+        finally:
+            self.args = args
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if 0 < self.state.max_steps <= self.state.global_step:
+            # Resumed after the last step, which was inside an epoch: the base class would take one step more.
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _load_callback_state(self) -> None:
+        super()._load_callback_state()
+        if self._best is not None:
+            # The state has the place before the run was moved.
+            self.state.best_model_checkpoint = str(self._best)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            require_resumable(Path(checkpoint))
+            with naming(f"{checkpoint} ({OPTIMIZER} or {SCHEDULER})"):
+                super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            name = f"rng_state_{self.args.process_index}.pth" if self.args.world_size > 1 else "rng_state.pth"
+            with naming(Path(checkpoint, name)):
+                super()._load_rng_state(checkpoint)
+
+
+@contextmanager
+def _keeping_names(model: Any) -> Iterator[None]:
+    """Makes `save_pretrained` write each weight under its name in the model. By default it writes those of VideoMAE
+    and ViViT under older names, which `Trainer` would not find when it loads a checkpoint, and pass over."""
+    if not isinstance(model, PreTrainedModel):
+        yield
+        return
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try:
+        yield
+    finally:
+        del model.save_pretrained
