@@ -6,9 +6,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from .frame_streaming import StreamedFrame, check_rate
+from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .sources import VideoReadError, describe
-from .streams import open_frames
 
 LastWindow = Literal["pad", "drop", "shift"]
 # Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
@@ -102,7 +101,7 @@ def timed_samples(
 
     Args:
         source:
-            As for [`open_frames`].
+            As for [`stream_frames`].
         fps (`float`, *optional*):
             Samples per second: sample j is the frame that is shown at j / `fps` seconds by the timestamps of the
             video, so that frames are repeated in gaps, and left out where there are more. Timestamps that differ by
@@ -110,7 +109,7 @@ def timed_samples(
         frame_sampling_rate (`float`, defaults to 1):
             Distance of samples in frames: sample j is frame floor(j * `frame_sampling_rate`). Excludes `fps`.
         source_fps (`float`, *optional*):
-            As for [`open_frames`].
+            As for [`stream_frames`].
 
     Returns:
         `Iterator[Sample]`: samples whose `value` is the `StreamedFrame`; repeated samples share one. A sample is given
@@ -118,7 +117,7 @@ def timed_samples(
 
     Raises:
         `VideoReadError`: if the source cannot be read, at the damage, or gives no frame.
-        `ValueError`, `TypeError`: for a rate that is not positive, two rates, and as [`open_frames`].
+        `ValueError`, `TypeError`: for a rate that is not positive, two rates, and as [`stream_frames`].
     """
     check_rate("fps", fps)
     check_rate("frame_sampling_rate", frame_sampling_rate)
@@ -126,7 +125,7 @@ def timed_samples(
         raise ValueError(
             f"fps={fps} and frame_sampling_rate={frame_sampling_rate} both set the rate of samples; give one."
         )
-    frames = open_frames(source, source_fps)
+    frames = stream_frames(source, source_fps=source_fps)
     return _sample(frames, fps, frame_sampling_rate, describe(source))
 
 
