@@ -82,7 +82,9 @@ class _DecodedFrame(StreamedFrame):
 
     def __init__(self, number: int, seconds: float, decoded: Any, to_rgb: RgbConverter):
         has_duration = decoded.duration and decoded.time_base
-        super().__init__(number, seconds, decoded, float(decoded.duration * decoded.time_base) if has_duration else None)
+        super().__init__(
+            number, seconds, decoded, float(decoded.duration * decoded.time_base) if has_duration else None
+        )
         self._to_rgb = to_rgb
 
     @property
@@ -137,9 +139,7 @@ class StreamClock:
         return self._seconds
 
 
-def stream_frames(
-    source: Any, fps: float | None = None, source_fps: float | None = None
-) -> Iterator[StreamedFrame]:
+def stream_frames(source: Any, fps: float | None = None, source_fps: float | None = None) -> Iterator[StreamedFrame]:
     """
     The frames of a source in their order, each decoded once. Memory does not grow with the length of the source.
 

@@ -5,17 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+import av
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from PIL import Image
 
 from .sources import VideoReadError
-
-try:
-    import av
-    from av.sidedata.sidedata import SideDataContainer
-except ImportError:
-    av = None  # type: ignore[assignment]
-
 
 # The formats that FFmpeg takes any text for, and those of lists of other files.
 _TEXT_FORMATS = ("tty", "hls", "concat")

@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
-from hf_video.reading import VideoReadError, read_video, sliding_windows, frame_streaming, sources, timed_samples
+from hf_video.reading import VideoReadError, frame_streaming, read_video, sliding_windows, sources, timed_samples
 from hf_video.reading.frame_streaming import StreamClock
 
 from ..video_files import encode_video, make_frames
