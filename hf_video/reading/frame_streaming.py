@@ -124,18 +124,20 @@ class StreamClock:
             self._seconds, self._origin = 0.0, timestamp
             return self._seconds
         mean = self._sum_of_steps / self._num_steps if self._num_steps else self._interval
-        step = None if timestamp is None or self._origin is None else timestamp - self._origin - self._seconds
-        was_in_doubt, self._is_in_doubt = self._is_in_doubt, False
-        if step is not None and 0 < step <= self._longest_gap:
-            self._num_steps, self._sum_of_steps = self._num_steps + 1, self._sum_of_steps + step
+        if timestamp is None:
+            self._seconds += mean
+        elif self._origin is not None and 0 < (timestamp - self._origin) - self._seconds <= self._longest_gap:
+            self._sum_of_steps += (timestamp - self._origin) - self._seconds
+            self._num_steps += 1
             self._seconds = timestamp - self._origin
-        elif timestamp is None:
-            self._seconds, self._is_in_doubt = self._seconds + mean, was_in_doubt
-        elif step is not None and not was_in_doubt:
-            self._seconds, self._is_in_doubt = self._seconds + mean / 2, True
+            self._is_in_doubt = False
+        elif self._origin is not None and not self._is_in_doubt:
+            self._seconds += mean / 2
+            self._is_in_doubt = True
         else:
             self._seconds += mean
             self._origin = timestamp - self._seconds
+            self._is_in_doubt = False
         return self._seconds
 
 

@@ -208,13 +208,9 @@ class RangeFile(io.RawIOBase):
     def read_span(self, start: int, end: int) -> bytes:
         """All bytes from `start` to before `end`, or to the end of the file; they are fetched first, and stay."""
         self.prefetch([(start, end)])
-        return self.peek_span(start, min(end, self.size))
-
-    def peek_span(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`, with zeros for those that have not been fetched ahead."""
         numbers = self._numbers(start, end)
-        data = b"".join(self._blocks.get(number) or bytes(_BLOCK) for number in numbers)
-        return data[start - numbers.start * _BLOCK :][: max(end - start, 0)]
+        data = b"".join(self._blocks[number] for number in numbers)
+        return data[start - numbers.start * _BLOCK :][: end - start]
 
     def prefetch(self, spans: Iterable[Span]) -> None:
         """Fetch what is needed next: what lies close together in a request, or the whole file if the spans are most of
