@@ -1,6 +1,5 @@
 """Heat maps drawn: a picture of all frames, the frames that counted most, and the folder of an explanation."""
 
-import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,8 @@ from PIL import Image
 
 import hf_video
 from hf_video.inference.explanation import Clip, frame_shares, overlay_heat_maps, top_frames
-from hf_video.io import replace_text
 
-from .texts import clock, font_families, one_line, shorten
+from .texts import clock, font_families, one_line, replace_json, shorten
 from .timeline_picture import save_figure
 from .videos import enlarge, write_heat_map_video
 
@@ -172,6 +170,4 @@ def write_explanation(folder: Path, clip: Clip, details: dict[str, Any]) -> None
     sizes = {"end": round(clip.end, 3), "image_size": [height, width], "video_size": list(clip.video_size)}
     libraries = {"torch": torch.__version__, "transformers": transformers.__version__}
     versions = {"python": platform.python_version(), "hf_video": hf_video.__version__} | libraries
-    text = json.dumps(details | sizes | {"versions": versions}, indent=2, ensure_ascii=False) + "\n"
-    # A file name may have bytes that are no UTF-8. Python's escapes for them are those of JSON.
-    replace_text(folder / "explanation.json", text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    replace_json(folder / "explanation.json", details | sizes | {"versions": versions})

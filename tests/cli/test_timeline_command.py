@@ -323,7 +323,7 @@ def test_names_of_any_kind_stay_whole(video, tmp_path, sees_light, capsys):
     assert head == "WEBVTT" and cue.split("\n")[1] == 'a, "b" --&gt; &lt;i&gt;&amp;amp; $x$ 猫 (91%)'
 
 
-@pytest.mark.parametrize("name", ["SegmentTable.add", "write_webvtt", "save_figure"])
+@pytest.mark.parametrize("name", ["TimelineFolder.add_segment", "write_webvtt", "save_figure"])
 def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, sees_light, monkeypatch, capsys, name):
     def fail(*args):
         raise OSError(28, "No space left on device", str(tmp_path))
@@ -334,7 +334,7 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     assert "No space left on device" in printed.err and "Traceback" not in printed.err
     lines = [json.loads(line) for line in printed.out.splitlines()]
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
-    if name == "SegmentTable.add":
+    if name == "TimelineFolder.add_segment":
         assert lines[0]["label"] == "dark" and not kept["external_data"]["is_complete"]
     else:
         assert kept["results"]["flash"] == lines and len(lines) == 3
