@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_video.inference.segments import ScoredWindow, Segment, SegmentFinder
+from hf_video.inference.prediction import ScoredWindow
+from hf_video.inference.segments import Segment, SegmentFinder
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 

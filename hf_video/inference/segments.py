@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
-from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
-from .prediction import predict_scores, problem_type_of
-from .window_batching import WindowBatch, window_batches
+from .prediction import problem_type_of, score_windows
 
 # Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
 _ROUNDING = 1e-6
@@ -254,23 +251,6 @@ def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFind
     yield from finder.finish()
 
 
-class ScoredWindow(NamedTuple):
-    """
-    A window of a video and its class scores.
-
-    Attributes:
-        start: time of its first sample in seconds after the first frame.
-        end: time at which its last real sample ends.
-        scores: (num_classes,) float32 probabilities.
-        clip: (num_frames, num_channels, height, width) as the model took it.
-    """
-
-    start: float
-    end: float
-    scores: np.ndarray
-    clip: torch.Tensor
-
-
 def find_segments(
     model: PreTrainedModel,
     processor: VideoClipProcessor,
@@ -324,30 +304,3 @@ def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:
         )
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
     return SegmentFinder(names, exclusive=problem_type == "single_label_classification", **options)
-
-
-def score_windows(
-    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
-) -> Iterator[ScoredWindow]:
-    """
-    The class scores of the windows of a video, in their order. The next batch is read while the model computes.
-
-    Args:
-        model: a video classifier in evaluation mode.
-        processor: its processor.
-        video: see [`window_batches`].
-        windows: options of [`window_batches`].
-
-    Raises:
-        ValueError: an option is out of its bounds.
-        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
-    """
-    batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
-    return _scored(model, batches)
-
-
-def _scored(model: PreTrainedModel, batches: Iterator[WindowBatch]) -> Iterator[ScoredWindow]:
-    for batch in iterate_ahead(batches):
-        scores = predict_scores(model, batch.pixel_values).numpy()
-        for row in zip(batch.starts, batch.ends, scores, batch.pixel_values, strict=True):
-            yield ScoredWindow(*row)

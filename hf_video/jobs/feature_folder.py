@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.inference.feature_key import video_identity
+from hf_video.inference.features import video_identity
 from hf_video.io import naming_disk_errors, read_own_json, replace_text, replacing_file
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
