@@ -21,7 +21,6 @@ from huggingface_hub.utils import httpx
 
 from .downloading import (
     RefusedError,
-    download_video,
     network_error,
     open_response,
     read_max_size,
@@ -349,7 +348,7 @@ class _HttpFile(RangeFile):
 
 def _open_http(url: str) -> BinaryIO:
     """The video of a URL as a file of ranges at its start; as `io.BytesIO` if the server does not answer to ranges.
-    Raises what [`download_video`] does, also `VideoReadError` if the server answers wrongly."""
+    Raises `VideoReadError`."""
     max_size = read_max_size()
     try:
         return _try_again(lambda: _open(url, max_size), is_known=False)
@@ -357,7 +356,8 @@ def _open_http(url: str) -> BinaryIO:
         if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
         # An empty file has no range.
-        return download_video(url)
+        with open_response(url) as response:
+            return receive_video(response, public_url(url), max_size)
 
 
 def _open(url: str, max_size: int) -> Any:

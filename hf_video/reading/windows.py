@@ -180,7 +180,7 @@ def _sample(
     # The sample whose end is not known yet, and the number of the next.
     pending: Sample[StreamedFrame] | None = None
     taken, origin, end = 0, 0.0, 0.0
-    for position, (frame, end) in enumerate(_with_ends(_until_error(frames, errors))):  # noqa: B007
+    for position, (frame, end) in enumerate(_with_ends(until_error(frames, errors))):  # noqa: B007
         origin = origin if position else frame.seconds
         while True:
             start = frame.seconds if fps is None else origin + taken / fps
@@ -199,10 +199,10 @@ def _sample(
         raise VideoReadError(f"{name} gave no frame.")
 
 
-def _until_error(frames: Iterable[StreamedFrame], errors: list[Exception]) -> Iterator[StreamedFrame]:
-    """Ends at an error, and keeps it: what was read before is given first."""
+def until_error(items: Iterable[Value], errors: list[Exception]) -> Iterator[Value]:
+    """The items up to an error, which is kept: what was read before is given first."""
     try:
-        yield from frames
+        yield from items
     except Exception as error:
         errors.append(error)
 
