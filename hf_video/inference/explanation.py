@@ -53,7 +53,7 @@ def explain(
         centres; frames of one tubelet have the same values.
 
     Raises:
-        ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips,
+        ValueError: the model is not a classifier or its patches cannot be found, the inputs are not a batch of clips,
             there is no such class, or the model gives no gradients or values that are not finite.
         ImportError: the model needs integrated gradients, and captum is not installed.
     """
@@ -141,8 +141,8 @@ def _without_wrapper(model: Any) -> PreTrainedModel:
 def _check_classifier(model: PreTrainedModel) -> None:
     if not isinstance(getattr(model, "classifier", None), torch.nn.Module) or not model.config.num_labels:
         raise ValueError(
-            f"{type(model).__name__} is no classifier with a head: heat maps need a class to explain. Load the model "
-            "with AutoModelForVideoClassification, with at least one label."
+            f"{type(model).__name__} is not a classifier with a head: heat maps need a class to explain. Load the "
+            "model with AutoModelForVideoClassification, with at least one label."
         )
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("The model was made under torch.inference_mode, which rules out gradients: load it outside.")
@@ -164,7 +164,7 @@ def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_si
     last = model.config.num_labels - 1
     for number in targets:
         if not 0 <= number <= last:
-            raise ValueError(f"The target {number} is no class of this model: its classes are 0 to {last}.")
+            raise ValueError(f"The target {number} is not a class of this model: its classes are 0 to {last}.")
     return targets
 
 
@@ -328,7 +328,7 @@ def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
 
     Args:
         shares: (T,), see [`frame_shares`].
-        count: most frames.
+        count: largest number of frames.
     """
     # The highest of some numbers may be below their mean by a rounding error.
     even = shares.mean() * (1 - 1e-9)

@@ -82,8 +82,8 @@ class SegmentFinder:
         class_names: name of each class, in the order of the scores.
         onset: score that begins a segment, above 0 and at most 1.
         offset: a score below it ends the segment; by default `onset`.
-        min_duration_on: least seconds of a segment.
-        min_duration_off: least seconds between two segments of a class.
+        min_duration_on: shortest segment in seconds.
+        min_duration_off: shortest gap between two segments of a class in seconds.
         exclusive: whether a moment has one class at most, as with softmax. A segment then also ends where another
             class has a higher score, of at least `onset`. A gap that holds a segment of another class is not filled.
         background: names of classes that get no segment. They still end segments of others if `exclusive`.
@@ -105,7 +105,7 @@ class SegmentFinder:
     ):
         offset = onset if offset is None else offset
         if not 0 < onset <= 1:
-            raise ValueError(f"onset={onset} is no score that begins a segment: above 0 and at most 1 is expected.")
+            raise ValueError(f"onset={onset} cannot begin a segment: a score above 0 and at most 1 is expected.")
         if not 0 <= offset <= onset:
             raise ValueError(f"offset={offset} must be from 0 to onset={onset}: a score below it ends a segment.")
         for name, value in (("min_duration_on", min_duration_on), ("min_duration_off", min_duration_off)):
@@ -299,7 +299,7 @@ def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:
     problem_type = problem_type_of(model.config)
     if problem_type == "regression":
         raise ValueError(
-            f"{model.config.name_or_path or type(model).__name__} is a regression model: its values are no scores of "
+            f"{model.config.name_or_path or type(model).__name__} is a regression model: its values are not scores of "
             "classes, so it has no segments. Choose a classifier."
         )
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]

@@ -114,7 +114,9 @@ def _request(url: str, name: str, client: Any, headers: dict[str, str]) -> Any:
             response.close()
             request = response.next_request
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
-        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
+        raise VideoReadError(
+            f"{name} is not a valid address; expected http://HOST/PATH or https://HOST/PATH."
+        ) from error
     raise httpx.TooManyRedirects("", request=request)
 
 

@@ -57,42 +57,30 @@ class StreamedFrame:
         duration: seconds for which the frame is shown, as far as the video says it.
     """
 
-    __slots__ = ("_image", "duration", "number", "seconds")
+    __slots__ = ("_image", "_to_rgb", "duration", "number", "seconds")
 
-    def __init__(self, number: int, seconds: float, image: Any, duration: float | None = None):
+    def __init__(
+        self,
+        number: int,
+        seconds: float,
+        image: Any,
+        duration: float | None = None,
+        _to_rgb: RgbConverter | None = None,
+    ):
         self.number = number
         self.seconds = seconds
         self.duration = duration
-        self._image = image
+        # With a converter, a frame of PyAV.
+        self._image, self._to_rgb = image, _to_rgb
 
     @property
     def image(self) -> np.ndarray:
         """(height, width, 3) uint8 RGB, upright."""
-        return self._image
+        return self._to_rgb(self._image) if self._to_rgb else self._image
 
     def view_image(self) -> np.ndarray:
         """The image, read-only, to be copied at once: it may be in memory of the decoder."""
-        return self._image
-
-
-class _DecodedFrame(StreamedFrame):
-    """A frame of PyAV, with the converter that makes its image."""
-
-    __slots__ = ("_to_rgb",)
-
-    def __init__(self, number: int, seconds: float, decoded: Any, to_rgb: RgbConverter):
-        has_duration = decoded.duration and decoded.time_base
-        super().__init__(
-            number, seconds, decoded, float(decoded.duration * decoded.time_base) if has_duration else None
-        )
-        self._to_rgb = to_rgb
-
-    @property
-    def image(self) -> np.ndarray:
-        return self._to_rgb(self._image)
-
-    def view_image(self) -> np.ndarray:
-        return self._to_rgb.view(self._image)
+        return self._to_rgb.view(self._image) if self._to_rgb else self._image
 
 
 class StreamClock:
@@ -106,7 +94,7 @@ class StreamClock:
 
     Args:
         rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
-        longest_gap: most seconds between two frames.
+        longest_gap: longest time between two frames in seconds.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
@@ -251,7 +239,8 @@ def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[Streame
     """Decoded frames of PyAV with their numbers and times."""
     to_rgb = RgbConverter()
     for number, frame in enumerate(decoded):
-        yield _DecodedFrame(number, clock.read(frame.time), frame, to_rgb)
+        duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
+        yield StreamedFrame(number, clock.read(frame.time), frame, duration, to_rgb)
 
 
 def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:

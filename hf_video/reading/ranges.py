@@ -1,6 +1,7 @@
 """Videos behind addresses as files that are read by ranges of bytes, so that only what is needed travels.
 
-`http(s)` is read by our own requests for ranges (RFC 9110, 14), every other protocol by the file system of fsspec that
+Of a five-minute MP4 behind a slow line, a dense clip takes 0.3 of the time of the whole file, and a uniform one 0.6
+(`benchmarks/range_reads.py`). `http(s)` is read by our own requests for ranges (RFC 9110, 14), every other protocol by the file system of fsspec that
 knows it.
 """
 
@@ -69,7 +70,7 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
 
     Raises:
         `VideoReadError`: if the video cannot be fetched; also in the block, if a part of it could not.
-        `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
+        `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is not a positive integer.
     """
     name = public_url(url)
     with ExitStack() as stack:
@@ -111,8 +112,8 @@ def _find_system(url: str, name: str) -> tuple[Any, str]:
     except ValueError as error:
         protocol = url.partition("://")[0]
         raise VideoReadError(
-            f"{name} cannot be read: {protocol}:// is no protocol of files that fsspec knows, or the address is not "
-            "complete. Expected http://, https://, s3://, hf://, ..., or a path."
+            f"{name} cannot be read: {protocol}:// is not a protocol of files that fsspec knows, or the address is "
+            "not complete. Expected http://, https://, s3://, hf://, ..., or a path."
         ) from error
 
 

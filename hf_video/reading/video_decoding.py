@@ -64,7 +64,7 @@ class VideoFileReader:
         width (`int`): width of the upright frames in pixels.
 
     Raises:
-        `VideoReadError`: if the file is no video or holds no frame that can be decoded.
+        `VideoReadError`: if the file is not a video or holds no frame that can be decoded.
     """
 
     backend = "pyav"

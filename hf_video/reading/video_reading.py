@@ -65,7 +65,7 @@ def read_video(
     Raises:
         `VideoReadError`: if the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
         `ValueError`: for an index outside the video, a segment of a folder of frames, or a `start`
-            or `end` that is no number.
+            or `end` that is not a number.
         `TypeError`: if `video` is none of the above.
     """
     timed = read_timed_video(video, sample_indices_fn, start=start, end=end)
@@ -134,7 +134,7 @@ def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float
 
     Raises:
         `VideoReadError`: if the video cannot be read, or a segment holds no frame.
-        `ValueError`: for a segment of a folder of frames, or one whose times are no numbers.
+        `ValueError`: for a segment of a folder of frames, or one whose times are not numbers.
     """
     with _open_reader(video) as reader:
         for start, end in segments:
@@ -220,7 +220,7 @@ def _find_segment(reader: VideoFileReader | FrameFolder, start: float | None, en
     """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
     for name, seconds in {"start": start, "end": end}.items():
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or math.isnan(seconds)):
-            raise ValueError(f"{name}={seconds!r} is no time; a number of seconds is expected, or None.")
+            raise ValueError(f"{name}={seconds!r} is not a time; a number of seconds is expected, or None.")
     if start is None and end is None:
         return 0, len(reader)
     if math.isnan(reader.seconds(0)):

@@ -149,7 +149,7 @@ def group_samples(
             value that several samples share, or no window holds, is not transformed again, or at all.
 
     Raises:
-        `ValueError`: for a `num_frames` or `stride` that is no positive integer, or an unknown `last`.
+        `ValueError`: for a `num_frames` or `stride` that is not a positive integer, or an unknown `last`.
     """
     _check_windows(num_frames, stride, last)
     return _group(samples, num_frames, stride, last, transform)

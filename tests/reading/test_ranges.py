@@ -364,8 +364,8 @@ def test_a_file_url_is_its_path(path, tmp_path):
     ("url", "words"),
     [
         ("memory://videos/none.mp4", "does not exist"),
-        ("nosuch://videos/video.mp4", "nosuch:// is no protocol of files that fsspec knows"),
-        ("rtsp://127.0.0.1/video", "rtsp:// is no protocol"),
+        ("nosuch://videos/video.mp4", "nosuch:// is not a protocol of files that fsspec knows"),
+        ("rtsp://127.0.0.1/video", "rtsp:// is not a protocol"),
         ("simplecache::memory://videos/video.mp4", r"fsspec.open\(URL\), and give the open file"),
         ("zip://video.mp4::memory://videos/videos.zip", r"fsspec.open\(URL\)"),
     ],

@@ -203,7 +203,7 @@ def test_segments_without_frames_are_refused(video, start, end):
 @pytest.mark.parametrize("wrong", [float("nan"), np.float64("nan"), "a", "1", True, (1, 2)])
 @pytest.mark.parametrize("name", ["start", "end"])
 def test_times_of_segments_are_numbers(video, name, wrong):
-    message = f"{name}={re.escape(repr(wrong))} is no time; a number of seconds is expected, or None"
+    message = f"{name}={re.escape(repr(wrong))} is not a time; a number of seconds is expected, or None"
     with pytest.raises(ValueError, match=message):
         read_video(video, **{name: wrong})
     with pytest.raises(ValueError, match=message):
