@@ -18,8 +18,8 @@ def is_array(video: Any) -> bool:
 
 def flatten_videos(videos: Any) -> list[Any]:
     """
-    The videos of a (nested) list as `VideoClipProcessor` takes them: arrays and tensors of four dimensions; paths, URLs
-    and files as they are.
+    The videos of a (nested) list as `VideoClipProcessor` takes them: arrays and tensors of four dimensions; paths,
+    URLs and files as they are.
 
     Raises:
         `ValueError`: for an empty list, frames of several sizes, or a wrong number of dimensions.

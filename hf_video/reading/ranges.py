@@ -1,8 +1,8 @@
 """Videos behind addresses as files that are read by ranges of bytes, so that only what is needed travels.
 
 Of a five-minute MP4 behind a slow line, a dense clip takes 0.3 of the time of the whole file, and a uniform one 0.6
-(`benchmarks/range_reads.py`). `http(s)` is read by our own requests for ranges (RFC 9110, 14), every other protocol by the file system of fsspec that
-knows it.
+(`benchmarks/range_reads.py`). `http(s)` is read by our own requests for ranges (RFC 9110, 14), every other protocol by
+the file system of fsspec that knows it.
 """
 
 import io
