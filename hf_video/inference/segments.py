@@ -164,18 +164,18 @@ class SegmentFinder:
         if self._waiting is None:
             return []
         cell_start, _, end, scores = self._waiting
-        found = self._advance(cell_start, end, scores) + self._close(list(self._runs))
+        closed = self._advance(cell_start, end, scores) + self._close(list(self._runs))
         self._waiting = None
-        return found
+        return closed
 
     def _advance(self, start: float, end: float, scores: np.ndarray) -> list[Segment]:
         """Goes on by the time from `start` to `end`, for which one window speaks."""
         shown = self._shown(scores)
-        found: list[Segment] = []
+        closed: list[Segment] = []
         for index in shown:
             run = self._runs.get(index)
             if run is not None and not run.is_open and not self._fills_gap(index, start):
-                found += self._close([index])
+                closed += self._close([index])
                 run = None
             if run is None:
                 run = self._runs[index] = _Run(start, end)
@@ -189,7 +189,7 @@ class SegmentFinder:
             for index, run in self._runs.items()
             if not run.is_open and not _is_shorter(run.end, end, self.min_duration_off)
         ]
-        return found + self._close(past)
+        return closed + self._close(past)
 
     def _shown(self, scores: np.ndarray) -> set[int]:
         """The classes that a window shows."""
@@ -208,8 +208,8 @@ class SegmentFinder:
         if not _is_shorter(ended, now, self.min_duration_off):
             return False
         if self.exclusive:
-            inside = [other for other, run in self._runs.items() if run.start > ended - _ROUNDING]
-            if any(self._is_long_enough(self._runs[other]) for other in inside):
+            inside = {other: run for other, run in self._runs.items() if run.start > ended - _ROUNDING}
+            if any(not _is_shorter(run.start, run.end, self.min_duration_on) for run in inside.values()):
                 return False
             for other in inside:
                 del self._runs[other]
@@ -220,11 +220,8 @@ class SegmentFinder:
         return [
             Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
             for index, run in runs
-            if self._is_long_enough(run)
+            if not _is_shorter(run.start, run.end, self.min_duration_on)
         ]
-
-    def _is_long_enough(self, run: _Run) -> bool:
-        return not _is_shorter(run.start, run.end, self.min_duration_on)
 
 
 def _is_shorter(start: float, end: float, duration: float) -> bool:

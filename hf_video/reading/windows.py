@@ -163,13 +163,13 @@ def _check_windows(num_frames: int, stride: int, last: LastWindow) -> None:
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
 
 
-class _Held(Generic[Value]):
+class _Held:
     """A value in the ring, which becomes its result in the first window that holds it."""
 
     __slots__ = ("is_transformed", "value")
 
-    def __init__(self, value: Value):
-        self.value: Any = value
+    def __init__(self, value: Any):
+        self.value = value
         self.is_transformed = False
 
 
