@@ -25,8 +25,9 @@ from helpers.scene_video import FPS, encode_scene
 from transformers import PreTrainedModel
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
-from hf_video.inference import extract_window_features
-from hf_video.inference.features import choose_features, stream_window_features
+from hf_video.data.read_ahead import iterate_ahead
+from hf_video.inference import extract_window_features, window_batches
+from hf_video.inference.features import choose_features, encode_clips
 from hf_video.reading import probe_video, read_video
 
 NUM_FRAMES, STRIDE, SECONDS = 16, 8, 20
@@ -68,7 +69,8 @@ def follow_long_video(model: PreTrainedModel, processor: VideoClipProcessor, pat
     settings = choose_features(model)
     windows = {"num_frames": NUM_FRAMES, "stride": STRIDE, "last": "drop", "batch_size": 10}
     measured = []
-    for _ in stream_window_features(model, processor, path, settings=settings, **windows):
+    for batch in iterate_ahead(window_batches(processor, path, **windows)):
+        encode_clips(model, batch.pixel_values, settings)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         measured.append((time.process_time(), pages * os.sysconf("SC_PAGE_SIZE") / 2**20))
     return measured

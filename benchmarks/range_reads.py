@@ -11,6 +11,7 @@ compared. It takes about a minute on 2 CPU cores.
     python benchmarks/range_reads.py [--rounds 5] [--latency 0.05] [--megabits 100] [--smoke]
 """
 
+import io
 import statistics
 import tempfile
 import time
@@ -22,9 +23,9 @@ import numpy as np
 from helpers.measurement import make_parser, print_machine, print_ratio
 from helpers.range_server import RangeServer
 from helpers.scene_video import FPS, encode_scene
+from huggingface_hub import get_session
 
 from hf_video.reading import probe_video, read_video
-from hf_video.reading.downloading import download_video
 
 SECONDS, KEY_FRAME_EVERY = 300, 250
 NUM_FRAMES, STEP = 16, 4
@@ -39,6 +40,10 @@ def choose_frames(num_frames: int, round_number: int) -> dict[str, np.ndarray]:
         "uniform": (num_frames * (np.arange(NUM_FRAMES) + 0.5) / NUM_FRAMES).astype(int),
         "single": np.array([start]),
     }
+
+
+def download(url: str) -> io.BytesIO:
+    return io.BytesIO(get_session().get(url).content)
 
 
 def measure(server: RangeServer, read: Callable[[], Any]) -> tuple[int, int, float, Any]:
@@ -70,12 +75,12 @@ def main() -> None:
 
                     expected = read_video(str(path), choose)[0]
                     requests, num_bytes, by_ranges, found = measure(server, lambda: read_video(server.url, choose)[0])
-                    *_, whole, _ = measure(server, lambda: read_video(download_video(server.url), choose)[0])
+                    *_, whole, _ = measure(server, lambda: read_video(download(server.url), choose)[0])
                     if not np.array_equal(found, expected):
                         raise SystemExit(f"The {name} clip by ranges has other frames: there is nothing to compare.")
                     figures.setdefault(name, []).append((requests, num_bytes, by_ranges, whole))
                 requests, num_bytes, by_ranges, found = measure(server, lambda: probe_video(server.url))
-                *_, whole, _ = measure(server, lambda: probe_video(download_video(server.url)))
+                *_, whole, _ = measure(server, lambda: probe_video(download(server.url)))
                 if found != probe_video(str(path)):
                     raise SystemExit("The metadata by ranges are others: there is nothing to compare.")
                 figures.setdefault("probe", []).append((requests, num_bytes, by_ranges, whole))

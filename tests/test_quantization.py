@@ -22,7 +22,7 @@ from hf_video import (
 )
 from hf_video.cli.main import main
 from hf_video.hub.model_card import write_card
-from hf_video.inference.feature_key import weights_digest
+from hf_video.inference.features import weights_digest
 from hf_video.loading import classifiers as loading
 from hf_video.models.videomamba import modeling_videomamba
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import random_frames, random_text, tiny_model

@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
 
-    from hf_video.inference.segments import make_finder, score_windows
+    from hf_video.inference.prediction import score_windows
+    from hf_video.inference.segments import make_finder
     from hf_video.reading.sources import is_live
 
     thresholds = {name: getattr(args, name) for name in THRESHOLDS}

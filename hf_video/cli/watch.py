@@ -160,12 +160,7 @@ def _open_video(args: argparse.Namespace) -> Iterator[Any]:
     """The frames of the video at the rate of --fps."""
     from hf_video.reading import frame_streaming
 
-    if _is_file(args) and args.source_fps is None:
-        return frame_streaming.stream_frames(args.video, args.fps)
-
-    from hf_video.reading.streams import open_frames
-
-    return frame_streaming.first_at_rate(open_frames(args.video, args.source_fps), args.fps)
+    return frame_streaming.stream_frames(args.video, args.fps, args.source_fps)
 
 
 def _make_watcher(args: argparse.Namespace) -> Any:

@@ -64,12 +64,13 @@ def draw_memory(
         ImportError: if matplotlib is not installed.
         ValueError: if the memory holds no frames, or matplotlib does not write the format.
     """
-    pyplot = import_pyplot()
     check_picture_format(path)
+    from matplotlib.figure import Figure
+
     share = frames_of_entries(memory, video)
     num_entries, num_frames = share.shape
     width = 11 if read_images is None else 14
-    figure = pyplot.figure(figsize=(width, 1.2 + 0.62 * num_entries), layout="constrained")
+    figure = Figure(figsize=(width, 1.2 + 0.62 * num_entries), layout="constrained")
     columns = 0 if read_images is None else IMAGES_PER_ENTRY
     grid = figure.add_gridspec(num_entries, columns + 1, width_ratios=[1] * columns + [10])
 
@@ -99,16 +100,6 @@ def draw_memory(
                 label = f"{times[frame]:.4g} s" if seconds is not None else str(frame)
                 thumbnail.set_xlabel(label, fontsize=7, labelpad=1)
     figure.savefig(path, dpi=100)
-    pyplot.close(figure)
-
-
-def import_pyplot() -> Any:
-    """Import `matplotlib.pyplot`; raise `ImportError` with the command that installs it."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("The picture needs matplotlib: pip install 'hf-video-models[demo]'.") from error
-    return pyplot
 
 
 def check_picture_format(path: str | os.PathLike) -> None:
@@ -119,7 +110,11 @@ def check_picture_format(path: str | os.PathLike) -> None:
         ImportError: if matplotlib is not installed.
         ValueError: if it does not write them.
     """
-    endings = import_pyplot().FigureCanvasBase.get_supported_filetypes()
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise ImportError("The picture needs matplotlib: pip install 'hf-video-models[demo]'.") from error
+    endings = FigureCanvasBase.get_supported_filetypes()
     if Path(path).suffix.removeprefix(".").lower() not in endings:
         raise ValueError(f"{path} should end in a format of pictures, one of .{', .'.join(sorted(endings))}.")
 

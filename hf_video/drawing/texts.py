@@ -1,6 +1,11 @@
-"""Texts in pictures and lines: names of any script in one line, fonts for them, and times as people write them."""
+"""Texts in pictures, lines and files: names of any script, fonts for them, and times as people write them."""
 
+import json
+import os
 import re
+from typing import Any
+
+from hf_video.io import replace_text
 
 # Control characters, ends of lines, and marks that turn the direction of a text.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -25,6 +30,13 @@ def one_line(text: str) -> str:
     """The text without control characters, and with single spaces for all white space. Bytes of a file name that are
     no UTF-8 become escapes."""
     return " ".join(_CONTROLS.sub(" ", text).encode("utf-8", "backslashreplace").decode("utf-8").split())
+
+
+def replace_json(path: str | os.PathLike, content: Any) -> None:
+    """Writes a JSON file that people can read. A file name may have bytes that are not UTF-8: Python's escapes for
+    them are those of JSON."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def shorten(text: str, length: int) -> str:

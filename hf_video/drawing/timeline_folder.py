@@ -2,24 +2,23 @@
 
 import csv
 import importlib.util
-import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from hf_video.inference.segments import ScoredWindow, Segment, SegmentFinder
+from hf_video.inference.prediction import ScoredWindow
+from hf_video.inference.segments import Segment, SegmentFinder
 from hf_video.io import naming_disk_errors, replace_file, replace_text
 from hf_video.processing import VideoClipProcessor
 
-from .texts import clock, one_line
+from .texts import clock, one_line, replace_json
 from .timeline_picture import ScoreTable, Thumbnails, draw_timeline, save_figure
 
 _COLUMNS = ("label", "start", "end", "score", "class_id")
@@ -28,53 +27,6 @@ logger = logging.getLogger(__name__)
 # The segments are written last: with them a timeline is complete.
 MARK = "segments.json"
 _OTHER_FILES = ("segments.csv", "segments.vtt", "scores.parquet", "timeline.png")
-
-
-class SegmentTable:
-    """A CSV file of segments that grows while they are found, so that whatever ends the program leaves those before.
-    The file must not exist; a failed write names it."""
-
-    def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
-        self._file = open(self.path, "x", encoding="utf-8", newline="")
-        self._rows = csv.writer(self._file)
-        self._num_segments = 0
-        try:
-            self._write(_COLUMNS)
-        except OSError:
-            self.path.unlink()
-            raise
-
-    def add(self, segment: Segment) -> None:
-        """Writes a segment, which is then in the file."""
-        self._write(_row(segment))
-        self._num_segments += 1
-
-    def close(self) -> list[Segment]:
-        """Closes the file, and returns its segments in the order in which they begin."""
-        with suppress(OSError):  # every row was flushed: only one whose error is known already is left
-            self._file.close()
-        # A full disk may have torn a row after these.
-        segments = islice(read_segment_table(self.path), self._num_segments)
-        return sorted(segments, key=lambda segment: (segment.start, segment.end))
-
-    def _write(self, row: Sequence[Any]) -> None:
-        with naming_disk_errors(self.path):
-            self._rows.writerow(row)
-            self._file.flush()
-
-
-def write_segment_table(path: str | os.PathLike, segments: Sequence[Segment]) -> None:
-    """Writes all segments of a video as a [`SegmentTable`], which is replaced as a whole."""
-    replace_file(path, partial(_write_rows, segments=segments))
-
-
-def read_segment_table(path: str | os.PathLike) -> Iterator[Segment]:
-    """The segments in a file of [`SegmentTable`]."""
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            times = (float(row[name]) for name in ("start", "end", "score"))
-            yield Segment(int(row["class_id"]), row["label"], *times)
 
 
 def segment_entry(segment: Segment) -> dict[str, Any]:
@@ -89,10 +41,7 @@ def write_segments(
     """Writes the segments of a video in the layout of ActivityNet's predictions: `{"version", "results": {VIDEO:
     [{"label", "score", "segment": [start, end]}]}, "external_data": details}`."""
     results = {video: [segment_entry(segment) for segment in segments]}
-    content = {"version": "VERSION 1.3", "results": results, "external_data": details or {}}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    # A file name may have bytes that are no UTF-8. Python's escapes for them are those of JSON.
-    replace_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    replace_json(path, {"version": "VERSION 1.3", "results": results, "external_data": details or {}})
 
 
 def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Sequence[str] = ()) -> None:
@@ -101,10 +50,10 @@ def write_webvtt(path: str | os.PathLike, segments: Sequence[Segment], notes: Se
     # An arrow would end a comment, and a blank line would end a cue.
     blocks = ["WEBVTT", *(f"NOTE {one_line(note).replace('-->', '->')}" for note in notes)]
     for segment in segments:
-        start, end = round(segment.start * 1000), round(segment.end * 1000)
+        start = round(segment.start * 1000)
+        times = (f"{clock(ticks / 1000, 3):0>12}" for ticks in (start, max(round(segment.end * 1000), start + 1)))
         text = one_line(segment.label).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        cue = f"{_cue_time(start)} --> {_cue_time(max(end, start + 1))}"
-        blocks.append(f"{cue}\n{text} ({segment.score:.0%})")
+        blocks.append(f"{' --> '.join(times)}\n{text} ({segment.score:.0%})")
     replace_text(path, "\n\n".join(blocks) + "\n")
 
 
@@ -113,22 +62,11 @@ def _row(segment: Segment) -> tuple[str, str, str, str, int]:
     return (segment.label, *times, segment.class_id)
 
 
-def _write_rows(path: Path, segments: Sequence[Segment]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([_COLUMNS, *map(_row, segments)])
-
-
-def _cue_time(milliseconds: int) -> str:
-    seconds, rest = divmod(milliseconds, 1000)
-    minutes, seconds = divmod(seconds, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}.{rest:03d}"
-
-
 class TimelineFolder:
     """
     Writes a timeline into a folder: `segments.csv` and `scores.parquet` while windows come, and at the end
-    `segments.json`, `segments.vtt` and, with matplotlib, `timeline.png`. Until then memory does not grow with the
-    video.
+    `segments.json`, `segments.vtt` and, with matplotlib, `timeline.png`. Until then memory grows
+    by the segments alone.
 
     Args:
         folder: a folder that does not exist or is empty; its parents are made.
@@ -150,8 +88,10 @@ class TimelineFolder:
         self._thumbnails = Thumbnails()
         self._is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._segments = SegmentTable(self.folder / "segments.csv")
+        self._segments: list[Segment] = []
+        self._table = open(self.folder / "segments.csv", "x", encoding="utf-8", newline="")
         try:
+            self._write_rows(_COLUMNS)
             self._scores = ScoreTable(self.folder / "scores.parquet", self.class_names)
         except Exception:
             self.remove()
@@ -167,8 +107,9 @@ class TimelineFolder:
             self._thumbnails.add((window.start + window.end) / 2, _to_picture(window.clip[middle], self._processor))
 
     def add_segment(self, segment: Segment) -> None:
-        """Keeps a segment."""
-        self._segments.add(segment)
+        """Keeps a segment, which is then in the file, whatever ends the program."""
+        self._segments.append(segment)
+        self._write_rows(_row(segment))
 
     def finish(self, details: dict[str, Any], ending: str | None = None) -> list[Segment]:
         """
@@ -186,9 +127,9 @@ class TimelineFolder:
         if ending is not None:
             details["ended_by"] = ending
             notes = [f"The timeline ends at {clock(self.end)}, before the video does: {ending}"]
-        segments = self._segments.close()
+        segments = sorted(self._segments, key=lambda segment: (segment.start, segment.end))
         steps = (
-            partial(write_segment_table, self.folder / "segments.csv", segments),
+            partial(self._replace_table, segments),
             partial(write_webvtt, self.folder / "segments.vtt", segments, notes),
             partial(self._scores.close, details),
             partial(self._draw, segments, ending),
@@ -211,7 +152,7 @@ class TimelineFolder:
 
     def remove(self) -> None:
         """Removes the files, and the folder if this object made it, so that the same command can be run again."""
-        self._segments.close()
+        self._close_table()
         for name in (MARK, *_OTHER_FILES):
             (self.folder / name).unlink(missing_ok=True)
         for path in self.folder.glob(".scores.parquet.*.partial"):
@@ -219,6 +160,25 @@ class TimelineFolder:
         if self._is_new:
             with suppress(OSError):  # the user has put a file into it
                 self.folder.rmdir()
+
+    def _write_rows(self, *rows: Sequence[Any]) -> None:
+        with naming_disk_errors(self._table.name):
+            csv.writer(self._table).writerows(rows)
+            self._table.flush()
+
+    def _close_table(self) -> None:
+        with suppress(OSError):  # every row was flushed: an error is known already
+            self._table.close()
+
+    def _replace_table(self, segments: list[Segment]) -> None:
+        """Writes the table again, in the order in which segments begin. A full disk may have torn a row."""
+        self._close_table()
+
+        def write(path: Path) -> None:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([_COLUMNS, *map(_row, segments)])
+
+        replace_file(self.folder / "segments.csv", write)
 
     def _draw(self, segments: list[Segment], ending: str | None) -> None:
         if not self._num_windows:

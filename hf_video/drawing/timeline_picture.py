@@ -5,7 +5,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,12 +51,6 @@ class Thumbnails:
             self._step *= 2
 
 
-class _Row(NamedTuple):
-    name: str
-    class_id: int
-    segments: list[Segment]
-
-
 def draw_timeline(
     title: str,
     segments: Sequence[Segment],
@@ -88,10 +82,7 @@ def draw_timeline(
     ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
     families = font_families()
     names = [shorten(one_line(class_names[index]) or f"class {index}", _LONGEST_NAME) for index in ranked]
-    rows = [
-        _Row(name, index, [segment for segment in segments if segment.class_id == index])
-        for name, index in zip(names, ranked, strict=True)
-    ]
+    rows = [[segment for segment in segments if segment.class_id == index] for index in ranked]
     begin, end, curves = _curves(scores, ranked)
     height_of_pictures = 1.1 if thumbnails else 0.0
     height = 1.5 + height_of_pictures + 0.42 * len(rows)
@@ -148,7 +139,7 @@ def _curves(scores: str | os.PathLike, class_ids: Sequence[int]) -> tuple[float,
     return begin, end, curves
 
 
-def _draw_rows(axes: "Axes", rows: Sequence[_Row], curves: np.ndarray, begin: float, end: float) -> None:
+def _draw_rows(axes: "Axes", rows: Sequence[Sequence[Segment]], curves: np.ndarray, begin: float, end: float) -> None:
     from matplotlib.colors import to_rgb
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
@@ -158,7 +149,7 @@ def _draw_rows(axes: "Axes", rows: Sequence[_Row], curves: np.ndarray, begin: fl
         color, floor = to_rgb(f"C{number}"), number + 0.94
         axes.axhspan(number + 0.06, floor, color="#f4f4f4", zorder=0)
         axes.fill_between(times, floor, floor - 0.88 * np.repeat(curves[:, number], 2), color="#b8b8b8", linewidth=0)
-        bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row.segments]
+        bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row]
         axes.broken_barh(bars, (number + 0.06, 0.88), facecolor=(*color, 0.45), linewidth=0)
         axes.broken_barh(bars, (floor - 0.14, 0.14), facecolor=color, linewidth=0)
     step = next((step for step in _TICKS if (end - begin) / step <= 12), (end - begin) / 8)
@@ -263,6 +254,4 @@ def read_scores(
 def _score_columns(class_names: Sequence[str]) -> list[str]:
     """The names of the columns; classes of one name are told apart by their numbers."""
     times = Counter(class_names)
-    return [
-        f"score: {name}" + (f" (class {index})" if times[name] > 1 else "") for index, name in enumerate(class_names)
-    ]
+    return [f"score: {name}{f' (class {index})' * (times[name] > 1)}" for index, name in enumerate(class_names)]

@@ -2,10 +2,9 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import av
 import numpy as np
@@ -29,21 +28,32 @@ _SHINE_THROUGH = 0.15
 
 
 class VideoEncoder:
-    """Adds images to a video in an open container of PyAV, in the order of their times. Its size is that of the first
-    image."""
+    """Adds images to a video file, in the order of their times. Its size is that of the first image. The codec is
+    H.264 if this build of FFmpeg can encode it, else MPEG-4. The index of an MP4 comes first, so that a browser plays
+    it while it loads."""
 
-    def __init__(self, container: Any):
-        self._container = container
+    def __init__(self, path: str | os.PathLike, container_format: str = "mp4"):
+        options = {"movflags": "faststart"} if container_format == "mp4" else {}
+        self._container = av.open(os.fspath(path), "w", format=container_format, options=options)
         self._stream: Any = None
         self._ticks = -1
 
+    def __enter__(self) -> "VideoEncoder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._container.close()
+
     def add(self, image: np.ndarray, seconds: float) -> None:
         """Adds an image (height, width, 3) uint8, which is shown from `seconds` on."""
+        height, width = image.shape[:2]
+        # Encoders demand even sizes.
+        image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._stream is None:
             self._stream = _add_stream(self._container, *image.shape[:2])
         # Two images must not share a tick.
         self._ticks = max(round(seconds * _TICKS), self._ticks + 1)
-        frame = av.VideoFrame.from_ndarray(_make_even(image), "rgb24")
+        frame = av.VideoFrame.from_ndarray(image, "rgb24")
         frame.pts, frame.time_base = self._ticks, Fraction(1, _TICKS)
         self._container.mux(self._stream.encode(frame))
 
@@ -58,15 +68,6 @@ class VideoEncoder:
         self._container.mux(packets)
 
 
-@contextmanager
-def encode_video(path: str | os.PathLike, container_format: str = "mp4") -> Iterator[VideoEncoder]:
-    """Gives a [`VideoEncoder`] for a file. The codec is H.264 if this build of FFmpeg can encode it, else MPEG-4. The
-    index of an MP4 comes first, so that a browser plays it while it loads."""
-    options = {"movflags": "faststart"} if container_format == "mp4" else {}
-    with av.open(os.fspath(path), "w", format=container_format, options=options) as container:
-        yield VideoEncoder(container)
-
-
 def enlarge(image: np.ndarray) -> np.ndarray:
     """The image (height, width, ...), each pixel of it repeated if it has less than 240 rows."""
     factor = -(-_LEAST_HEIGHT // image.shape[0])
@@ -77,25 +78,12 @@ def _add_stream(container: Any, height: int, width: int) -> Any:
     has_h264 = "libx264" in av.codecs_available
     # The rate is a hint for the encoder: the frames bring their own times.
     stream = container.add_stream("libx264" if has_h264 else "mpeg4", rate=30)
-    stream.height, stream.width = height + height % 2, width + width % 2
+    stream.height, stream.width = height, width
     stream.pix_fmt = "yuv420p"
     stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
     # Without frames out of order ("bf"), whose stored durations would give the video a wrong end.
     stream.options = {"crf": "20", "preset": "veryfast", "bf": "0"} if has_h264 else {"qscale": "3"}
     return stream
-
-
-def _make_even(image: np.ndarray) -> np.ndarray:
-    """The image with an even height and width, as encoders demand."""
-    height, width = image.shape[:2]
-    return np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-
-
-class _Overlay(NamedTuple):
-    """Letters for the upper left corner: colours (height, width, 3) and opacity (height, width, 1), from 0 to 1."""
-
-    colors: np.ndarray
-    opacity: np.ndarray
 
 
 def annotate_video(
@@ -125,7 +113,7 @@ def annotate_video(
     """
     artist = _Artist(segments, end)
     damage: VideoReadError | None = None
-    with encode_video(target, container_format) as encoder:
+    with VideoEncoder(target, container_format) as encoder:
         try:
             for frame in stream_frames(source):
                 if frame.seconds > end:
@@ -150,7 +138,7 @@ class _Artist:
         self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
         self._families = font_families()
         self._waiting, self._active = deque(segments), list[Segment]()
-        self._drawn: tuple[Any, _Overlay] | None = None
+        self._drawn: tuple[Any, np.ndarray] | None = None
         self._bar: np.ndarray | None = None
 
     def draw(self, image: np.ndarray, seconds: float) -> np.ndarray:
@@ -163,13 +151,15 @@ class _Artist:
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = key, self._draw_lines(key[0], shown, *image.shape[:2])
         image = image.copy()
-        overlay = self._drawn[1]
-        box = image[: overlay.colors.shape[0], : overlay.colors.shape[1]]
-        box[:] = _SHINE_THROUGH * (1 - overlay.opacity) * box + 255 * overlay.opacity * overlay.colors
+        letters = self._drawn[1]
+        colors, opacity = letters[..., :3], letters[..., 3:]
+        box = image[: len(letters), : letters.shape[1]]
+        box[:] = _SHINE_THROUGH * (1 - opacity) * box + 255 * opacity * colors
         self._draw_bar(image, seconds)
         return image
 
-    def _draw_lines(self, time: str, shown: Sequence[Segment], height: int, width: int) -> _Overlay:
+    def _draw_lines(self, time: str, shown: Sequence[Segment], height: int, width: int) -> np.ndarray:
+        """Letters for the upper left corner: (height, width, 4), colours and opacity from 0 to 1."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -194,8 +184,7 @@ class _Artist:
         pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float32) / 255
         box_height = min(round((1.45 * len(lines) + 0.5) * size), height)
         box_width = min(round(max(text.get_window_extent().width for text in texts) + size), width)
-        pixels = pixels[:box_height, :box_width]
-        return _Overlay(pixels[..., :3], pixels[..., 3:])
+        return pixels[:box_height, :box_width]
 
     def _draw_bar(self, image: np.ndarray, seconds: float) -> None:
         """The segments of all classes over the whole time, and where the frame lies."""
@@ -234,7 +223,7 @@ def write_heat_map_video(
         ValueError: shapes do not agree, or a value is outside of [0, 1].
     """
     drawn = overlay_heat_maps(images, heat_maps)
-    with encode_video(path) as encoder:
+    with VideoEncoder(path) as encoder:
         for image, seconds in zip(drawn, times, strict=True):
             encoder.add(enlarge(image), seconds - times[0])
         encoder.finish(end - times[0])

@@ -1,4 +1,15 @@
-"""The evidence of patches for a class: rolled-out attention, gradients on a memory, or integrated gradients."""
+"""The evidence of patches for a class: rolled-out attention, gradients on a memory, or integrated gradients.
+
+Each of the three functions takes
+
+- model: a classifier in evaluation mode;
+- patches: what `find_patch_grid` gives;
+- clip: (1, num_frames, num_channels, height, width);
+- options: further inputs of the model;
+- target: number of the output,
+
+and returns (1, t, h, w), at least float32 and at least 0. It raises `ValueError` if the model gives no gradients.
+"""
 
 import math
 from collections.abc import Iterator
@@ -98,8 +109,8 @@ class RollOut:
     """
 
     def __init__(self) -> None:
-        self.read: torch.Tensor | None = None
-        self.row: torch.Tensor | None = None
+        self.read: Any = None
+        self.row: Any = None
 
     def add(self, attention: torch.Tensor, gradient: torch.Tensor) -> None:
         """Takes in the layer before the last one added; both (batch_size, num_heads, num_tokens, num_tokens)."""
@@ -110,10 +121,8 @@ class RollOut:
             self.read = self.row = read / read.sum(1, keepdim=True).clamp(min=1)
         self.row = self.row + (self.row[:, None] @ weights)[:, 0]
 
-    def evidence(self) -> torch.Tensor:
+    def evidence(self) -> Any:
         """(batch_size, num_tokens)."""
-        if self.row is None or self.read is None:
-            raise RuntimeError("No layer has been added.")
         return self.row - self.read
 
 
@@ -123,24 +132,16 @@ def roll_out_attention(
     """
     Evidence of patches, by the gradient-weighted roll-out of attention; see `RollOut`.
 
-    Autograd holds the attention of all layers: num_layers * num_heads * (t * h * w)^2 numbers, twice. In float32 these
-    are 2.8 GB for VideoViT-B with 1568 tokens, and 7.6 GB for VideoViT-L.
-
-    Args:
-        model: a classifier in evaluation mode, with eager attention: fused implementations do not return weights.
-        patches: of `find_patch_grid`.
-        clip: (1, num_frames, num_channels, height, width).
-        options: further inputs of the model.
-        target: number of the output.
+    Attention is eager: fused implementations do not return weights. Autograd holds that of all layers: num_layers *
+    num_heads * (t * h * w)^2 numbers, twice. In float32 these are 2.8 GB for VideoViT-B with 1568 tokens, and 7.6 GB
+    for VideoViT-L.
 
     Returns:
-        (1, t, h, w), at least float32 and at least 0; None if the model does not record attention over one sequence of
-        a class token, or none, and then all patches in the order time, row, column.
-
-    Raises:
-        ValueError: the model gives no gradients.
+        None if the model does not record attention over one sequence of a class token, or none, and then all patches
+        in the order time, row, column.
     """
-    if not _records_attention(model):
+    recorded = getattr(model, "_can_record_outputs", None) or {}
+    if "attentions" not in recorded or not model._can_set_attn_implementation():
         return None
     roll_out = RollOut()
     inputs = {model.main_input_name: clip.detach().requires_grad_(), **options}
@@ -156,11 +157,6 @@ def roll_out_attention(
         attention.register_hook(partial(roll_out.add, attention.detach()))
     torch.autograd.grad(score, inputs[model.main_input_name])
     return roll_out.evidence()[:, -num_patches:].reshape(1, *patches.grid)
-
-
-def _records_attention(model: PreTrainedModel) -> bool:
-    recorded = getattr(model, "_can_record_outputs", None) or {}
-    return "attentions" in recorded and model._can_set_attn_implementation()
 
 
 def weigh_patches(
@@ -181,19 +177,9 @@ def weigh_patches(
 
     It costs 8 passes forward and back, one at a time.
 
-    Args:
-        model: a classifier in evaluation mode.
-        patches: of `find_patch_grid`.
-        clip: (1, num_frames, num_channels, height, width).
-        options: further inputs of the model.
-        target: number of the output.
-
-    Returns:
-        (1, t, h, w) float32, at least 0.
-
     Raises:
         ImportError: captum is not installed.
-        ValueError: the model leaves out patches, or gives no gradients.
+        ValueError: the model leaves out patches.
     """
     try:
         from captum.attr import IntegratedGradients
@@ -231,18 +217,10 @@ def weigh_memory(
     gradients are taken there. An entry of the bank that stands for several frames gives each the same share. What the
     query bank has kept of earlier frames has no place in a frame, and is left out.
 
-    Args:
-        model: a classifier in evaluation mode with `reads_into_memory`.
-        patches: of `find_patch_grid`.
-        clip: (1, num_frames, num_channels, height, width).
-        options: further inputs of the model.
-        target: number of the output.
-
-    Returns:
-        (1, num_frames, h, w) float32, at least 0. Frames that the bank has dropped have 0.
+    The model is one with `reads_into_memory`. Frames that the bank has dropped have 0.
 
     Raises:
-        ValueError: the inputs have a memory of earlier frames, or a mask of frames, or the model gives no gradients.
+        ValueError: the inputs have a memory of earlier frames, or a mask of frames.
     """
     for name in ("memory", "frame_attention_mask"):
         if options.get(name) is not None:
@@ -256,24 +234,21 @@ def weigh_memory(
     bank = None if memory is None else memory.visual
     if memory is not None:
         options = {**options, "memory": memory}
-    if bank is None:
-        gradients = torch.autograd.grad(_score(model, last, options, target), [last])
-    else:
+    sources = [last]
+    if bank is not None:
         # The model adds the last frame to the bank after it has read it.
         slots, counts = bank.slots.clone(), bank.counts[0].long()
         order = bank.order[0, : bank.num_entries[0], :, None].clone()
-        bank.slots.requires_grad_()
-        with torch.autograd.graph.allow_mutation_on_saved_tensors():
-            gradients = torch.autograd.grad(_score(model, last, options, target), [last, bank.slots])
+        sources.append(bank.slots.requires_grad_())
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        score = class_score(model(vision_embeds=last, **options).logits, target)
+        gradients = torch.autograd.grad(score, sources)
+    if bank is not None:
         entries = (slots * gradients[1])[0].clamp(min=0).sum(-1, keepdim=True).gather(0, order)[..., 0]
         frames = _spread(entries, counts)[:, -h * w :]
         evidence[num_frames - 1 - len(frames) : num_frames - 1] = frames
     evidence[-1] = (last * gradients[0])[0, 0, -h * w :].detach().float().clamp(min=0).sum(-1)
     return evidence.reshape(1, num_frames, h, w)
-
-
-def _score(model: PreTrainedModel, embeds: torch.Tensor, options: dict[str, Any], target: int) -> torch.Tensor:
-    return class_score(model(vision_embeds=embeds, **options).logits, target)
 
 
 def _spread(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

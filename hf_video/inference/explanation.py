@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading.video_reading import TimedVideo, read_timed_video
+from hf_video.reading.video_reading import read_timed_video
 
 from .evidence import PatchGrid, find_patch_grid, reads_into_memory, roll_out_attention, weigh_memory, weigh_patches
 
@@ -53,20 +53,19 @@ def explain(
         centres; frames of one tubelet have the same values.
 
     Raises:
-        ValueError: the model is no classifier or its patches cannot be found, the inputs are no batch of clips,
+        ValueError: the model is not a classifier or its patches cannot be found, the inputs are not a batch of clips,
             there is no such class, or the model gives no gradients or values that are not finite.
         ImportError: the model needs integrated gradients, and captum is not installed.
     """
     model = _without_wrapper(model)
     clips, options = _clips_of(model, inputs)
     _check_classifier(model)
-    with _undisturbed(model), _eager_attention(model), _uncompiled(), torch.inference_mode(False), torch.enable_grad():
+    with _undisturbed(model), _eager_attention(model), torch.inference_mode(False), torch.enable_grad():
         # Tensors of a caller's inference mode cannot take part in gradients; their copies can.
         clips = clips.to(model.device, model.dtype).clone()
         targets = _targets(model, target, len(clips))
         maps = [
-            _explain_clip(model, clip[None], _row(options, row), None if targets is None else targets[row])
-            for row, clip in enumerate(clips)
+            _explain_clip(model, clips[row : row + 1], _row(options, row), targets[row]) for row in range(len(clips))
         ]
     return torch.cat(maps)
 
@@ -78,7 +77,7 @@ def _explain_clip(
     patches = find_patch_grid(model, clip)
     if target is None:
         with torch.no_grad():
-            target = int(_logits(model, clip, options)[0].argmax())
+            target = int(model(**{model.main_input_name: clip, **options}).logits[0].argmax())
     if reads_into_memory(model):
         evidence = weigh_memory(model, patches, clip, options, target)
     else:
@@ -142,17 +141,17 @@ def _without_wrapper(model: Any) -> PreTrainedModel:
 def _check_classifier(model: PreTrainedModel) -> None:
     if not isinstance(getattr(model, "classifier", None), torch.nn.Module) or not model.config.num_labels:
         raise ValueError(
-            f"{type(model).__name__} is no classifier with a head: heat maps need a class to explain. Load the model "
-            "with AutoModelForVideoClassification, with at least one label."
+            f"{type(model).__name__} is not a classifier with a head: heat maps need a class to explain. Load the "
+            "model with AutoModelForVideoClassification, with at least one label."
         )
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("The model was made under torch.inference_mode, which rules out gradients: load it outside.")
 
 
-def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_size: int) -> list[int] | None:
-    """The number of the output for each clip."""
+def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_size: int) -> list[Any]:
+    """The number of the output for each clip, None for that with the highest score."""
     if target is None:
-        return None
+        return [None] * batch_size
     try:
         given = torch.as_tensor(target)
     except (TypeError, ValueError, RuntimeError):
@@ -165,12 +164,8 @@ def _targets(model: PreTrainedModel, target: int | torch.Tensor | None, batch_si
     last = model.config.num_labels - 1
     for number in targets:
         if not 0 <= number <= last:
-            raise ValueError(f"The target {number} is no class of this model: its classes are 0 to {last}.")
+            raise ValueError(f"The target {number} is not a class of this model: its classes are 0 to {last}.")
     return targets
-
-
-def _logits(model: PreTrainedModel, clip: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-    return model(**{model.main_input_name: clip, **options}).logits
 
 
 @contextmanager
@@ -178,10 +173,10 @@ def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode, and no gradients of parameters; what each module and parameter had comes back."""
     was_training = [module for module in model.modules() if module.training]
     were_trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval()
+    for parameter in were_trained:
+        parameter.requires_grad_(False)
     try:
-        model.eval()
-        for parameter in were_trained:
-            parameter.requires_grad_(False)
         yield
     finally:
         for parameter in were_trained:
@@ -192,21 +187,18 @@ def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Attention step by step: fused implementations do not return weights, and some have no gradient."""
+    """Attention step by step: fused implementations do not return weights, and some have no gradient. What was
+    compiled runs as Python: a compiled model does not use the attention weights that it returns."""
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
-    before = {key: config._attn_implementation for key, config in configs.items()}
+    before = [(config, config._attn_implementation) for config in configs.values()]
     try:
-        for config in configs.values():
+        for config, _ in before:
             config._attn_implementation = "eager"
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
-
-
-def _uncompiled() -> AbstractContextManager[None]:
-    """What was compiled runs as Python: a compiled model does not use the attention weights that it returns."""
-    return torch.compiler.set_stance("force_eager")
+        for config, implementation in before:
+            config._attn_implementation = implementation
 
 
 class Clip(NamedTuple):
@@ -262,7 +254,10 @@ def read_clip(
     height, width = read.frames.shape[2:4]
     columns, rows = np.meshgrid(np.arange(width), np.arange(height))
     places = as_images(np.stack([columns, rows, 0 * rows], axis=-1)[None].astype(np.float32))
-    times, stop = _times(read, source_fps)
+    times, stop = read.seconds[0], read.end
+    if source_fps is not None:
+        times = np.array(read.metadata.frames_indices) / source_fps
+        stop = read.metadata.total_num_frames / source_fps
     step = (times[-1] - times[0]) / (len(times) - 1) if times[-1] > times[0] else math.inf
     return Clip(
         _process(processor, images, do_resize=False, do_center_crop=False),
@@ -278,13 +273,6 @@ def _process(processor: VideoClipProcessor, frames: Any, **options: Any) -> torc
     """(1, T, C, H, W) of frames that are sampled already."""
     inputs = processor(frames, do_sample_frames=False, num_crops=1, return_tensors="pt", **options)
     return inputs[processor.model_input_names[0]]
-
-
-def _times(read: TimedVideo, source_fps: float | None) -> tuple[np.ndarray, float]:
-    """The seconds of each frame of a clip, and those at which the video or its part ends."""
-    if source_fps is None:
-        return read.seconds[0], read.end
-    return np.array(read.metadata.frames_indices) / source_fps, read.metadata.total_num_frames / source_fps
 
 
 def overlay_heat_maps(images: np.ndarray, heat_maps: np.ndarray) -> np.ndarray:
@@ -340,7 +328,7 @@ def top_frames(shares: np.ndarray, count: int = 3) -> list[int]:
 
     Args:
         shares: (T,), see [`frame_shares`].
-        count: most frames.
+        count: largest number of frames.
     """
     # The highest of some numbers may be below their mean by a rounding error.
     even = shares.mean() * (1 - 1e-9)

@@ -1,5 +1,6 @@
 """Exports classifiers and backbones to ONNX and to programs of torch.export."""
 
+import importlib.util
 import io
 import json
 import logging
@@ -87,7 +88,7 @@ def export_model(
         processor: saved beside the file, if there is one.
 
     Raises:
-        ExportError: the model is no classifier or backbone, is quantised, not float32, has a memory, drops tokens,
+        ExportError: the model is not a classifier or backbone, is quantised, not float32, has a memory, drops tokens,
             cannot be traced, or its file gives other numbers.
         ImportError: ONNX, ONNX Script or ONNX Runtime is not installed.
         OSError: writing failed.
@@ -124,13 +125,9 @@ def require_onnx() -> None:
     Raises:
         ImportError: a package for ONNX is not installed. The error says how to install all of them.
     """
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        message = f"Export to ONNX needs {error.name}: pip install 'hf-video-models[export]'"
-        raise ImportError(message, name=error.name) from error
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(f"Export to ONNX needs {name}: pip install 'hf-video-models[export]'", name=name)
 
 
 def _output_of(model: PreTrainedModel) -> str:
@@ -152,10 +149,13 @@ def _output_of(model: PreTrainedModel) -> str:
 def _check_kind(model: PreTrainedModel) -> None:
     if getattr(model, "is_quantized", False) or hasattr(model.config, "quantization_config"):
         raise ExportError("A quantised model cannot be exported: export the one that it was made from.")
-    if found := {parameter.dtype for parameter in model.parameters()} - {torch.float32}:
-        raise ExportError(f"A model is exported in float32, got {_names(found)}: load it with dtype=torch.float32.")
-    if found := {parameter.device for parameter in model.parameters()} - {torch.device("cpu")}:
-        raise ExportError(f"A model is exported on the CPU, got {_names(found)}: call model.cpu() first.")
+    for parameter in model.parameters():
+        if parameter.dtype != torch.float32:
+            raise ExportError(
+                f"A model is exported in float32, got {parameter.dtype}: load it with dtype=torch.float32."
+            )
+        if parameter.device.type != "cpu":
+            raise ExportError(f"A model is exported on the CPU, got {parameter.device}: call model.cpu() first.")
     if model.config.model_type == "memory_bank_qformer":
         raise ExportError(
             f"{type(model).__name__} cannot be exported: its memory is merged video by video, which no tracer follows."
@@ -165,10 +165,6 @@ def _check_kind(model: PreTrainedModel) -> None:
             "The number of run-length tokens depends on the clip, so they cannot be exported: load the model with "
             "run_length_threshold=None, and save it."
         )
-
-
-def _names(values: set[Any]) -> str:
-    return ", ".join(sorted(map(str, values)))
 
 
 def _trace(model: nn.Module, clips: torch.Tensor) -> ExportedProgram:

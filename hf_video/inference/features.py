@@ -1,18 +1,36 @@
-"""Features of clips, and of the sliding windows of a video, at any depth of a model, pooled over tokens or not."""
+"""Features of clips, and of the sliding windows of a video, at any depth of a model; and all that they follow from:
+the weights and the configuration of a model, its processor, settings, and the video."""
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from transformers import BaseVideoProcessor, PreTrainedModel
 
+import hf_video
 from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
+from hf_video.reading.sources import is_url
 
 from .window_batching import choose_windows, window_batches
+
+# Weights and configuration fields that do not change the features: the head, the classes and the origin.
+_HEAD = "classifier."
+_OTHER_FIELDS = (
+    "id2label",
+    "label2id",
+    "problem_type",
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+)
 
 Pooling = Literal["head", "mean", "cls", "none"]
 
@@ -32,28 +50,21 @@ class FeatureSettings(NamedTuple):
 
 
 @contextmanager
-def watch_features(model: Any, pooling: Literal["head", "none"] = "head") -> Iterator[list[torch.Tensor]]:
-    """Collects the features of every forward pass within the context, one tensor for each pass.
+def watch_features(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Collects the input of the head in every forward pass within the context, (num_clips, hidden_size) for each.
 
     Args:
         model: a classifier of Transformers with a `classifier` as its head.
-        pooling: "head" for the input of the head, (num_clips, hidden_size), or "none" for the last hidden state of the
-            base model, (num_clips, num_tokens, hidden_size).
 
     Raises:
-        ValueError: the model has no `classifier`, or the pooling is another one.
+        ValueError: the model has no `classifier`.
     """
-    found: list[torch.Tensor] = []
-    if pooling not in ("head", "none"):
-        raise ValueError(f"pooling is {pooling!r}; head or none is expected.")
     if not isinstance(getattr(model, "classifier", None), nn.Module):
         raise ValueError(f"{type(model).__name__} has no head `classifier`, whose input would be the features.")
-    if pooling == "head":
-        hook = model.classifier.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
-    else:
-        hook = model.base_model.register_forward_hook(lambda module, inputs, outputs: found.append(outputs[0]))
+    inputs_of_head: list[torch.Tensor] = []
+    hook = model.classifier.register_forward_pre_hook(lambda module, inputs: inputs_of_head.append(inputs[0]))
     try:
-        yield found
+        yield inputs_of_head
     finally:
         hook.remove()
 
@@ -98,9 +109,9 @@ def encode_clips(model: PreTrainedModel, pixel_values: torch.Tensor, settings: F
     """
     inputs = {model.main_input_name: pixel_values.to(model.device, model.dtype)}
     if settings.pooling == "head":
-        with watch_features(model) as found:
+        with watch_features(model) as inputs_of_head:
             model(**inputs)
-        return found[0].float().cpu()
+        return inputs_of_head[0].float().cpu()
     tokens = _tokens(model, inputs, settings.layer)
     if settings.pooling == "mean":
         tokens = tokens.float().mean(dim=1)
@@ -158,7 +169,7 @@ def extract_window_features(
     batch_size: int = 8,
     **windows: Any,
 ) -> WindowFeatures:
-    """The features of all windows of a video.
+    """The features of all windows of a video. The next batch is read while the model computes.
 
     Args:
         model: a video classifier or the base of one; put into evaluation mode.
@@ -174,37 +185,17 @@ def extract_window_features(
     """
     settings = choose_features(model, pooling, layer)
     num_frames = choose_windows(processor, num_frames=windows.get("num_frames"))["num_frames"]
-    shape = feature_shape(model, processor, settings, num_frames)
-    batches = list(
-        stream_window_features(model, processor, video, settings=settings, batch_size=batch_size, **windows)
-    )
-    features = np.concatenate([np.empty((0, *shape), np.float32), *(batch.features for batch in batches)])
+    features = [np.empty((0, *feature_shape(model, processor, settings, num_frames)), np.float32)]
     starts, ends, num_real = [], [], []
-    for batch in batches:
-        starts += batch.starts
-        ends += batch.ends
-        num_real += batch.num_real
-    return WindowFeatures(features, starts, ends, num_real)
-
-
-def stream_window_features(
-    model: PreTrainedModel,
-    processor: VideoClipProcessor,
-    video: Any,
-    *,
-    settings: FeatureSettings,
-    batch_size: int = 8,
-    **windows: Any,
-) -> Iterator[WindowFeatures]:
-    """The features of the windows of a video, batch by batch, so that memory does not grow with its length. The next
-    batch is read while the model computes. The arguments are those of `extract_window_features`."""
-    model.eval()
     batches = window_batches(
         processor, video, batch_size=batch_size, device=model.device, dtype=model.dtype, **windows
     )
     for batch in iterate_ahead(batches):
-        features = encode_clips(model, batch.pixel_values, settings)
-        yield WindowFeatures(features.numpy(), batch.starts, batch.ends, batch.num_real)
+        features.append(encode_clips(model, batch.pixel_values, settings).numpy())
+        starts += batch.starts
+        ends += batch.ends
+        num_real += batch.num_real
+    return WindowFeatures(np.concatenate(features), starts, ends, num_real)
 
 
 def feature_shape(
@@ -227,3 +218,58 @@ def feature_shape(
             f"{type(model).__name__} cannot encode windows of {tuple(clip.shape[1:])} (frames, channels, height, "
             f"width): {error}"
         ) from error
+
+
+def feature_key(model: PreTrainedModel, processor: BaseVideoProcessor, **settings: Any) -> dict[str, Any]:
+    """All that the features of a video follow from, besides the video: features with equal keys are equal.
+
+    Args:
+        model: its head, the names of its classes and its name do not count.
+        processor: prepares the videos.
+        settings: whatever else decides the features; JSON holds their values.
+
+    Returns:
+        The settings, and `model` (its class), `weights` (a digest), `config`, `processor` and `hf_video` (the
+        version). JSON holds all of it.
+    """
+    config = {name: value for name, value in model.config.to_dict().items() if name not in _OTHER_FIELDS}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
+    facts = {
+        **settings,
+        "model": type(model).__name__,
+        "weights": weights_digest(weights),
+        "config": config,
+        "processor": json.loads(processor.to_json_string()),
+        "hf_video": hf_video.__version__,
+    }
+    return json.loads(json.dumps(facts, sort_keys=True, default=str))
+
+
+def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
+    """The SHA-256 of named tensors, their shapes and dtypes; of quantised ones, that of what they consist of."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if is_traceable_wrapper_subclass(tensor):
+            parts, _ = tensor.__tensor_flatten__()
+            digest.update(weights_digest({part: getattr(tensor, part) for part in parts}).encode())
+            continue
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def video_identity(video: str, sha256: str | None = None) -> list[Any]:
+    """Values that differ between videos, and change when the content of a file does.
+
+    Args:
+        video: path of a file or of a folder of frames, or a URL, of which only the name is known.
+        sha256: the digest of the file, if it is stored elsewhere; `video` is then a name.
+
+    Raises:
+        OSError: there is no such file or folder.
+    """
+    if sha256 is not None or is_url(video):
+        return [video, sha256]
+    path = Path(video)
+    stats = [(file.name, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return [video, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]]

@@ -1,7 +1,16 @@
-"""Class scores of any video classifier of Transformers."""
+"""Class scores of clips and of the windows of a video, by any video classifier of Transformers."""
 
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_video.data.read_ahead import iterate_ahead
+from hf_video.processing import VideoClipProcessor
+
+from .window_batching import window_batches
 
 
 @torch.inference_mode()
@@ -27,3 +36,44 @@ def problem_type_of(config: PreTrainedConfig) -> str:
     """The `problem_type` of a configuration. If it is None: regression for a model with a single output, otherwise
     classification by a single label."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+
+
+class ScoredWindow(NamedTuple):
+    """
+    A window of a video and its class scores.
+
+    Attributes:
+        start: time of its first sample in seconds after the first frame.
+        end: time at which its last real sample ends.
+        scores: (num_classes,) float32 probabilities.
+        clip: (num_frames, num_channels, height, width) as the model took it.
+    """
+
+    start: float
+    end: float
+    scores: np.ndarray
+    clip: torch.Tensor
+
+
+def score_windows(
+    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
+) -> Iterator[ScoredWindow]:
+    """The class scores of the windows of a video, in their order. The next batch is read while the model computes.
+
+    Args:
+        model: a video classifier in evaluation mode.
+        processor: its processor.
+        video: see [`window_batches`].
+        windows: options of [`window_batches`].
+
+    Raises:
+        ValueError: an option is out of its bounds.
+        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
+    """
+    batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
+    return (
+        ScoredWindow(*row)
+        for batch in iterate_ahead(batches)
+        for scores in [predict_scores(model, batch.pixel_values).numpy()]
+        for row in zip(batch.starts, batch.ends, scores, batch.pixel_values, strict=True)
+    )

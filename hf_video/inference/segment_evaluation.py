@@ -82,15 +82,18 @@ def read_predictions(path: str | os.PathLike) -> dict[str, list[LabelledSegment]
         FileNotFoundError, OSError, ValueError: see `read_json`; or a part of the file is not of this layout, a number
             is not finite, or a segment ends before it starts.
     """
-    found = {video: _segments(entries, True) for video, entries in _read(path, _Predictions)["results"].items()}
-    for video, segments in found.items():
-        for segment in segments:
-            if segment.end < segment.start:
+    results = _read(path, _Predictions)["results"]
+    predictions = {
+        video: [_segment(each, float(each["score"])) for each in entries] for video, entries in results.items()
+    }
+    for video, segments in predictions.items():
+        for label, start, end, _ in segments:
+            if end < start:
                 raise ValueError(
-                    f"{path}, results of {video!r}: a segment of {segment.label!r} ends at {segment.end:g} s, before "
-                    f"it starts at {segment.start:g} s. Write [start, end]."
+                    f"{path}, results of {video!r}: a segment of {label!r} ends at {end:g} s, before it starts at "
+                    f"{start:g} s. Write [start, end]."
                 )
-    return found
+    return predictions
 
 
 def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dict[str, list[LabelledSegment]]:
@@ -114,7 +117,12 @@ def read_ground_truth(path: str | os.PathLike, subset: str | None = None) -> dic
         raise ValueError(
             f"{path} has no video of the subset {subset!r}, only of {', '.join(subsets) or 'none'}. {hint}".rstrip()
         )
-    return {video: _segments(entry["annotations"]) for video, entry in chosen.items()}
+    return {video: [_segment(each) for each in entry["annotations"]] for video, entry in chosen.items()}
+
+
+def _segment(entry: dict[str, Any], score: float = 1.0) -> LabelledSegment:
+    start, end = map(float, entry["segment"])
+    return LabelledSegment(entry["label"], start, end, score)
 
 
 def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
@@ -124,13 +132,6 @@ def _read(path: str | os.PathLike, kind: type[BaseModel]) -> dict[str, Any]:
         if "` is missing." in str(error):
             raise ValueError(f"{error} Predictions have `results`, a ground truth has `database`.") from None
         raise
-
-
-def _segments(entries: list[dict[str, Any]], has_score: bool = False) -> list[LabelledSegment]:
-    return [
-        LabelledSegment(each["label"], *map(float, (*each["segment"], each["score"] if has_score else 1)))
-        for each in entries
-    ]
 
 
 class MatchedSegments(NamedTuple):
@@ -161,16 +162,9 @@ def temporal_iou(segment: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def find_annotations(predictions: np.ndarray, annotations: np.ndarray, tious: Sequence[float]) -> np.ndarray:
-    """Which annotation each prediction finds: greedily, in the order of the predictions.
-
-    Args:
-        predictions: (num_predictions, 2) start and end, the most confident first.
-        annotations: (num_annotations, 2) start and end.
-        tious: thresholds; at each of them annotations are taken anew.
-
-    Returns:
-        (num_tious, num_predictions) int64: the index of an annotation, -1 for none.
-    """
+    """Which annotation each prediction finds, greedily: (num_tious, num_predictions) int64, -1 for none. Predictions
+    (num_predictions, 2) and annotations (num_annotations, 2) are starts and ends, the most confident prediction first.
+    At each threshold annotations are taken anew."""
     thresholds = np.asarray(tious, dtype=np.float64)
     rows = np.arange(len(thresholds))
     free = np.ones((len(thresholds), len(annotations)), dtype=bool)
@@ -194,31 +188,29 @@ def match_segments(
     ground_truth: Mapping[str, Sequence[LabelledSegment]],
     tious: Sequence[float] = TIOUS,
 ) -> list[MatchedSegments]:
-    """Matches each prediction with an annotation of its video and class; see the top of this file.
-
-    Args:
-        predictions: predicted segments by video.
-        ground_truth: annotated segments by video.
-        tious: thresholds of temporal IoU.
-
-    Returns:
-        One entry for each class in each video that has predictions or annotations of it.
-    """
+    """Matches the predictions of each video with its annotations, at thresholds of temporal IoU; see the top of this
+    file. Gives one entry for each class in each video that has predictions or annotations of it."""
+    # Predicted and annotated segments by video and class.
+    pairs: dict[tuple[str, str], tuple[list[LabelledSegment], list[LabelledSegment]]] = defaultdict(lambda: ([], []))
+    for kind, by_video in enumerate((predictions, ground_truth)):
+        for video, segments in by_video.items():
+            for segment in segments:
+                pairs[video, segment.label][kind].append(segment)
     matches = []
-    for video in dict.fromkeys([*predictions, *ground_truth]):
-        predicted, annotated = (_by_label(segments.get(video, ())) for segments in (predictions, ground_truth))
-        for label in dict.fromkeys([*predicted, *annotated]):
-            matches.append(_match(label, predicted.get(label, ()), annotated.get(label, ()), tious))
+    for (_, label), (predicted, annotated) in pairs.items():
+        predicted.sort(key=lambda segment: -segment.score)
+        scores = np.array([segment.score for segment in predicted], dtype=np.float64)
+        found, true = (
+            np.array([(each.start, each.end) for each in segments], dtype=np.float64).reshape(-1, 2)
+            for segments in (predicted, annotated)
+        )
+        matches.append(MatchedSegments(label, scores, found, true, find_annotations(found, true, tious)))
     return matches
 
 
 def interpolated_average_precision(is_right: np.ndarray, num_annotations: int) -> float:
-    """The area under the interpolated curve of precision over recall.
-
-    Args:
-        is_right: (num_predictions,) bool, the most confident prediction first.
-        num_annotations: how many there are to find, at least 1.
-    """
+    """The area under the interpolated curve of precision over recall. `is_right` is (num_predictions,) bool, the most
+    confident prediction first; there is at least 1 annotation to find."""
     num_right = is_right.cumsum()
     precision = num_right / np.arange(1, len(is_right) + 1)
     highest_from_here = np.maximum.accumulate(precision[::-1])[::-1]
@@ -312,25 +304,6 @@ def evaluate_segments(
         },
         "warnings": warnings,
     }
-
-
-def _by_label(segments: Iterable[LabelledSegment]) -> dict[str, list[LabelledSegment]]:
-    found: dict[str, list[LabelledSegment]] = defaultdict(list)
-    for segment in segments:
-        found[segment.label].append(segment)
-    return found
-
-
-def _match(
-    label: str, predicted: Sequence[LabelledSegment], annotated: Sequence[LabelledSegment], tious: Sequence[float]
-) -> MatchedSegments:
-    ranked = sorted(predicted, key=lambda segment: -segment.score)
-    predictions, annotations = (
-        np.array([(each.start, each.end) for each in segments], dtype=np.float64).reshape(-1, 2)
-        for segments in (ranked, annotated)
-    )
-    scores = np.array([each.score for each in ranked], dtype=np.float64)
-    return MatchedSegments(label, scores, predictions, annotations, find_annotations(predictions, annotations, tious))
 
 
 def _warnings(

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
-from hf_video.data.read_ahead import iterate_ahead
 from hf_video.processing import VideoClipProcessor
 from hf_video.settings import closest
 
-from .prediction import predict_scores, problem_type_of
-from .window_batching import WindowBatch, window_batches
+from .prediction import problem_type_of, score_windows
 
 # Seconds. Times of windows are sums of fractions: 0.1 + 0.2 is not 0.3.
 _ROUNDING = 1e-6
@@ -85,8 +82,8 @@ class SegmentFinder:
         class_names: name of each class, in the order of the scores.
         onset: score that begins a segment, above 0 and at most 1.
         offset: a score below it ends the segment; by default `onset`.
-        min_duration_on: least seconds of a segment.
-        min_duration_off: least seconds between two segments of a class.
+        min_duration_on: shortest segment in seconds.
+        min_duration_off: shortest gap between two segments of a class in seconds.
         exclusive: whether a moment has one class at most, as with softmax. A segment then also ends where another
             class has a higher score, of at least `onset`. A gap that holds a segment of another class is not filled.
         background: names of classes that get no segment. They still end segments of others if `exclusive`.
@@ -108,7 +105,7 @@ class SegmentFinder:
     ):
         offset = onset if offset is None else offset
         if not 0 < onset <= 1:
-            raise ValueError(f"onset={onset} is no score that begins a segment: above 0 and at most 1 is expected.")
+            raise ValueError(f"onset={onset} cannot begin a segment: a score above 0 and at most 1 is expected.")
         if not 0 <= offset <= onset:
             raise ValueError(f"offset={offset} must be from 0 to onset={onset}: a score below it ends a segment.")
         for name, value in (("min_duration_on", min_duration_on), ("min_duration_off", min_duration_off)):
@@ -167,18 +164,18 @@ class SegmentFinder:
         if self._waiting is None:
             return []
         cell_start, _, end, scores = self._waiting
-        found = self._advance(cell_start, end, scores) + self._close(list(self._runs))
+        closed = self._advance(cell_start, end, scores) + self._close(list(self._runs))
         self._waiting = None
-        return found
+        return closed
 
     def _advance(self, start: float, end: float, scores: np.ndarray) -> list[Segment]:
         """Goes on by the time from `start` to `end`, for which one window speaks."""
         shown = self._shown(scores)
-        found: list[Segment] = []
+        closed: list[Segment] = []
         for index in shown:
             run = self._runs.get(index)
             if run is not None and not run.is_open and not self._fills_gap(index, start):
-                found += self._close([index])
+                closed += self._close([index])
                 run = None
             if run is None:
                 run = self._runs[index] = _Run(start, end)
@@ -192,7 +189,7 @@ class SegmentFinder:
             for index, run in self._runs.items()
             if not run.is_open and not _is_shorter(run.end, end, self.min_duration_off)
         ]
-        return found + self._close(past)
+        return closed + self._close(past)
 
     def _shown(self, scores: np.ndarray) -> set[int]:
         """The classes that a window shows."""
@@ -211,8 +208,8 @@ class SegmentFinder:
         if not _is_shorter(ended, now, self.min_duration_off):
             return False
         if self.exclusive:
-            inside = [other for other, run in self._runs.items() if run.start > ended - _ROUNDING]
-            if any(self._is_long_enough(self._runs[other]) for other in inside):
+            inside = {other: run for other, run in self._runs.items() if run.start > ended - _ROUNDING}
+            if any(not _is_shorter(run.start, run.end, self.min_duration_on) for run in inside.values()):
                 return False
             for other in inside:
                 del self._runs[other]
@@ -223,11 +220,8 @@ class SegmentFinder:
         return [
             Segment(index, self.class_names[index], run.start, run.end, run.total / run.count)
             for index, run in runs
-            if self._is_long_enough(run)
+            if not _is_shorter(run.start, run.end, self.min_duration_on)
         ]
-
-    def _is_long_enough(self, run: _Run) -> bool:
-        return not _is_shorter(run.start, run.end, self.min_duration_on)
 
 
 def _is_shorter(start: float, end: float, duration: float) -> bool:
@@ -252,23 +246,6 @@ def segments_of(windows: Iterable[tuple[float, float, Any]], finder: SegmentFind
         yield from finder.finish()
         raise
     yield from finder.finish()
-
-
-class ScoredWindow(NamedTuple):
-    """
-    A window of a video and its class scores.
-
-    Attributes:
-        start: time of its first sample in seconds after the first frame.
-        end: time at which its last real sample ends.
-        scores: (num_classes,) float32 probabilities.
-        clip: (num_frames, num_channels, height, width) as the model took it.
-    """
-
-    start: float
-    end: float
-    scores: np.ndarray
-    clip: torch.Tensor
 
 
 def find_segments(
@@ -319,35 +296,8 @@ def make_finder(model: PreTrainedModel, **options: Any) -> SegmentFinder:
     problem_type = problem_type_of(model.config)
     if problem_type == "regression":
         raise ValueError(
-            f"{model.config.name_or_path or type(model).__name__} is a regression model: its values are no scores of "
+            f"{model.config.name_or_path or type(model).__name__} is a regression model: its values are not scores of "
             "classes, so it has no segments. Choose a classifier."
         )
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
     return SegmentFinder(names, exclusive=problem_type == "single_label_classification", **options)
-
-
-def score_windows(
-    model: PreTrainedModel, processor: VideoClipProcessor, video: Any, **windows: Any
-) -> Iterator[ScoredWindow]:
-    """
-    The class scores of the windows of a video, in their order. The next batch is read while the model computes.
-
-    Args:
-        model: a video classifier in evaluation mode.
-        processor: its processor.
-        video: see [`window_batches`].
-        windows: options of [`window_batches`].
-
-    Raises:
-        ValueError: an option is out of its bounds.
-        VideoReadError: the video cannot be read, or is damaged. The windows before the damage have been given.
-    """
-    batches = window_batches(processor, video, device=model.device, dtype=model.dtype, **windows)
-    return _scored(model, batches)
-
-
-def _scored(model: PreTrainedModel, batches: Iterator[WindowBatch]) -> Iterator[ScoredWindow]:
-    for batch in iterate_ahead(batches):
-        scores = predict_scores(model, batch.pixel_values).numpy()
-        for row in zip(batch.starts, batch.ends, scores, batch.pixel_values, strict=True):
-            yield ScoredWindow(*row)

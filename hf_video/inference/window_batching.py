@@ -1,6 +1,7 @@
 """Windows of a video as batches of a model's input; each frame is decoded and processed once."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from hf_video.processing import VideoClipProcessor
 from hf_video.processing.clip_sampling import STRIDED_STRATEGIES
 from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.sources import VideoReadError, describe
-from hf_video.reading.windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples
+from hf_video.reading.windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples, until_error
 
 logger = logging.get_logger(__name__)
 
@@ -71,15 +72,21 @@ def window_batches(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
 
-    images_of = _ImagesOfOneSize(describe(source))
+    shapes: list[tuple[int, ...]] = []
 
     def process(frames: list[StreamedFrame]) -> Sequence[torch.Tensor]:
         if not frames:
             return []
-        images = np.stack(images_of(frames))
-        inputs = processor(images, do_sample_frames=False, num_crops=1, return_tensors="pt")
-        clip = inputs[processor.model_input_names[0]][0]
-        return clip.to(device, dtype).unbind()
+        images = [frame.image for frame in frames]
+        shapes.extend(image.shape for image in images[: not shapes])
+        for frame, image in zip(frames, images, strict=True):
+            if image.shape != shapes[0]:
+                raise VideoReadError(
+                    f"{describe(source)}: frame {frame.number} is {image.shape[:2]} (height, width), the first is "
+                    f"{shapes[0][:2]}."
+                )
+        inputs = processor(np.stack(images), do_sample_frames=False, num_crops=1, return_tensors="pt")
+        return inputs[processor.model_input_names[0]][0].to(device, dtype).unbind()
 
     windows = choose_windows(
         processor, num_frames=num_frames, stride=stride, fps=fps, frame_sampling_rate=frame_sampling_rate
@@ -116,9 +123,11 @@ def choose_windows(
             if processor.sampling_strategy in STRIDED_STRATEGIES:
                 fps, frame_sampling_rate = processor.fps, processor.frame_sampling_rate
             if fps is None:
+                step = frame_sampling_rate or 1
+                taken = "every frame" if step == 1 else f"one frame of {step:g}, as its clips do"
                 logger.warning_once(
                     "It is unknown how many seconds lay between the frames of a clip in training (`frame_interval` of "
-                    f"the processor): windows take {_every_frame(frame_sampling_rate or 1)}. fps and "
+                    f"the processor): windows take {taken}. fps and "
                     "frame_sampling_rate (--fps, --frame-sampling-rate) set another distance."
                 )
     num_frames = (processor.num_frames or 16) if num_frames is None else num_frames
@@ -128,10 +137,6 @@ def choose_windows(
         "fps": fps,
         "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
     }
-
-
-def _every_frame(frame_sampling_rate: float) -> str:
-    return "every frame" if frame_sampling_rate == 1 else f"one frame of {frame_sampling_rate:g}, as its clips do"
 
 
 def _warn_if_far(
@@ -154,43 +159,13 @@ def _warn_if_far(
         yield sample
 
 
-class _ImagesOfOneSize:
-    """The images of frames, which must all have the size of the first."""
-
-    def __init__(self, name: str):
-        self._name = name
-        self._shape: tuple[int, ...] | None = None
-
-    def __call__(self, frames: list[StreamedFrame]) -> list[np.ndarray]:
-        images = [frame.image for frame in frames]
-        for frame, image in zip(frames, images, strict=True):
-            self._shape = self._shape or image.shape
-            if image.shape != self._shape:
-                size, expected = image.shape[:2], self._shape[:2]
-                raise VideoReadError(
-                    f"{self._name}: frame {frame.number} is {size} (height, width), the first is {expected}."
-                )
-        return images
-
-
 def _join(windows: Iterator[SampleGroup], batch_size: int) -> Iterator[WindowBatch]:
-    waiting: list[SampleGroup] = []
-    try:
-        for window in windows:
-            waiting.append(window)
-            if len(waiting) == batch_size:
-                yield _batch(waiting)
-                waiting = []
-    except Exception:
-        # The damage lies behind the windows that wait.
-        if waiting:
-            yield _batch(waiting)
-        raise
-    if waiting:
-        yield _batch(waiting)
-
-
-def _batch(windows: list[SampleGroup]) -> WindowBatch:
-    starts, ends, values, num_real = map(list, zip(*windows, strict=True))
-    pixel_values = torch.stack([frame for of_window in values for frame in of_window])
-    return WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(windows), -1)))
+    errors: list[Exception] = []
+    # Damage lies behind the last windows, which may not fill a batch.
+    undamaged = until_error(windows, errors)
+    while batch := list(islice(undamaged, batch_size)):
+        starts, ends, values, num_real = map(list, zip(*batch, strict=True))
+        pixel_values = torch.stack([frame for of_window in values for frame in of_window])
+        yield WindowBatch(starts, ends, num_real, pixel_values.unflatten(0, (len(batch), -1)))
+    if errors:
+        raise errors[0]

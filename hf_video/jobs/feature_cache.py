@@ -17,8 +17,7 @@ from transformers import PreTrainedModel
 
 from hf_video.data import ClipDataset
 from hf_video.data.stored_videos import stored_sha256
-from hf_video.inference.feature_key import feature_key, video_identity
-from hf_video.inference.features import Pooling, choose_features, encode_clips
+from hf_video.inference.features import Pooling, choose_features, encode_clips, feature_key, video_identity
 from hf_video.io import replace_file, replace_text
 
 from .batches import Video, VideoOutputs

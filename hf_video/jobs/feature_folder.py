@@ -18,12 +18,11 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hf_video.data.video_listing import ListedVideo
-from hf_video.inference.feature_key import video_identity
+from hf_video.inference.features import video_identity
 from hf_video.io import naming_disk_errors, read_own_json, replace_text, replacing_file
 from hf_video.processing import VideoClipProcessor
-from hf_video.reading.frame_streaming import StreamedFrame
+from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
 from hf_video.reading.sources import describe
-from hf_video.reading.streams import open_frames
 
 from .batches import Times, Video, VideoOutputs
 from .runner import LocalEngine, Part, PartResult, Sink, require_no_files, require_same_settings, run
@@ -325,7 +324,7 @@ class _TimedVideo:
         return self
 
     def __iter__(self) -> Iterator[StreamedFrame]:
-        for frame in open_frames(self._frames, self.source_fps):
+        for frame in stream_frames(self._frames, source_fps=self.source_fps):
             self._times.append(frame.seconds)
             yield frame
 

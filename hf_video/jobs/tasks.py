@@ -114,7 +114,7 @@ class ExtractTask(Task):
         self.source_fps = source_fps
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
-        from hf_video.inference.feature_key import feature_key
+        from hf_video.inference.features import feature_key
 
         settings = self.settings._asdict() | self.windows | {"source_fps": self.source_fps, "shape": self.shape}
         return {"task": self.name} | feature_key(model, self.processor, **settings)
@@ -164,7 +164,7 @@ class PredictTask(Task):
         self.frame_processor = _without_normalizing(processor)
 
     def key(self, model: PreTrainedModel) -> dict[str, Any]:
-        from hf_video.inference.feature_key import feature_key, weights_digest
+        from hf_video.inference.features import feature_key, weights_digest
 
         head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
         settings = {"top_k": self.top_k, "classes": self.class_names, "problem_type": model.config.problem_type}

@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+# Draws clips at random.
+Generator = np.random.Generator | None
+
 
 def dense_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """Every `frame_sampling_rate`-th frame from evenly spaced starts; a single clip lies in the centre (I3D). Training
     draws the start and keeps the distance.
@@ -28,11 +27,7 @@ def dense_indices(
 
 
 def strided_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """Dense clips out of every `frame_sampling_rate`-th frame of the video, so that all clips share one grid.
 
@@ -48,11 +43,7 @@ def strided_indices(
 
 
 def uniform_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """One frame from each of `num_frames` equal segments: the middle for a single clip, else the position
     `clip / num_clips` inside the segment. Training draws the position.
@@ -68,11 +59,7 @@ def uniform_indices(
 
 
 def tsn_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """As `uniform_indices`, but training draws from segments of whole numbers of frames and leaves the rest of the
     video out. Of a video with too few frames for that it repeats the first, a clip without motion.
@@ -87,11 +74,7 @@ def tsn_indices(
 
 
 def sparse_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """One frame from each of `num_frames` segments of [0, total_num_frames - 1], whose borders are rounded half to
     even. Clip `c` has the position `(c + 1) / (num_clips + 1)` of the segment. Training draws from border to border.
@@ -107,11 +90,7 @@ def sparse_indices(
 
 
 def linspace_indices(
-    total_num_frames: int,
-    num_frames: int,
-    frame_sampling_rate: float,
-    num_clips: int,
-    generator: np.random.Generator | None = None,
+    total_num_frames: int, num_frames: int, frame_sampling_rate: float, num_clips: int, generator: Generator = None
 ) -> np.ndarray:
     """Evenly spaced from the first frame to the last, rounded half to even; several clips take turns. Training draws
     one frame from each of `num_frames` segments.
@@ -178,13 +157,9 @@ def sample_clip_indices(
         raise ValueError(
             f"sampling_strategy={sampling_strategy!r} is unknown; choose from {list(SAMPLING_STRATEGIES)}."
         )
-    numbers = {
-        "total_num_frames": total_num_frames,
-        "num_frames": num_frames,
-        "frame_sampling_rate": frame_sampling_rate,
-        "num_clips": num_clips,
-    }
-    for name, value in numbers.items():
+    layout = total_num_frames, num_frames, frame_sampling_rate, num_clips
+    names = "total_num_frames", "num_frames", "frame_sampling_rate", "num_clips"
+    for name, value in zip(names, layout, strict=True):
         if value <= 0:
             raise ValueError(f"{name}={value} must be positive.")
     strided = sampling_strategy in STRIDED_STRATEGIES
@@ -194,12 +169,10 @@ def sample_clip_indices(
             f"A clip of num_frames={num_frames} spans {span} frames, but the video has only {total_num_frames}. "
             "Sample fewer frames, or set repeat_last_frame=True to repeat frames of short videos."
         )
-    strategy = SAMPLING_STRATEGIES[sampling_strategy]
-    indices = strategy(total_num_frames, num_frames, frame_sampling_rate, num_clips, generator)
-    return indices.astype(np.int64)
+    return SAMPLING_STRATEGIES[sampling_strategy](*layout, generator).astype(np.int64)
 
 
-def _clip_starts(room: float, num_clips: int, generator: np.random.Generator | None) -> np.ndarray:
+def _clip_starts(room: float, num_clips: int, generator: Generator) -> np.ndarray:
     """Starts in [0, room]: drawn, in the centre for a single clip, else evenly spaced. (num_clips,)"""
     room = max(room, 0)
     if generator is not None:

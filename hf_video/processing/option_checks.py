@@ -17,12 +17,12 @@ LANCZOS = (PILImageResampling.LANCZOS, InterpolationMode.LANCZOS)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number. `True` and `False` are none."""
+    """Whether a value is a number. `True` and `False` are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number. `True` and `False` are none."""
+    """Whether a value is a whole number. `True` and `False` are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -33,12 +33,7 @@ def is_positive(value: Any) -> bool:
 
 def check_statistics(image_mean: Any, image_std: Any, num_channels: int | None = None) -> None:
     """
-    Check that frames can be normalised.
-
-    Args:
-        image_mean: one number, or one for each channel.
-        image_std: the same, each above 0.
-        num_channels: number of channels of the frames, if it is known.
+    Check that frames can be normalised by one number, or one for each channel.
 
     Raises:
         `ValueError`: for values that are missing or not finite, a deviation that is not above 0, and lengths that do
@@ -101,7 +96,9 @@ def check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{name}={options[name]!r} must be one of {known}.")
     if options["do_resize"] and resample is not None:
         if isinstance(resample, bool) or resample not in [*PILImageResampling, *InterpolationMode]:
-            raise ValueError(f"resample={resample!r} is no filter of Pillow or torchvision; 2 is bilinear, 3 bicubic.")
+            raise ValueError(
+                f"resample={resample!r} is not a filter of Pillow or torchvision; 2 is bilinear, 3 bicubic."
+            )
         if resample in LANCZOS and not options["antialias"]:
             raise ValueError(f"resample={resample!r} needs antialias=True: torchvision has no other Lanczos filter.")
     if options["do_rescale"] and not is_positive(options["rescale_factor"]):

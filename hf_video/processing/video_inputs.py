@@ -18,14 +18,8 @@ def is_array(video: Any) -> bool:
 
 def flatten_videos(videos: Any) -> list[Any]:
     """
-    List the videos of a batch.
-
-    Args:
-        videos:
-            A video or a (nested) list of videos, as `VideoClipProcessor` takes them.
-
-    Returns:
-        `list`: arrays and tensors of four dimensions; paths, URLs and files are left as they are.
+    The videos of a (nested) list as `VideoClipProcessor` takes them: arrays and tensors of four dimensions; paths,
+    URLs and files as they are.
 
     Raises:
         `ValueError`: for an empty list, frames of several sizes, or a wrong number of dimensions.
@@ -67,18 +61,11 @@ def sample_array(
     video: Any, metadata: VideoMetadata | None, sample_indices_fn: Callable[..., np.ndarray] | None
 ) -> tuple[Any, VideoMetadata]:
     """
-    Sample the frames of an array.
-
-    Args:
-        video (`np.ndarray` or `torch.Tensor`):
-            (total_num_frames, ...).
-        metadata (`VideoMetadata`, *optional*):
-            Metadata of the whole video. By default only the number of frames is known.
-        sample_indices_fn (`Callable`, *optional*):
-            Called with `metadata=`, returns the indices of the frames to take. All frames by default.
+    Sample the frames of an array (total_num_frames, ...), of which by default only the number of frames is known.
 
     Returns:
-        `tuple`: the frames (*indices.shape, ...) and the metadata with `frames_indices`.
+        `tuple`: the frames (*indices.shape, ...) at the indices that `sample_indices_fn(metadata=...)` returns, by
+        default all of them; and the metadata with `frames_indices`.
 
     Raises:
         `ValueError`: if there is no frame, or the metadata have another number of frames.
@@ -100,14 +87,8 @@ def sample_array(
 
 def channels_first(video: torch.Tensor, input_data_format: str | ChannelDimension | None) -> torch.Tensor:
     """
-    Move the channels before height and width.
-
-    Args:
-        video (`torch.Tensor`):
-            (..., num_frames, height, width, channels) or (..., num_frames, channels, height, width).
-        input_data_format (`str` or `ChannelDimension`, *optional*):
-            Which of the two it is. By default the shape decides. If both are possible, a dimension of three is taken
-            for the channels, and otherwise the one after the frames.
+    Move the channels of (..., num_frames, height, width, channels) before height and width. By default the shape tells
+    where they are: if two dimensions can be the channels, the one of three is taken, else the one after the frames.
 
     Raises:
         `ValueError`: if neither dimension is 1, 3 or 4.

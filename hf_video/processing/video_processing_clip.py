@@ -77,7 +77,7 @@ class VideoClipProcessor(BaseVideoProcessor):
             Defaults of the options, which every call can override.
 
     Raises:
-        `ValueError`: for an option out of range, or something that is no video; the message names the value.
+        `ValueError`: for an option out of range, or something that is not a video; the message names the value.
         `VideoReadError`: for a file that cannot be read.
 
     Example:
@@ -243,16 +243,13 @@ class VideoClipProcessor(BaseVideoProcessor):
         given: list[Any] = [None] * len(sources)
         if video_metadata is not None:
             given = make_batched_metadata(sources, video_metadata)
-        clips: list[Any] = []
-        metadata: list[VideoMetadata] = []
-        for source, source_metadata in zip(sources, given, strict=True):
-            if is_array(source):
-                frames, source_metadata = sample_array(source, source_metadata, sample_indices_fn)
-            else:
-                frames, source_metadata = self.fetch_videos(source, sample_indices_fn)
-            clips.append(frames if do_sample_frames else frames[None])
-            metadata.append(source_metadata)
-        return clips, metadata
+        read = [
+            sample_array(source, metadata, sample_indices_fn)
+            if is_array(source)
+            else self.fetch_videos(source, sample_indices_fn)
+            for source, metadata in zip(sources, given, strict=True)
+        ]
+        return [frames if do_sample_frames else frames[None] for frames, _ in read], [metadata for _, metadata in read]
 
     def _prepare_input_videos(
         self,

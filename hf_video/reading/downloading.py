@@ -66,27 +66,6 @@ def network_error(name: str, error: Exception) -> VideoReadError:
     return VideoReadError(f"{name} cannot be downloaded: {reason}")
 
 
-def download_video(url: str) -> io.BytesIO:
-    """
-    Fetch a video into memory. On a terminal, a download of more than a second shows its progress.
-
-    Args:
-        url (`str`):
-            A URL of `http` or `https`. At most 20 redirects are followed.
-
-    Returns:
-        `io.BytesIO`: the file, at its start.
-
-    Raises:
-        `VideoReadError`: if the URL is not valid, the server cannot be reached, refuses, stalls or breaks off, the
-            video is larger than allowed, or huggingface_hub is in offline mode.
-        `ValueError`: if `HF_VIDEO_MAX_DOWNLOAD_SIZE` is no positive integer.
-    """
-    max_size = read_max_size()
-    with open_response(url) as response:
-        return receive_video(response, public_url(url), max_size)
-
-
 @contextmanager
 def open_response(
     url: str, client: Any = None, headers: dict[str, str] | None = None, name: str | None = None
@@ -97,7 +76,7 @@ def open_response(
 
     Args:
         url (`str`):
-            A URL of `http` or `https`.
+            A URL of `http` or `https`. At most 20 redirects are followed.
         client (`httpx.Client`, *optional*):
             Sends the requests; by default the client of huggingface_hub.
         headers (`dict[str, str]`, *optional*):
@@ -107,7 +86,8 @@ def open_response(
 
     Raises:
         `RefusedError`: if the server refuses.
-        `VideoReadError`: for any other reason of [`download_video`].
+        `VideoReadError`: if the URL is not valid, the server cannot be reached, stalls or breaks off, or
+            huggingface_hub is in offline mode.
     """
     name = name or public_url(url)
     try:
@@ -134,12 +114,15 @@ def _request(url: str, name: str, client: Any, headers: dict[str, str]) -> Any:
             response.close()
             request = response.next_request
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, OverflowError) as error:
-        raise VideoReadError(f"{name} is no valid address; expected http://HOST/PATH or https://HOST/PATH.") from error
+        raise VideoReadError(
+            f"{name} is not a valid address; expected http://HOST/PATH or https://HOST/PATH."
+        ) from error
     raise httpx.TooManyRedirects("", request=request)
 
 
 def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
-    """The body of the response to a request, at its start, within the limits of [`download_video`]."""
+    """The body of the response to a request, at its start. On a terminal, a download of more than a second shows its
+    progress. Raises what `receive_pieces` does."""
     video = io.BytesIO()
     with show_progress(name, _announced_size(response)) as progress:
         for piece in receive_pieces(response, name, max_size, tell_too_large(name, max_size)):

@@ -1,19 +1,48 @@
-"""Frames of a video file in their order, one at a time, so that memory does not hold the whole video."""
+"""Frames one after another, from everything that gives them: files, addresses, folders, iterables, live streams.
 
+A live stream is never downloaded, and cannot be read again. What it holds before the first key frame, and frames that
+the network damaged, are left out: the frame before them is shown on. It ends when the sender closes it. A sender that
+is silent for `HF_HUB_DOWNLOAD_TIMEOUT` seconds raises `VideoReadError`. So the timestamps of two frames never lie
+further apart than that: where they do, or fall back, as when a camera starts anew, time goes on as `StreamClock` says.
+
+FFmpeg may use only the protocols of the address, and only formats that hold a stream: a playlist, such as HLS, could
+name any other address, and is refused.
+"""
+
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, BinaryIO
 
+import av
 import numpy as np
+from huggingface_hub import constants
 
-from .pyav_streams import RgbConverter, open_stream
+from .downloading import open_response
+from .pyav_streams import RgbConverter, choose_stream, open_stream, pixel_limit
 from .ranges import RangeFile, open_ranges
-from .sources import VideoReadError, is_url, public_url
+from .sources import LIVE_PROTOCOLS, VideoReadError, describe, is_camera, is_http, kind_of, public_url, scheme_of
 from .video_decoding import decode_in_order
+from .video_reading import FrameFolder
 
 _DEFAULT_RATE = Fraction(25)
+_OPTIONS = {
+    # Firewalls let TCP pass, and it loses nothing.
+    "rtsp": {"rtsp_flags": "prefer_tcp"},
+    "rtsps": {"rtsp_flags": "prefer_tcp"},
+    # A reader that is slower than the sender loses frames, not the stream.
+    "udp": {"overrun_nonfatal": "1"},
+}
+_FORMATS = "mpegts,mpegtsraw,flv,live_flv,matroska,webm,mpeg,h264,hevc,mjpeg,mpjpeg,mpeg,nut,ogg,ivf,rtsp,rtp"
+# The format in which FFmpeg reads a camera.
+CAMERA_FORMAT = "v4l2"
+# Types of http bodies that hold a stream, if the server does not say where they end.
+_STREAM_TYPES = ("video/mp2t", "video/x-flv", "video/mpeg", "video/h264", "video/x-motion-jpeg", "video/webm")
+_PICTURES = "multipart/x-mixed-replace"
+_PLAYLIST_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "application/dash+xml")
 
 
 class StreamedFrame:
@@ -28,43 +57,30 @@ class StreamedFrame:
         duration: seconds for which the frame is shown, as far as the video says it.
     """
 
-    __slots__ = ("_image", "duration", "number", "seconds")
+    __slots__ = ("_image", "_to_rgb", "duration", "number", "seconds")
 
-    def __init__(self, number: int, seconds: float, image: np.ndarray, duration: float | None = None):
+    def __init__(
+        self,
+        number: int,
+        seconds: float,
+        image: Any,
+        duration: float | None = None,
+        _to_rgb: RgbConverter | None = None,
+    ):
         self.number = number
         self.seconds = seconds
         self.duration = duration
-        self._image = image
+        # With a converter, a frame of PyAV.
+        self._image, self._to_rgb = image, _to_rgb
 
     @property
     def image(self) -> np.ndarray:
         """(height, width, 3) uint8 RGB, upright."""
-        return self._image
+        return self._to_rgb(self._image) if self._to_rgb else self._image
 
     def view_image(self) -> np.ndarray:
-        """The image for who copies it at once: it may be in memory of the decoder. Not to be written to."""
-        return self._image
-
-
-class _DecodedFrame(StreamedFrame):
-    """A frame of PyAV, with the converter that makes its image."""
-
-    __slots__ = ("_decoded", "_to_rgb")
-
-    def __init__(self, number: int, seconds: float, decoded: Any, to_rgb: RgbConverter):
-        self.number = number
-        self.seconds = seconds
-        has_duration = decoded.duration and decoded.time_base
-        self.duration = float(decoded.duration * decoded.time_base) if has_duration else None
-        self._decoded = decoded
-        self._to_rgb = to_rgb
-
-    @property
-    def image(self) -> np.ndarray:
-        return self._to_rgb(self._decoded)
-
-    def view_image(self) -> np.ndarray:
-        return self._to_rgb.view(self._decoded)
+        """The image, read-only, to be copied at once: it may be in memory of the decoder."""
+        return self._to_rgb.view(self._image) if self._to_rgb else self._image
 
 
 class StreamClock:
@@ -78,7 +94,7 @@ class StreamClock:
 
     Args:
         rate: frames per second, as far as the stream says it: the mean distance until there are two frames.
-        longest_gap: most seconds between two frames.
+        longest_gap: longest time between two frames in seconds.
     """
 
     def __init__(self, rate: Fraction | None, longest_gap: float = math.inf):
@@ -113,35 +129,33 @@ class StreamClock:
         return self._seconds
 
 
-def stream_frames(
-    source: str | os.PathLike | BinaryIO, fps: float | None = None, name: str | None = None
-) -> Iterator[StreamedFrame]:
+def stream_frames(source: Any, fps: float | None = None, source_fps: float | None = None) -> Iterator[StreamedFrame]:
     """
-    Decode a video file from its start to its end. Memory does not grow with its length.
+    The frames of a source in their order, each decoded once. Memory does not grow with the length of the source.
 
     Args:
-        source (`str`, `os.PathLike` or binary file object):
-            The path of the file, a URL of a protocol that [`read_video`] takes, or the open file.
+        source:
+            Path of a video file, bytes of one, open binary file, URL of `http(s)` or of another protocol of fsspec,
+            `rtsp(s)`, `rtmp(s)`, `udp` or `tcp` URL of a live stream (`tcp://HOST:PORT?listen=1` waits for a sender),
+            path of a camera such as `/dev/video0`, path of a folder of JPEG / PNG frames, or an iterable of frames:
+            (height, width, 3) uint8 RGB arrays, which are not changed afterwards, or `StreamedFrame`s whose times
+            rise.
         fps (`float`, *optional*):
             Frames to take per second: the first frame at or after each multiple of 1 / `fps` seconds. By default all
             frames.
-        name (`str`, *optional*):
-            Name of an open file in messages.
+        source_fps (`float`, *optional*):
+            Rate in frames per second at which the pictures of a folder, or the arrays of an iterable, were taken. They
+            have no times of their own, and must have it. Other sources have times of their own, and must not.
 
     Raises:
-        `ValueError`: if `fps` is not positive.
-        `VideoReadError`: if there is no such file, or it is no video; for a damaged file as soon as the damage is
-            reached.
+        `VideoReadError`: if the source cannot be read; for a damaged file as soon as the damage is reached.
+        `ValueError`: for a rate that is not positive; if `source_fps` is missing, or given for a source with times;
+            for a frame of an iterable that is not a (height, width, 3) uint8 array.
+        `TypeError`: if `source` is none of the above.
     """
     check_rate("fps", fps)
-    if not isinstance(source, (str, os.PathLike)):
-        return first_at_rate(_stream(source, name or str(getattr(source, "name", source))), fps)
-    path = os.fspath(source)
-    if is_url(path):
-        return first_at_rate(_stream_url(path), fps)
-    if not os.path.isfile(path):
-        raise VideoReadError(f"{path} does not exist.")
-    return first_at_rate(_stream(path, path), fps)
+    check_rate("source_fps", source_fps)
+    return _take_at_rate(_open_frames(source, source_fps), fps)
 
 
 def check_rate(name: str, rate: float | None) -> None:
@@ -150,8 +164,7 @@ def check_rate(name: str, rate: float | None) -> None:
         raise ValueError(f"{name}={rate} must be positive and finite.")
 
 
-def first_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterator[StreamedFrame]:
-    """The first frame at or after each multiple of 1 / `fps` seconds; all frames for `None`. None is given twice."""
+def _take_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterator[StreamedFrame]:
     taken = 0
     for frame in frames:
         # Times are rounded to the time base of the file.
@@ -161,20 +174,155 @@ def first_at_rate(frames: Iterable[StreamedFrame], fps: float | None) -> Iterato
         yield frame
 
 
-def _stream(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
+def _open_frames(source: Any, source_fps: float | None) -> Iterator[StreamedFrame]:
+    kind, name = kind_of(source), describe(source)
+    if kind == "folder":
+        return _stream_folder(FrameFolder(Path(source)), _required(source_fps, f"{name} is a folder of frames, which"))
+    if kind == "frames":
+        return _stream_iterable(source, source_fps)
+    if source_fps is not None:
+        raise ValueError(
+            f"source_fps={source_fps} is the rate of a folder or iterable of frames; {name} has times of its own. "
+            "fps=... sets how many frames are taken in a second."
+        )
+    if kind == "stream":
+        return _stream_live(os.fspath(source), public_url(os.fspath(source)))
+    if kind == "address":
+        return _stream_address(source, name)
+    if kind == "path" and not os.path.isfile(source):
+        raise VideoReadError(f"{name} does not exist.")
+    opened = io.BytesIO(source) if kind == "bytes" else os.fspath(source) if kind == "path" else source
+    return _stream_file(opened, name)
+
+
+def _required(source_fps: float | None, subject: str) -> float:
+    if source_fps is None:
+        raise ValueError(f"{subject} has no times: give source_fps=..., the rate at which its frames were taken.")
+    return source_fps
+
+
+def _stream_folder(folder: FrameFolder, source_fps: float) -> Iterator[StreamedFrame]:
+    for number in range(len(folder)):
+        yield StreamedFrame(number, number / source_fps, folder.read(np.array([number]))[0], 1 / source_fps)
+
+
+def _stream_iterable(frames: Iterable[Any], source_fps: float | None) -> Iterator[StreamedFrame]:
+    for number, frame in enumerate(frames):
+        if isinstance(frame, StreamedFrame):
+            yield frame
+            continue
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
+            kind = f"{frame.dtype} {frame.shape}" if hasattr(frame, "shape") else type(frame).__name__
+            raise ValueError(f"Frame {number} of the iterable is {kind}; expected a (height, width, 3) uint8 array.")
+        rate = _required(source_fps, "An iterable of arrays")
+        yield StreamedFrame(number, number / rate, frame, 1 / rate)
+
+
+def _stream_file(source: str | BinaryIO, name: str) -> Iterator[StreamedFrame]:
     with open_stream(source, name, threaded=True) as (container, stream):
-        yield from time_frames(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
+        yield from _time_frames(decode_in_order(container, stream, name), StreamClock(stream.average_rate))
 
 
-def _stream_url(url: str) -> Iterator[StreamedFrame]:
+def _stream_address(url: str, name: str) -> Iterator[StreamedFrame]:
+    if is_http(url):
+        with open_response(url) as response:
+            if _is_live(response, name):
+                yield from _stream_response(response, name)
+                return
     with open_ranges(url) as file:
         if isinstance(file, RangeFile):
             file.stream()
-        yield from _stream(file, public_url(url))
+        yield from _stream_file(file, name)
 
 
-def time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
+def _time_frames(decoded: Iterable[Any], clock: StreamClock) -> Iterator[StreamedFrame]:
     """Decoded frames of PyAV with their numbers and times."""
     to_rgb = RgbConverter()
     for number, frame in enumerate(decoded):
-        yield _DecodedFrame(number, clock.read(frame.time), frame, to_rgb)
+        duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else None
+        yield StreamedFrame(number, clock.read(frame.time), frame, duration, to_rgb)
+
+
+def _stream_live(source: str, name: str) -> Iterator[StreamedFrame]:
+    """The frames of a live stream or a camera, as they come."""
+    if is_camera(source):
+        if not os.path.exists(source):
+            raise VideoReadError(f"There is no camera {name}.")
+        return _decode_live(source, name, {}, CAMERA_FORMAT)
+    scheme = scheme_of(source)
+    options = {"protocol_whitelist": LIVE_PROTOCOLS[scheme], "format_whitelist": _FORMATS}
+    return _decode_live(source, name, options | _OPTIONS.get(scheme, {}))
+
+
+def _is_live(response: Any, name: str) -> bool:
+    """Whether the body of an http response is a live stream: pictures that replace each other, or a stream of which
+    the server does not say where it ends. Raises `VideoReadError` for a playlist."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind in _PLAYLIST_TYPES:
+        raise VideoReadError(
+            f"{name} is a playlist, which may name any other address, and is not read. Give the address of the stream "
+            "itself, or let another program read it: ffmpeg -i URL -c copy -f mpegts tcp://127.0.0.1:PORT"
+        )
+    return kind == _PICTURES or (kind in _STREAM_TYPES and "Content-Length" not in response.headers)
+
+
+def _stream_response(response: Any, name: str) -> Iterator[StreamedFrame]:
+    # Pictures come without times: those at which they arrive are taken.
+    is_pictures = response.headers.get("Content-Type", "").lower().startswith(_PICTURES)
+    options = {"format_whitelist": _FORMATS} | ({"use_wallclock_as_timestamps": "1"} if is_pictures else {})
+    return _decode_live(_Body(response), name, options, "mpjpeg" if is_pictures else None)
+
+
+class _Body:
+    """The body of an http response as a file that can only be read on."""
+
+    def __init__(self, response: Any):
+        self._pieces = response.iter_bytes()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+
+def _decode_live(
+    source: Any, name: str, options: dict[str, str], container_format: str | None = None
+) -> Iterator[StreamedFrame]:
+    silence = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    silent = VideoReadError(
+        f"{name} sent nothing for {silence} s. Check that the sender runs, or wait longer with "
+        "HF_HUB_DOWNLOAD_TIMEOUT=SECONDS."
+    )
+    options = options | pixel_limit()
+    # FFmpeg's errors hold the address, which may hold a password: they are not kept as the cause.
+    try:
+        container = av.open(
+            source, format=container_format, options=options, metadata_errors="replace", timeout=float(silence)
+        )
+    except VideoReadError:
+        raise
+    except av.error.ExitError:
+        raise silent from None
+    except (av.FFmpegError, OSError) as error:
+        raise VideoReadError(f"{name} cannot be opened as a stream: {error.strerror or error}.") from None
+    with choose_stream(container, name, "SLICE") as stream:
+        clock = StreamClock(stream.average_rate, longest_gap=silence)
+        try:
+            yield from _time_frames(_decode_packets(container, stream), clock)
+        except av.error.ExitError:
+            raise silent from None
+        except av.FFmpegError as error:
+            raise VideoReadError(f"{name} broke off: {error.strerror}.") from None
+
+
+def _decode_packets(container: Any, stream: Any) -> Iterator[Any]:
+    for packet in container.demux(stream):
+        try:
+            decoded = stream.decode(packet)
+        except av.error.InvalidDataError:
+            continue
+        for frame in decoded:
+            if not frame.is_corrupt:
+                yield frame

@@ -16,9 +16,6 @@ from .sources import VideoReadError
 _FORMAT = "mov,mp4,m4a,3gp,3g2,mj2"
 # Codecs whose packets FFmpeg leaves as the tables describe them; of VP9 it changes durations.
 _PLAIN_CODECS = ("h264", "hevc", "av1")
-# Most boxes that are looked at to find `moov`, and its largest size in bytes. Three hours need about 10 MiB.
-_MOST_BOXES = 100
-_LARGEST_MOOV = 2**28
 # A `moov` at the end of the file is no larger in most files, and fetched at once.
 _TAIL = 2**20
 # The first frame lies behind a `moov` at the start.
@@ -89,17 +86,14 @@ def index_packets(file: RangeFile, container: Any, stream: Any) -> list[Packet] 
 
 
 class _Hollow(RangeFile):
-    """A file with zeros in place of all bytes that have not been fetched."""
+    """A file with zeros in place of all bytes that have not been fetched ahead."""
 
     def __init__(self, file: RangeFile):
         super().__init__(file.label, file.size)
-        self._file = file
+        self._blocks = file._blocks
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._file.peek_span(self._position, min(self._position + len(buffer), self.size))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return bytes(end - start)
 
 
 def fetch_moov(file: RangeFile) -> bytes | None:
@@ -111,7 +105,7 @@ def fetch_moov(file: RangeFile) -> bytes | None:
         `VideoReadError`: if it cannot be fetched.
     """
     place = 0
-    for _ in range(_MOST_BOXES):
+    while place < file.size:
         if not file.is_at_hand(place, place + 16):
             file.prefetch([(place, place + _TAIL)])
         head = file.read_span(place, place + 16)
@@ -124,8 +118,6 @@ def fetch_moov(file: RangeFile) -> bytes | None:
         if not content <= size <= file.size - place:
             return None
         if kind == b"moov":
-            if size > _LARGEST_MOOV:
-                return None
             return file.read_span(place, place + size + _BEHIND)[content:size]
         place += size
     return None

@@ -5,17 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+import av
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from PIL import Image
 
 from .sources import VideoReadError
-
-try:
-    import av
-    from av.sidedata.sidedata import SideDataContainer
-except ImportError:
-    av = None  # type: ignore[assignment]
-
 
 # The formats that FFmpeg takes any text for, and those of lists of other files.
 _TEXT_FORMATS = ("tty", "hls", "concat")
@@ -53,11 +48,7 @@ def open_stream(source: str | BinaryIO, name: str, threaded: bool = False) -> It
 
 
 def _reason(error: Any, source: str | BinaryIO) -> str:
-    if not isinstance(source, str):
-        is_empty = source.seek(0, os.SEEK_END) == 0
-    else:
-        is_empty = os.path.isfile(source) and os.path.getsize(source) == 0
-    if is_empty:
+    if (os.path.getsize(source) if isinstance(source, str) else source.seek(0, os.SEEK_END)) == 0:
         return "it is empty"
     # A recording that was stopped at once.
     return "it ends before its first frame" if isinstance(error, EOFError) else error.strerror
@@ -101,14 +92,10 @@ def choose_stream(container: Any, name: str, thread_type: str) -> Iterator[Any]:
         stream.thread_count = 1 if thread_type == "NONE" else 0
         try:
             yield stream
-        except av.error.ArgumentError as error:
-            if limit is None:
-                raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
-            raise VideoReadError(
-                f"{name} cannot be read: {error.strerror}. If frames are large: {tell_largest_frame()}"
-            ) from error
         except av.FFmpegError as error:
-            raise VideoReadError(f"{name} cannot be read: {error.strerror}.") from error
+            may_be_large = isinstance(error, av.error.ArgumentError) and limit is not None
+            hint = f" If frames are large: {tell_largest_frame()}" if may_be_large else ""
+            raise VideoReadError(f"{name} cannot be read: {error.strerror}.{hint}") from error
 
 
 def pixel_limit() -> dict[str, str]:
@@ -125,15 +112,14 @@ class RgbConverter:
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: Any) -> np.ndarray:
-        picture = self._reformat(frame).to_ndarray()
-        return turn_upright(picture, find_orientation(frame))
+        return _turn_upright(self._reformat(frame).to_ndarray(), frame)
 
     def view(self, frame: Any) -> np.ndarray:
-        """The picture in FFmpeg's memory, read-only: for who copies it at once."""
+        """The picture in FFmpeg's memory, read-only, to be copied at once."""
         plane = self._reformat(frame).planes[0]
         rows = np.frombuffer(plane, dtype=np.uint8).reshape(plane.height, plane.line_size)
         rows.flags.writeable = False
-        return turn_upright(rows[:, : plane.width * 3].reshape(plane.height, plane.width, 3), find_orientation(frame))
+        return _turn_upright(rows[:, : plane.width * 3].reshape(plane.height, plane.width, 3), frame)
 
     def _reformat(self, frame: Any) -> Any:
         # One thread: for small frames, starting the default number of threads takes longer than the work.
@@ -163,11 +149,7 @@ def find_orientation(frame: Any) -> tuple[bool, bool, bool]:
     return False, a < 0, d < 0
 
 
-def turn_upright(picture: np.ndarray, orientation: tuple[bool, bool, bool]) -> np.ndarray:
-    """Turn (..., height, width, 3) as `find_orientation` says."""
-    swapped, left_to_right, top_to_bottom = orientation
-    if swapped:
-        picture = np.swapaxes(picture, -3, -2)
-    if left_to_right:
-        picture = picture[..., ::-1, :]
-    return picture[..., ::-1, :, :] if top_to_bottom else picture
+def _turn_upright(picture: np.ndarray, frame: Any) -> np.ndarray:
+    swapped, left_to_right, top_to_bottom = find_orientation(frame)
+    picture = picture.swapaxes(0, 1) if swapped else picture
+    return picture[:: -1 if top_to_bottom else 1, :: -1 if left_to_right else 1]

@@ -53,8 +53,8 @@ def kind_of(source: Any) -> Kind:
 
 
 def is_url(source: Any) -> bool:
-    """Whether a source is named by a URL, such as `https://...`, `s3://...` or `zip://...::s3://...`. A path is none,
-    whatever it has in its middle."""
+    """Whether a source is named by a URL, such as `https://...`, `s3://...` or `zip://...::s3://...`. A path is
+    not, whatever it has in its middle."""
     return isinstance(source, str) and re.match(r"([a-z0-9]{2,}::)*[a-z][a-z0-9+.-]+://", source, re.I) is not None
 
 

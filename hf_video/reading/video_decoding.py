@@ -22,18 +22,13 @@ from fractions import Fraction
 from itertools import dropwhile, islice, pairwise
 from typing import Any, BinaryIO
 
+import av
 import numpy as np
 
 from .mp4_index import Packet, index_packets
 from .pyav_streams import RgbConverter, find_orientation, open_stream
 from .ranges import RangeFile
 from .sources import VideoReadError
-
-try:
-    import av
-except ImportError:
-    av = None  # type: ignore[assignment]
-
 
 # Containers that store presentation times, and codecs whose packets hold exactly one shown frame each. Only then the
 # packets show the frames: AVI guesses times, MPEG-4 and VP8 have packets without a shown frame.
@@ -67,10 +62,9 @@ class VideoFileReader:
     Attributes:
         height (`int`): height of the upright frames in pixels.
         width (`int`): width of the upright frames in pixels.
-        is_mirrored (`bool`): whether the stored frames are mirrored, so that turning does not make them upright.
 
     Raises:
-        `VideoReadError`: if the file is no video or holds no frame that can be decoded.
+        `VideoReadError`: if the file is not a video or holds no frame that can be decoded.
     """
 
     backend = "pyav"
@@ -83,10 +77,8 @@ class VideoFileReader:
         container, stream = opened
         packets, first_frame = self._read_packets(container, stream)
         self.height, self.width = first_frame.height, first_frame.width
-        swapped, left_to_right, top_to_bottom = find_orientation(first_frame)
-        if swapped:
+        if find_orientation(first_frame)[0]:
             self.height, self.width = self.width, self.height
-        self.is_mirrored = (swapped + left_to_right + top_to_bottom) % 2 == 1
         self._time_base = stream.time_base
         self._rate = stream.average_rate or _DEFAULT_RATE
         self._reorder_depth = stream.codec_context.reorder_depth

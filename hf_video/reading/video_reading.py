@@ -10,15 +10,14 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from numbers import Real
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
 from transformers.image_utils import load_image
-from transformers.utils import is_av_available
 from transformers.video_utils import VideoMetadata
 
 from .mp4_index import fetch_moov
@@ -29,7 +28,6 @@ from .video_decoding import VideoFileReader
 
 VideoSource = str | os.PathLike | bytes | BinaryIO
 
-BACKENDS = ("auto", "pyav", "torchcodec")
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
 # In bytes. Smaller files behind a URL are fetched as a whole.
 _SMALL = 2**20
@@ -41,7 +39,6 @@ def read_video(
     *,
     start: float | None = None,
     end: float | None = None,
-    backend: str = "auto",
 ) -> tuple[np.ndarray, VideoMetadata]:
     """
     Read the sampled frames of a video.
@@ -59,10 +56,6 @@ def read_video(
             Start of the segment to read, in seconds after the first frame. Indices and metadata count from there.
         end (`float`, *optional*):
             End of the segment to read, in seconds after the first frame; a frame at that time is left out.
-        backend (`str`, defaults to `"auto"`):
-            "pyav", "torchcodec", or "auto": PyAV if it is installed. It is the faster of the two, because it leaves
-            out frames that no wanted frame depends on. What `video_decoding` says about broken files holds for PyAV.
-            Folders of frames need neither.
 
     Returns:
         `tuple[np.ndarray, VideoMetadata]`: the frames, uint8 RGB of shape (*indices.shape, height, width, 3), upright;
@@ -71,11 +64,11 @@ def read_video(
 
     Raises:
         `VideoReadError`: if the video cannot be read, a wanted frame is damaged, or the segment holds no frame.
-        `ValueError`: for an unknown backend, an index outside the video, a segment of a folder of frames, or a `start`
-            or `end` that is no number.
+        `ValueError`: for an index outside the video, a segment of a folder of frames, or a `start`
+            or `end` that is not a number.
         `TypeError`: if `video` is none of the above.
     """
-    timed = read_timed_video(video, sample_indices_fn, start=start, end=end, backend=backend)
+    timed = read_timed_video(video, sample_indices_fn, start=start, end=end)
     return timed.frames, timed.metadata
 
 
@@ -102,12 +95,11 @@ def read_timed_video(
     *,
     start: float | None = None,
     end: float | None = None,
-    backend: str = "auto",
 ) -> TimedVideo:
     """
     Read the sampled frames of a video with their times. Takes and raises what [`read_video`] does.
     """
-    with _open_reader(video, backend) as reader:
+    with _open_reader(video) as reader:
         first, stop = _find_segment(reader, start, end)
         metadata = _make_metadata(reader, first, stop)
         indices = np.arange(stop - first)
@@ -142,41 +134,12 @@ def probe_video(video: VideoSource, segments: Iterable[tuple[float | None, float
 
     Raises:
         `VideoReadError`: if the video cannot be read, or a segment holds no frame.
-        `ValueError`: for a segment of a folder of frames, or one whose times are no numbers.
+        `ValueError`: for a segment of a folder of frames, or one whose times are not numbers.
     """
-    with _open_reader(video, "auto") as reader:
+    with _open_reader(video) as reader:
         for start, end in segments:
             _find_segment(reader, start, end)
         return _make_metadata(reader, 0, len(reader))
-
-
-class _Reader(Protocol):
-    """A video whose frames can be read by number.
-
-    Attributes:
-        name: name of the video in messages.
-        backend: name of the decoder.
-    """
-
-    name: str
-    backend: str
-
-    @property
-    def height(self) -> int | None:
-        """Height of a frame in pixels."""
-
-    @property
-    def width(self) -> int | None:
-        """Width of a frame in pixels."""
-
-    def __len__(self) -> int: ...
-
-    def seconds(self, frame: int) -> float:
-        """The time of a frame in seconds after the first one; for `len(self)`, the time when the last frame ends. NaN
-        if it is unknown."""
-
-    def read(self, wanted: np.ndarray) -> np.ndarray:
-        """(num_wanted, height, width, 3) uint8 RGB for rising frame numbers (num_wanted,)."""
 
 
 class FrameFolder:
@@ -220,58 +183,24 @@ class FrameFolder:
             raise VideoReadError(f"{self.paths[frame]} cannot be read as an image: {error}") from error
 
 
-class _TorchcodecReader:
-    """A video file decoded by torchcodec."""
-
-    backend = "torchcodec"
-
-    def __init__(self, source: Any, name: str):
-        try:
-            from torchcodec.decoders import VideoDecoder
-        except (ImportError, OSError, RuntimeError) as error:
-            raise ImportError(
-                'backend="torchcodec" needs torchcodec and FFmpeg; backend="pyav" needs only PyAV.'
-            ) from error
-        self.name = name
-        try:
-            self.decoder: Any = VideoDecoder(source, dimension_order="NHWC")
-        except (RuntimeError, ValueError) as error:
-            raise VideoReadError(f"{name} cannot be opened as a video: {error}") from error
-        self.height, self.width = self.decoder.metadata.height, self.decoder.metadata.width
-
-    def __len__(self) -> int:
-        return len(self.decoder)
-
-    def seconds(self, frame: int) -> float:
-        metadata = self.decoder.metadata
-        if frame == 0:
-            return 0.0
-        time = metadata.end_stream_seconds if frame == len(self) else self.decoder.get_frame_at(frame).pts_seconds
-        return time - metadata.begin_stream_seconds
-
-    def read(self, wanted: np.ndarray) -> np.ndarray:
-        try:
-            return self.decoder.get_frames_at(wanted.tolist()).data.numpy()
-        except RuntimeError as error:
-            raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
-
-
 @contextmanager
-def _open_reader(video: VideoSource, backend: str) -> Iterator[_Reader]:
-    if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r} is unknown; choose from {', '.join(BACKENDS)}.")
+def _open_reader(video: VideoSource) -> Iterator[VideoFileReader | FrameFolder]:
     kind, name = kind_of(video), describe(video)
     if kind == "frames":
         raise TypeError(f"{name} has to be a video, such as a path, a URL or bytes, to read frames of it by number.")
     if kind == "folder":
         yield FrameFolder(Path(video))  # type: ignore[arg-type]
-    elif is_url(video):
-        with _open_url(str(video)) as source, _open_source(source, name, backend) as reader:
-            yield reader
-    else:
-        file: Any = io.BytesIO(video) if isinstance(video, bytes) else video
-        with _open_source(os.fspath(file) if isinstance(file, os.PathLike) else file, name, backend) as reader:
-            yield reader
+        return
+    opened: Any = nullcontext(os.fspath(video) if isinstance(video, os.PathLike) else video)
+    if is_url(video):
+        opened = _open_url(str(video))
+    elif isinstance(video, bytes):
+        opened = io.BytesIO(video)
+    with opened as source:
+        if isinstance(source, str) and not os.path.isfile(source):
+            raise VideoReadError(f"{source} does not exist.")
+        with open_stream(source, name) as container_and_stream:
+            yield VideoFileReader(source, name, container_and_stream)
 
 
 @contextmanager
@@ -287,39 +216,11 @@ def _open_url(url: str) -> Iterator[str | BinaryIO]:
         yield file
 
 
-@contextmanager
-def _open_source(source: str | BinaryIO, name: str, backend: str) -> Iterator[_Reader]:
-    """The reader of a file, by its path or opened already."""
-    if isinstance(source, str) and not os.path.isfile(source):
-        raise VideoReadError(f"{source} does not exist.")
-    if backend == "torchcodec" or (backend == "auto" and not is_av_available()):
-        if isinstance(source, RangeFile):
-            source = io.BytesIO(source.read_span(0, source.size))
-        if is_av_available():
-            _check_torchcodec_can_read(source, name)
-        yield _TorchcodecReader(source, name)
-        return
-    with open_stream(source, name) as opened:
-        yield VideoFileReader(source, name, opened)
-
-
-def _check_torchcodec_can_read(source: str | BinaryIO, name: str) -> None:
-    """Raises `VideoReadError` for a file of which torchcodec would give wrong frames: it does not mirror frames, and
-    takes the times of packets for those of frames."""
-    with open_stream(source, name) as opened:
-        reader = VideoFileReader(source, name, opened)
-    if reader.is_mirrored or reader.may_be_misordered:
-        fault = "is stored mirrored" if reader.is_mirrored else "may have packets with wrong times"
-        raise VideoReadError(f'{name} {fault}, which torchcodec does not mend; read it with backend="pyav".')
-    if not isinstance(source, str):
-        source.seek(0)
-
-
-def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tuple[int, int]:
+def _find_segment(reader: VideoFileReader | FrameFolder, start: float | None, end: float | None) -> tuple[int, int]:
     """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
     for name, seconds in {"start": start, "end": end}.items():
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or math.isnan(seconds)):
-            raise ValueError(f"{name}={seconds!r} is no time; a number of seconds is expected, or None.")
+            raise ValueError(f"{name}={seconds!r} is not a time; a number of seconds is expected, or None.")
     if start is None and end is None:
         return 0, len(reader)
     if math.isnan(reader.seconds(0)):
@@ -335,7 +236,7 @@ def _find_segment(reader: _Reader, start: float | None, end: float | None) -> tu
     return first, stop
 
 
-def _make_metadata(reader: _Reader, first: int, stop: int) -> VideoMetadata:
+def _make_metadata(reader: VideoFileReader | FrameFolder, first: int, stop: int) -> VideoMetadata:
     duration = reader.seconds(stop) - reader.seconds(first)
     timed = duration > 0
     return VideoMetadata(

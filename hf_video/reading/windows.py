@@ -6,9 +6,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from .frame_streaming import StreamedFrame, check_rate
+from .frame_streaming import StreamedFrame, check_rate, stream_frames
 from .sources import VideoReadError, describe
-from .streams import open_frames
 
 LastWindow = Literal["pad", "drop", "shift"]
 # Seconds. The coarsest time bases in use, of Matroska and FLV, round times to milliseconds.
@@ -102,7 +101,7 @@ def timed_samples(
 
     Args:
         source:
-            As for [`open_frames`].
+            As for [`stream_frames`].
         fps (`float`, *optional*):
             Samples per second: sample j is the frame that is shown at j / `fps` seconds by the timestamps of the
             video, so that frames are repeated in gaps, and left out where there are more. Timestamps that differ by
@@ -110,7 +109,7 @@ def timed_samples(
         frame_sampling_rate (`float`, defaults to 1):
             Distance of samples in frames: sample j is frame floor(j * `frame_sampling_rate`). Excludes `fps`.
         source_fps (`float`, *optional*):
-            As for [`open_frames`].
+            As for [`stream_frames`].
 
     Returns:
         `Iterator[Sample]`: samples whose `value` is the `StreamedFrame`; repeated samples share one. A sample is given
@@ -118,7 +117,7 @@ def timed_samples(
 
     Raises:
         `VideoReadError`: if the source cannot be read, at the damage, or gives no frame.
-        `ValueError`, `TypeError`: for a rate that is not positive, two rates, and as [`open_frames`].
+        `ValueError`, `TypeError`: for a rate that is not positive, two rates, and as [`stream_frames`].
     """
     check_rate("fps", fps)
     check_rate("frame_sampling_rate", frame_sampling_rate)
@@ -126,7 +125,7 @@ def timed_samples(
         raise ValueError(
             f"fps={fps} and frame_sampling_rate={frame_sampling_rate} both set the rate of samples; give one."
         )
-    frames = open_frames(source, source_fps)
+    frames = stream_frames(source, source_fps=source_fps)
     return _sample(frames, fps, frame_sampling_rate, describe(source))
 
 
@@ -150,7 +149,7 @@ def group_samples(
             value that several samples share, or no window holds, is not transformed again, or at all.
 
     Raises:
-        `ValueError`: for a `num_frames` or `stride` that is no positive integer, or an unknown `last`.
+        `ValueError`: for a `num_frames` or `stride` that is not a positive integer, or an unknown `last`.
     """
     _check_windows(num_frames, stride, last)
     return _group(samples, num_frames, stride, last, transform)
@@ -164,13 +163,13 @@ def _check_windows(num_frames: int, stride: int, last: LastWindow) -> None:
         raise ValueError(f"last={last!r} is unknown; choose from {', '.join(get_args(LastWindow))}.")
 
 
-class _Held(Generic[Value]):
+class _Held:
     """A value in the ring, which becomes its result in the first window that holds it."""
 
     __slots__ = ("is_transformed", "value")
 
-    def __init__(self, value: Value):
-        self.value: Any = value
+    def __init__(self, value: Any):
+        self.value = value
         self.is_transformed = False
 
 
@@ -181,7 +180,7 @@ def _sample(
     # The sample whose end is not known yet, and the number of the next.
     pending: Sample[StreamedFrame] | None = None
     taken, origin, end = 0, 0.0, 0.0
-    for position, (frame, end) in enumerate(_with_ends(_until_error(frames, errors))):  # noqa: B007
+    for position, (frame, end) in enumerate(_with_ends(until_error(frames, errors))):  # noqa: B007
         origin = origin if position else frame.seconds
         while True:
             start = frame.seconds if fps is None else origin + taken / fps
@@ -200,10 +199,10 @@ def _sample(
         raise VideoReadError(f"{name} gave no frame.")
 
 
-def _until_error(frames: Iterable[StreamedFrame], errors: list[Exception]) -> Iterator[StreamedFrame]:
-    """Ends at an error, and keeps it: what was read before is given first."""
+def until_error(items: Iterable[Value], errors: list[Exception]) -> Iterator[Value]:
+    """The items up to an error, which is kept: what was read before is given first."""
     try:
-        yield from frames
+        yield from items
     except Exception as error:
         errors.append(error)
 

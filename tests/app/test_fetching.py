@@ -83,7 +83,7 @@ def test_a_cancelled_video_leaves_nothing(fetch, tmp_path):
 
 
 def test_a_redirect_to_a_file_is_refused(fetch):
-    with pytest.raises(VideoReadError, match="is no valid address"):
+    with pytest.raises(VideoReadError, match="is not a valid address"):
         list(fetch("/file"))
 
 
@@ -98,5 +98,5 @@ def test_a_redirect_is_followed(fetch):
     + ["rtsp://camera/1", "http://", "https:///clip.mp4", "data:video/mp4;base64,AAAA", "http://[::1/x", "concat:a|b"],
 )
 def test_only_http_is_an_address(text, tmp_path):
-    with pytest.raises(VideoReadError, match="is no valid address; expected http://HOST/PATH or https://HOST/PATH"):
+    with pytest.raises(VideoReadError, match="is not a valid address; expected http://HOST/PATH or https://HOST/PATH"):
         list(fetch_video(text, tmp_path, MEGABYTE, Ticket(None, "model")))

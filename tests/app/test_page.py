@@ -101,7 +101,7 @@ def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):
 
 
 def test_a_path_of_the_server_is_no_address(press):
-    assert "passwd is no valid address" in press("open-url", None, "videomae", "/etc/passwd")[-1]
+    assert "passwd is not a valid address" in press("open-url", None, "videomae", "/etc/passwd")[-1]
 
 
 def test_a_page_for_other_machines_opens_no_address(make):

@@ -55,7 +55,7 @@ def test_paths_become_names(sentence, shown):
     "sentence",
     [
         "https://server.example/a/b/c.mp4 cannot be downloaded: the server answers 404 Not Found.",
-        "http://127.0.0.1:8000/v.mp4 is no valid address; expected http://HOST/PATH or https://HOST/PATH.",
+        "http://127.0.0.1:8000/v.mp4 is not a valid address; expected http://HOST/PATH or https://HOST/PATH.",
         "The rate is 30/1, the size 4/3 of 1920 x 1080.",
         "A clip has (batch, frames, channels) and/or views.",
     ],

@@ -156,16 +156,16 @@ WRONG_OUTPUTS = {
     "memory_bank.py": DRIFT,
     "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
-    "range_reads.py": "import hf_video.processing as p; read = p.read_video; "
+    "range_reads.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
-    "reading.py": "import hf_video.processing as p; read = p.read_video; "
+    "reading.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + 1, None)",
     "training.py": DRIFT,
     "videomamba_cpu.py": DRIFT,
     "videomamba_lengths.py": DRIFT,
     "videovit.py": DRIFT,
     "waiting.py": DRIFT,
-    "windows.py": "import hf_video.inference as i; slide = i.sliding_windows; i.sliding_windows = lambda *a, **b: "
+    "windows.py": "import hf_video.reading as i; slide = i.sliding_windows; i.sliding_windows = lambda *a, **b: "
     "(window._replace(frames=window.frames + 1) for window in slide(*a, **b))",
 }
 
@@ -210,6 +210,8 @@ def test_a_training_with_run_length_tokens_prints_its_figures():
 def test_it_prints_no_ratio_for_wrong_outputs(name):
     completed = run_script(FOLDER / name, "--smoke", before=WRONG_OUTPUTS[name])
     assert completed.returncode not in (0, SKIPPED)
+    # The statements before the script found what they change.
+    assert "AttributeError" not in completed.stderr
     assert not RATIO.search(completed.stdout), completed.stdout
 
 

@@ -28,7 +28,7 @@ from hf_video.cli.main import main
 from hf_video.cli.output_folder import name_of
 from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import follow
-from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, segments
+from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, prediction
 from hf_video.reading import read_video
 
 from ..video_files import damage_frame, encode_video
@@ -78,7 +78,7 @@ def sees_light(monkeypatch):
         num_others = model.config.num_labels - 1
         return torch.cat([(1 - share) / num_others] * num_others + [share], dim=1)
 
-    monkeypatch.setattr(segments, "predict_scores", predict)
+    monkeypatch.setattr(prediction, "predict_scores", predict)
 
 
 def run(model_folder, video, *words):
@@ -302,7 +302,7 @@ def test_scores_that_are_not_finite_end_the_timeline(model_folder, video, tmp_pa
     def predict(model, pixel_values):
         return torch.full((len(pixel_values), 2), float("nan") if next(counts) else 0.7)
 
-    monkeypatch.setattr(segments, "predict_scores", predict)
+    monkeypatch.setattr(prediction, "predict_scores", predict)
     assert run(model_folder, video, "--json", "--batch-size", 4, "--output", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "The scores of the window at 0.533 s are not finite." in printed.err
@@ -323,7 +323,7 @@ def test_names_of_any_kind_stay_whole(video, tmp_path, sees_light, capsys):
     assert head == "WEBVTT" and cue.split("\n")[1] == 'a, "b" --&gt; &lt;i&gt;&amp;amp; $x$ 猫 (91%)'
 
 
-@pytest.mark.parametrize("name", ["SegmentTable.add", "write_webvtt", "save_figure"])
+@pytest.mark.parametrize("name", ["TimelineFolder.add_segment", "write_webvtt", "save_figure"])
 def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, sees_light, monkeypatch, capsys, name):
     def fail(*args):
         raise OSError(28, "No space left on device", str(tmp_path))
@@ -334,7 +334,7 @@ def test_a_full_disk_is_said_and_costs_one_file(model_folder, video, tmp_path, s
     assert "No space left on device" in printed.err and "Traceback" not in printed.err
     lines = [json.loads(line) for line in printed.out.splitlines()]
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
-    if name == "SegmentTable.add":
+    if name == "TimelineFolder.add_segment":
         assert lines[0]["label"] == "dark" and not kept["external_data"]["is_complete"]
     else:
         assert kept["results"]["flash"] == lines and len(lines) == 3

@@ -98,7 +98,7 @@ def test_the_picture_shows_every_frame_with_its_share(size, tmp_path):
     figure = draw_heat_maps(grey(*size), heat_maps, np.arange(num_frames) / 2, "a $ video\n投げる of class_1$")
     texts = texts_of(figure)
     assert {"0:00:00.00", f"0:00:{(num_frames - 1) / 2:05.2f}", "66.7%", "33.3%"} <= set(texts)
-    assert texts.count("0.0%") == num_frames - 2 and "a $ video" in texts
+    assert texts.count("0.0%") == num_frames - 2 and "a $ video\n投げる of class_1$" in texts
     save_figure(figure, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5000
 

@@ -1,5 +1,6 @@
 """The files of a timeline, at sizes and with names that a command's test does not reach."""
 
+import csv
 import json
 
 import numpy as np
@@ -9,15 +10,10 @@ from pyarrow import parquet
 
 from hf_video.drawing import draw_timeline
 from hf_video.drawing.texts import clock, font_families, one_line, shorten
-from hf_video.drawing.timeline_folder import (
-    SegmentTable,
-    read_segment_table,
-    write_segment_table,
-    write_segments,
-    write_webvtt,
-)
+from hf_video.drawing.timeline_folder import TimelineFolder, write_webvtt
 from hf_video.drawing.timeline_picture import ScoreTable, Thumbnails, read_scores, save_figure
-from hf_video.inference import Segment
+from hf_video.inference import Segment, SegmentFinder
+from hf_video.processing import VideoClipProcessor
 
 
 def texts_of(figure):
@@ -63,18 +59,23 @@ def test_subtitles_have_hours_and_hide_no_markup(tmp_path):
 
 
 def test_segments_are_in_the_file_at_once_and_sorted_in_the_end(tmp_path):
-    table = SegmentTable(tmp_path / "segments.csv")
+    path, finder = tmp_path / "out" / "segments.csv", SegmentFinder(["a", "x"])
+    folder = TimelineFolder(tmp_path / "out", "video", finder, VideoClipProcessor())
     late, early = Segment(0, 'a, "b"\nc', 5.0, 6.0, 0.75), Segment(1, "x", 1.0, 9.0, 0.5)
-    table.add(late)
-    assert len((tmp_path / "segments.csv").read_text().splitlines()) == 3
-    table.add(early)
-    assert table.close() == [early, late]
-    write_segment_table(tmp_path / "segments.csv", [early, late])
-    assert list(read_segment_table(tmp_path / "segments.csv")) == [early, late]
+    folder.add_segment(late)
+    assert len(path.read_text().splitlines()) == 3
+    folder.add_segment(early)
+    assert folder.finish({}) == [early, late] and folder.is_complete
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["label", "start", "end", "score", "class_id"],
+        ["x", "1.000", "9.000", "0.500000", "1"],
+        ['a, "b"\nc', "5.000", "6.000", "0.750000", "0"],
+    ]
     with pytest.raises(FileExistsError):
-        SegmentTable(tmp_path / "segments.csv")
-    write_segments(tmp_path / "segments.json", "video", [early, late])
-    entries = json.loads((tmp_path / "segments.json").read_text())["results"]["video"]
+        TimelineFolder(tmp_path / "out", "video", finder, VideoClipProcessor())
+    entries = json.loads((tmp_path / "out" / "segments.json").read_text())["results"]["video"]
     assert entries[1] == {"label": 'a, "b"\nc', "score": 0.75, "segment": [5.0, 6.0]}
 
 

@@ -291,8 +291,8 @@ def test_pixels_and_frames_that_fill_no_patch_have_no_evidence():
         (torch.zeros(0, 4, 3, 32, 32), None, "num_frames, num_channels, height, width"),
         ({"pixels": torch.zeros(1, 4, 3, 32, 32)}, None, r"`pixel_values`, a tensor; got \['pixels'\]"),
         (torch.zeros(1, 4, 3, 8, 32), None, "hold no patch"),
-        (torch.zeros(1, 4, 3, 32, 32), 8, "8 is no class of this model: its classes are 0 to 7"),
-        (torch.zeros(1, 4, 3, 32, 32), -1, "-1 is no class"),
+        (torch.zeros(1, 4, 3, 32, 32), 8, "8 is not a class of this model: its classes are 0 to 7"),
+        (torch.zeros(1, 4, 3, 32, 32), -1, "-1 is not a class"),
         (torch.zeros(1, 4, 3, 32, 32), torch.tensor([0, 1]), "one for each of the 1 videos"),
         (torch.full((1, 4, 3, 32, 32), torch.nan), 0, "class 0 are not finite"),
         (torch.zeros(1, 4, 3, 32, 32), "1", "whole numbers; got '1'"),
@@ -306,7 +306,7 @@ def test_inputs_that_cannot_be_explained(inputs, target, message):
 
 def test_models_that_cannot_be_explained():
     clip = torch.zeros(1, 4, 3, 32, 32)
-    with pytest.raises(ValueError, match="VideoViTModel is no classifier"):
+    with pytest.raises(ValueError, match="VideoViTModel is not a classifier"):
         explain(make_videovit().videovit, clip)
     with pytest.raises(ValueError, match="no classifier with a head"):
         explain(make_videovit(num_labels=0), clip)

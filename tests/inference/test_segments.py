@@ -157,8 +157,8 @@ def test_memory_and_output_do_not_grow_with_the_stream(num_windows):
     ("options", "message"),
     [
         ({"onset": 0.3, "offset": 0.4}, r"offset=0.4 must be from 0 to onset=0.3"),
-        ({"onset": 0}, "onset=0 is no score"),
-        ({"onset": float("nan")}, "onset=nan is no score"),
+        ({"onset": 0}, "onset=0 cannot begin"),
+        ({"onset": float("nan")}, "onset=nan cannot begin"),
         ({"min_duration_on": -1}, "min_duration_on=-1 must be a number of seconds"),
         ({"min_duration_off": float("inf")}, "min_duration_off=inf"),
         ({"background": ["rust"]}, "no class 'rust' as background. Did you mean rest?"),

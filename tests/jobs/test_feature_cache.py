@@ -154,9 +154,6 @@ def test_errors(digits, tmp_path):
     with pytest.raises(ValueError, match="make the data set with training=False"):
         dataset = ClipDataset(load_video_dataset(digits)["train"], make_processor(), training=True)
         extract_features(make_model(), dataset, tmp_path)
-    with pytest.raises(ValueError, match="pooling is 'patches'; head or none is expected"):
-        with watch_features(make_model(), "patches"):
-            pass
     with pytest.raises(ValueError, match="VideoViTModel has no head `classifier`"):
         with watch_features(make_model().videovit):
             pass

@@ -148,7 +148,7 @@ def test_the_page_counts_the_files_of_both_readers(capsys):
 
 
 @pytest.mark.parametrize(
-    "first", ["hf_video.reading.streams", "hf_video.reading.video_reading", "hf_video.data", "hf_video"]
+    "first", ["hf_video.reading.frame_streaming", "hf_video.reading.video_reading", "hf_video.data", "hf_video"]
 )
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")

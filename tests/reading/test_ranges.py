@@ -45,6 +45,7 @@ def as_of_a_long_video(monkeypatch):
 def set_first_size(monkeypatch, size):
     for module in (ranges, video_reading):
         monkeypatch.setattr(module, "FIRST_SIZE", size)
+    monkeypatch.setattr(ranges, "_BLOCK", min(size, 2**14))
 
 
 def read(video, indices, **options):
@@ -254,21 +255,6 @@ def test_a_range_is_asked_of_the_same_version(server, path, data):
     assert seen[0] is None and len(seen) > 2 and set(seen[1:]) == {'"version"'}
 
 
-def test_a_server_that_stops_to_answer_to_ranges_sends_the_file_once(server, path, data):
-    whole = []
-
-    def answer(handler):
-        if not server.ranges:
-            handler.answer_range(data, ETag='"1"')
-        else:
-            whole.append(None)
-            handler.answer(body=data, ETag='"1"')
-
-    server.answers["video.mp4"] = answer
-    check(server.url("video.mp4"), path, FRAMES["dense"])
-    assert len(whole) == 1
-
-
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
@@ -360,15 +346,6 @@ def test_other_protocols_are_read_by_ranges(memory, path, data, monkeypatch, nam
     assert sum(end - start for start, end in spans) < 0.4 * len(data)
 
 
-def test_a_file_of_another_protocol_that_changes_is_not_mixed(memory, data):
-    def choose(metadata):
-        memory.pipe_file("/videos/video.mp4", data[::-1])
-        return FRAMES["dense"]
-
-    with pytest.raises(VideoReadError, match="memory://videos/video.mp4 has changed while it was read; read it again"):
-        read_video("memory://videos/video.mp4", choose)
-
-
 def test_a_long_video_is_streamed_with_little_memory(memory, path, data, monkeypatch):
     monkeypatch.setattr(ranges, "_BLOCKS_OF_STREAM", (2**17, 2))
     spans = count_reads(monkeypatch)
@@ -387,8 +364,8 @@ def test_a_file_url_is_its_path(path, tmp_path):
     ("url", "words"),
     [
         ("memory://videos/none.mp4", "does not exist"),
-        ("nosuch://videos/video.mp4", "nosuch:// is no protocol of files that fsspec knows"),
-        ("rtsp://127.0.0.1/video", "rtsp:// is no protocol"),
+        ("nosuch://videos/video.mp4", "nosuch:// is not a protocol of files that fsspec knows"),
+        ("rtsp://127.0.0.1/video", "rtsp:// is not a protocol"),
         ("simplecache::memory://videos/video.mp4", r"fsspec.open\(URL\), and give the open file"),
         ("zip://video.mp4::memory://videos/videos.zip", r"fsspec.open\(URL\)"),
     ],
@@ -397,8 +374,10 @@ def test_what_cannot_be_opened_is_explained(url, words):
     with pytest.raises(VideoReadError, match=words) as error:
         read_video(url)
     assert str(error.value).startswith(url)
-    with pytest.raises(VideoReadError, match=words):
-        list(stream_frames(url))
+    # A live stream has no frames by number, but can be streamed.
+    if not url.startswith("rtsp"):
+        with pytest.raises(VideoReadError, match=words):
+            list(stream_frames(url))
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -435,17 +414,3 @@ def test_an_error_that_ffmpeg_passes_over_is_told(memory, data, monkeypatch):
     for indices in ([100], [0]):
         with pytest.raises(VideoReadError, match="The net is torn"):
             read("memory://videos/video.mp4", indices)
-
-
-def test_torchcodec_is_given_the_whole_file(memory, data, monkeypatch):
-    given = []
-
-    class Reader(video_reading.VideoFileReader):
-        def __init__(self, source, name):
-            given.append(source.getvalue())
-            raise VideoReadError("enough")
-
-    monkeypatch.setattr(video_reading, "_TorchcodecReader", Reader)
-    with pytest.raises(VideoReadError, match="enough"):
-        read_video("memory://videos/video.mp4", backend="torchcodec")
-    assert given == [data]

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hf_video.reading import read_video
-from hf_video.reading.downloading import download_video
+from hf_video.reading.frame_streaming import stream_frames
 
 from ..video_files import encode_video
 from ..video_server import Server
@@ -22,7 +22,7 @@ def other_server():
     server.server_close()
 
 
-@pytest.mark.parametrize("read", [read_video, download_video])
+@pytest.mark.parametrize("read", [read_video, lambda url: list(stream_frames(url))])
 def test_credentials_stay_with_the_server_that_they_are_for(server, other_server, tmp_path, read):
     encode_video(tmp_path / "video.mp4")
     data = (tmp_path / "video.mp4").read_bytes()

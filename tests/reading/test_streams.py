@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
-from hf_video.reading import VideoReadError, read_video, sliding_windows, sources, streams, timed_samples
+from hf_video.reading import VideoReadError, frame_streaming, read_video, sliding_windows, sources, timed_samples
 from hf_video.reading.frame_streaming import StreamClock
 
 from ..video_files import encode_video, make_frames
@@ -248,10 +248,10 @@ def test_a_camera_is_read_in_its_format(monkeypatch, tmp_path):
     assert not sources.is_camera("/dev/shm/missing.mp4")
     with pytest.raises(VideoReadError, match="There is no camera /dev/video99"):
         next(timed_samples("/dev/video99"))
-    monkeypatch.setattr(streams, "CAMERA_FORMAT", "lavfi")
-    for module in (sources, streams):
+    monkeypatch.setattr(frame_streaming, "CAMERA_FORMAT", "lavfi")
+    for module in (sources, frame_streaming):
         monkeypatch.setattr(module, "is_camera", lambda source: source == "testsrc=rate=10:size=64x48")
-    monkeypatch.setattr(streams.os.path, "exists", lambda path: True)
+    monkeypatch.setattr(frame_streaming.os.path, "exists", lambda path: True)
     windows = sliding_windows("testsrc=rate=10:size=64x48", num_frames=4, stride=4, fps=5)
     found = [next(windows) for _ in range(3)]
     windows.close()

@@ -6,7 +6,6 @@ from itertools import pairwise
 import av
 import numpy as np
 import pytest
-from transformers.utils import is_torchcodec_usable
 
 from hf_video.reading import VideoReadError, read_video
 from hf_video.reading.frame_streaming import stream_frames
@@ -22,8 +21,8 @@ def choices(num_frames):
     yield [num_frames - 1, 0, num_frames // 3, 0]
 
 
-def read(data, indices, **kwargs):
-    return read_video(data, lambda metadata: np.array(indices), **kwargs)[0]
+def read(data, indices):
+    return read_video(data, lambda metadata: np.array(indices))[0]
 
 
 def decode(data):
@@ -48,15 +47,6 @@ def decode(data):
 # decodes differ, with threads and without. There is nothing to compare with.
 UNSTEADY = ("hevc_open, frame 2.mp4",)
 
-BACKENDS = [
-    "pyav",
-    pytest.param(
-        "torchcodec",
-        marks=pytest.mark.skipif(
-            not is_torchcodec_usable(decode="video"), reason="torchcodec finds no FFmpeg libraries here"
-        ),
-    ),
-]
 # Of a seventh of the files, every codec, container, order of times and kind of damage has some; the whole is slow.
 SHARES = [pytest.param(7, id="a seventh"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
@@ -68,10 +58,9 @@ def readable():
     return variants
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stream_name", STREAMS)
 @pytest.mark.parametrize("step", SHARES)
-def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, backend, step):
+def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, step):
     wrong, num_refused, num_files = [], 0, 0
     for name, data in [row for row in readable if row[0].startswith(f"{stream_name}, ")][::step]:
         expected, does_rise, is_damaged = decode(data)
@@ -81,7 +70,7 @@ def test_odd_files_give_the_frames_of_a_full_decode(readable, stream_name, backe
         may_be_refused = not does_rise and "as_decoded" not in name
         for indices in choices(len(expected)):
             try:
-                if not np.array_equal(read(data, indices, backend=backend), [expected[i] for i in indices]):
+                if not np.array_equal(read(data, indices), [expected[i] for i in indices]):
                     wrong.append((name, indices))
             except VideoReadError as error:
                 num_refused += may_be_refused

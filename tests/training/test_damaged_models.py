@@ -92,7 +92,7 @@ DAMAGES = [
         fields(do_normalize="yes"),
         f"{PROCESSOR} has a wrong value: do_normalize='yes' must be True or False",
     ),
-    (PROCESSOR, fields(resample="sharp"), f"{PROCESSOR} has a wrong value: resample='sharp' is no filter"),
+    (PROCESSOR, fields(resample="sharp"), f"{PROCESSOR} has a wrong value: resample='sharp' is not a filter"),
 ]
 
 
