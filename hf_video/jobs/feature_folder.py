@@ -43,7 +43,7 @@ Append = Callable[[Times, np.ndarray], None]
 @contextmanager
 def write_npy(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
     """An array (num_windows, *shape) float32, as `numpy.load` reads it. Memory holds one batch."""
-    header = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
+    header: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
 
     def append(times: Times, features: np.ndarray) -> None:
         file.write(np.ascontiguousarray(features, dtype="<f4").data)
