@@ -14,21 +14,18 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining, Vid
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import ConversionError, agree, count_layers, preview, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, run
-from .helpers.labels import names_of_original
-from .helpers.videovit import has_key_bias, processor_settings, transformers_block_rules
+from .helpers.command import Converted, make_parser, names_of_original, run
+from .helpers.videovit import (
+    encoder_fields,
+    has_key_bias,
+    patch_embedding_rules,
+    processor_settings,
+    transformers_block_rules,
+)
 from .helpers.weight_rules import apply_rules, load_converted, rename
 
 RULES = (
-    rename(
-        r"videomae\.embeddings\.patch_embeddings\.projection\.weight",
-        "videovit.embeddings.patch_embeddings.projection.weight",
-        lambda kernel: kernel.flatten(1),
-    ),
-    rename(
-        r"videomae\.embeddings\.patch_embeddings\.projection\.bias",
-        "videovit.embeddings.patch_embeddings.projection.bias",
-    ),
+    *patch_embedding_rules(r"videomae\.embeddings\.patch_embeddings\.projection"),
     *transformers_block_rules(r"videomae\.encoder\.layer", "videovit.layers"),
     *transformers_block_rules(r"decoder\.decoder_layers", "decoder.layers"),
     rename(r"videomae\.layernorm\.(weight|bias)", r"videovit.layernorm.\1"),
@@ -39,41 +36,20 @@ RULES = (
     rename("mask_token", "mask_token"),
 )
 
-# Fields of `VideoMAEConfig` that mean the same here, with its defaults.
-FIELDS = {
-    "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "num_frames": 16,
-    "tubelet_size": 2,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "use_mean_pooling": True,
-    "decoder_hidden_size": 384,
-    "decoder_num_hidden_layers": 4,
-    "decoder_num_attention_heads": 6,
-    "decoder_intermediate_size": 1536,
-    "norm_pix_loss": True,
-    "problem_type": None,
-}
+# Fields of `VideoMAEConfig` that mean the same here and have the same defaults.
+FIELDS = (
+    *("num_frames", "tubelet_size", "use_mean_pooling", "norm_pix_loss", "problem_type"),
+    *("decoder_hidden_size", "decoder_num_hidden_layers", "decoder_num_attention_heads", "decoder_intermediate_size"),
+)
 
 
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
-    original, weights, processor = read_model_folder(arguments.checkpoint)
-    if original.get("model_type") != "videomae":
-        raise ConversionError(f"Expected the model type 'videomae', got {original.get('model_type')!r}.")
+    original, weights, processor = read_model_folder(arguments.checkpoint, "videomae")
     config = videovit_config(original, weights)
     if "mask_token" in weights:
         # Transformers gives the encoder of a pre-training model a final norm only without mean pooling.
-        config["use_final_norm"] = not config["use_mean_pooling"]
+        config["use_final_norm"] = not config.get("use_mean_pooling", True)
         model = VideoViTForPreTraining(VideoViTConfig(**config))
     elif "classifier.weight" in weights:
         model = VideoViTForVideoClassification(VideoViTConfig(**config))
@@ -93,7 +69,7 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     depths = {"num_hidden_layers": count_layers(weights, r"videomae\.encoder\.layer\.(\d+)\.")}
     if "mask_token" in weights:
         depths["decoder_num_hidden_layers"] = count_layers(weights, r"decoder\.decoder_layers\.(\d+)\.")
-    config = agree({name: original.get(name, default) for name, default in FIELDS.items()}, depths)
+    config = agree(encoder_fields(original, *FIELDS), depths)
     # `fc_norm` and the decoder's norm have PyTorch's default epsilon, not that of the configuration.
     config |= {"head_norm_eps": 1e-5, "position_embedding_resize": "rebuild"}
     config["key_bias"] = has_key_bias(weights)

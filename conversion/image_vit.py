@@ -11,11 +11,16 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForImageClassificat
 from hf_video.processing import VideoClipProcessor
 
 from .helpers.checkpoint import ConversionError, agree, count_layers, read_model_folder, shape_of
-from .helpers.command import Converted, make_parser, positive_int, run
-from .helpers.labels import names_of_original, num_labels_of_new_head
-from .helpers.patch_inflation import inflate_patches
-from .helpers.videovit import PROCESSOR_OPTIONS, has_key_bias, processor_settings, transformers_block_rules
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.command import Converted, make_parser, names_of_original, num_labels_of_new_head, positive_int, run
+from .helpers.videovit import (
+    PROCESSOR_OPTIONS,
+    encoder_fields,
+    has_key_bias,
+    patch_embedding_rules,
+    processor_settings,
+    transformers_block_rules,
+)
+from .helpers.weight_rules import Rule, apply_rules, drop, inflate_patches, load_converted, rename
 
 LAYERS = r"(?:vit\.)?(?:encoder\.layer|layers)"
 
@@ -28,21 +33,13 @@ def repeat_positions(positions: torch.Tensor, num_token_frames: int) -> torch.Te
 
 def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
     """The table for a video model of a configuration."""
-
-    def inflate(kernel: torch.Tensor) -> torch.Tensor:
-        return inflate_patches(kernel, config.tubelet_size, inflation).flatten(1)
-
+    inflate = partial(inflate_patches, tubelet_size=config.tubelet_size, inflation=inflation)
     repeat = partial(repeat_positions, num_token_frames=config.token_grid[0])
     embeddings, target = r"(?:vit\.)?embeddings\.", "videovit.embeddings."
     return (
         rename(embeddings + r"cls_token", target + "cls_token"),
         rename(embeddings + r"position_embeddings", target + "position_embeddings.weight", repeat),
-        rename(
-            embeddings + r"patch_embeddings\.projection\.weight",
-            target + "patch_embeddings.projection.weight",
-            inflate,
-        ),
-        rename(embeddings + r"patch_embeddings\.projection\.bias", target + "patch_embeddings.projection.bias"),
+        *patch_embedding_rules(embeddings + r"patch_embeddings\.projection", inflate),
         *transformers_block_rules(LAYERS, "videovit.layers"),
         rename(r"(?:vit\.)?layernorm\.(weight|bias)", r"videovit.layernorm.\1"),
         rename(r"classifier\.(weight|bias)", r"classifier.\1"),
@@ -51,29 +48,9 @@ def make_rules(config: VideoViTConfig, inflation: str) -> tuple[Rule, ...]:
     )
 
 
-# Fields of `ViTConfig` that mean the same here, with its defaults.
-FIELDS = {
-    "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "qkv_bias": True,
-}
-
-
 def convert(arguments: argparse.Namespace) -> Converted:
     """Model and processor for the folder or Hub id that the command line names."""
-    original, weights, processor = read_model_folder(arguments.checkpoint)
-    if original.get("model_type") != "vit":
-        raise ConversionError(f"Expected the model type 'vit', got {original.get('model_type')!r}.")
+    original, weights, processor = read_model_folder(arguments.checkpoint, "vit")
     tubelet_size = arguments.tubelet_size or min(2, arguments.num_frames)
     if arguments.num_frames % tubelet_size:
         raise ConversionError(
@@ -84,7 +61,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
         labels = names_of_original(original) or {"num_labels": shape_of(weights, "classifier.weight", 2)[0]}
     depth = {"num_hidden_layers": count_layers(weights, rf"{LAYERS}\.(\d+)\.")}
     config = VideoViTConfig(
-        **agree({name: original.get(name, default) for name, default in FIELDS.items()}, depth),
+        **agree(encoder_fields(original, "qkv_bias"), depth),
         **labels,
         key_bias=has_key_bias(weights),
         num_frames=arguments.num_frames,

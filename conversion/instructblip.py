@@ -27,6 +27,7 @@ from .helpers.memory_bank_qformer import (
     read_config,
     with_language_model,
 )
+from .helpers.videovit import PROCESSOR_OPTIONS
 
 MODEL_TYPES = ("instructblip", "instructblipvideo", "blip-2")
 
@@ -120,16 +121,7 @@ def shared_fields(config: Any, config_class: Any) -> dict[str, Any]:
 
 def read_image_settings(source: str) -> dict[str, Any]:
     """The options of the original's processor that also apply to frames; none if there is no processor."""
-    shared = (
-        "do_resize",
-        "size",
-        "resample",
-        "do_rescale",
-        "rescale_factor",
-        "do_normalize",
-        "image_mean",
-        "image_std",
-    )
+    shared = {*PROCESSOR_OPTIONS} - {"do_center_crop", "crop_size"}
     for read in (ImageProcessingMixin.get_image_processor_dict, BaseVideoProcessor.get_video_processor_dict):
         try:
             original, _ = read(source)

@@ -34,6 +34,7 @@ from .helpers.checkpoint import (
     count_layers,
     find_weights,
     name_left_out,
+    num_heads_of,
     preview,
     read_checkpoint,
     read_json,
@@ -87,7 +88,7 @@ VISION_RULES = (
 
 TOWER_ALONE = "only the vision tower is taken"
 
-# Attention heads of the published sizes, by width. They cannot be read from tensors.
+# Attention heads of the published sizes, by width.
 QFORMER_HEADS = {768: 12}
 VISION_HEADS = {1408: 16}
 
@@ -181,17 +182,13 @@ def memory_bank_qformer_config(
         # The tokenizer has [DEC] besides BERT's vocabulary.
         bert["vocab_size"] = found["vocab_size"]
     bert = agree(bert, found)
-    heads = bert.get("num_attention_heads", QFORMER_HEADS.get(bert["hidden_size"]))
-    if heads is None:
-        raise ConversionError(
-            f"No published Q-Former has width {bert['hidden_size']}, so the number of attention heads is unknown: "
-            "pass `--original-config FILE.json` with bert_config.num_attention_heads."
-        )
     qformer_config: dict[str, Any] = {
         **{name: bert.get(name, default) for name, default in QFORMER_FIELDS.items()},
         **{name: bert[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
         **{name: bert[name] for name in ("vocab_size", "max_position_embeddings") if name in bert},
-        "num_attention_heads": heads,
+        "num_attention_heads": num_heads_of(
+            bert, "num_attention_heads", bert["hidden_size"], QFORMER_HEADS, "bert_config."
+        ),
         "cross_attention_frequency": bert["cross_attention_freq"],
         "encoder_hidden_size": bert["encoder_width"],
     }
@@ -263,17 +260,11 @@ def eva_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) -> In
         "qkv_bias": "blocks.0.attn.q_bias" in weights,
     }
     vision = agree(original, found)
-    heads = vision.get("num_heads", VISION_HEADS.get(width))
-    if heads is None:
-        raise ConversionError(
-            f"No published EVA-ViT has width {width}, so the number of attention heads is unknown: pass "
-            "`--original-config FILE.json` with vision_config.num_heads."
-        )
     return InstructBlipVisionConfig(
         hidden_size=width,
         intermediate_size=vision["mlp_hidden"],
         num_hidden_layers=vision["depth"],
-        num_attention_heads=heads,
+        num_attention_heads=num_heads_of(vision, "num_heads", width, VISION_HEADS, "vision_config."),
         image_size=vision["img_size"],
         patch_size=patch_size,
         layer_norm_eps=vision.get("layer_norm_eps", 1e-6),

@@ -14,6 +14,7 @@ from .helpers.checkpoint import (
     ConversionError,
     agree,
     find_weights,
+    num_heads_of,
     preview,
     read_checkpoint,
     read_original_config,
@@ -22,10 +23,10 @@ from .helpers.checkpoint import (
 )
 from .helpers.command import Converted, make_parser, run
 from .helpers.videovit import (
+    ENCODER_HEADS,
     block_rules,
     check_blocks,
     encoder_config,
-    num_heads_of,
     patch_embedding_rules,
     read_block_sizes,
     read_patch_sizes,
@@ -53,7 +54,7 @@ ARGUMENTS = {
 }
 
 BACKBONE_RULES = (
-    *patch_embedding_rules(),
+    *patch_embedding_rules(r"patch_embed\.proj"),
     *block_rules("", "videovit."),
     rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
     rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
@@ -72,16 +73,12 @@ def convert(arguments: argparse.Namespace) -> Converted:
             "This is a pre-training checkpoint, of which STMixer loads nothing without saying so. Convert it with "
             f"`conversion.videomae`. It has {preview(weights)}."
         )
-    given = (
-        {}
-        if arguments.original_config is None
-        else read_original_config(arguments.original_config, {key: default for key, (_, default) in ARGUMENTS.items()})
-    )
+    given = read_original_config(arguments.original_config, {key: default for key, (_, default) in ARGUMENTS.items()})
     config = {ARGUMENTS[key][0]: value for key, value in given.items()}
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     check_blocks(config, patches["embed_dim"], blocks)
     config = agree(config, patches | blocks | {"use_learnable_pos_emb": "pos_embed" in weights})
-    config["num_heads"] = num_heads_of(config, "num_heads", config["embed_dim"])
+    config["num_heads"] = num_heads_of(config, "num_heads", config["embed_dim"], ENCODER_HEADS)
     learned = config["use_learnable_pos_emb"]
     model = VideoViTBackbone(
         VideoViTConfig(

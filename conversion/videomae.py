@@ -18,20 +18,20 @@ from .helpers.checkpoint import (
     ConversionError,
     agree,
     find_weights,
+    num_heads_of,
     preview,
     read_checkpoint,
     read_original_config,
     shape_of,
     strip_prefixes,
 )
-from .helpers.command import Converted, make_parser, positive_int, run
-from .helpers.labels import num_labels_of_new_head
+from .helpers.command import Converted, make_parser, num_labels_of_new_head, positive_int, run
 from .helpers.videovit import (
     DECODER_HEADS,
+    ENCODER_HEADS,
     block_rules,
     check_blocks,
     encoder_config,
-    num_heads_of,
     patch_embedding_rules,
     processor_settings,
     read_block_sizes,
@@ -82,14 +82,14 @@ PRE_TRAINING_ARGUMENTS = SHARED_ARGUMENTS | {
 }
 
 CLASSIFICATION_RULES = (
-    *patch_embedding_rules(),
+    *patch_embedding_rules(r"patch_embed\.proj"),
     *block_rules("", "videovit."),
     rename("pos_embed", "videovit.embeddings.position_embeddings.weight"),
     rename(r"norm\.(weight|bias)", r"videovit.layernorm.\1"),
     rename(r"fc_norm\.(weight|bias)", r"fc_norm.\1"),
     rename(r"head\.(weight|bias)", r"classifier.\1"),
 )
-ENCODER_RULES = (*patch_embedding_rules(r"encoder\."), *block_rules(r"encoder\.", "videovit."))
+ENCODER_RULES = (*patch_embedding_rules(r"encoder\.patch_embed\.proj"), *block_rules(r"encoder\.", "videovit."))
 PRE_TRAINING_RULES = (
     *ENCODER_RULES,
     *block_rules(r"decoder\.", "decoder."),
@@ -151,7 +151,7 @@ def convert(arguments: argparse.Namespace) -> Converted:
 
 def read_classification_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The classifier's constructor arguments, from the tensors and the original configuration."""
-    config = _given_config(arguments, CLASSIFICATION_ARGUMENTS)
+    config = read_original_config(arguments.original_config, CLASSIFICATION_ARGUMENTS)
     patches, blocks = read_patch_sizes(weights), read_block_sizes(weights)
     found = patches | blocks
     found["num_classes"] = shape_of(weights, "head.weight", 2)[0] if "head.weight" in weights else 0
@@ -159,12 +159,16 @@ def read_classification_config(arguments: argparse.Namespace, weights: dict[str,
     found["use_learnable_pos_emb"] = "pos_embed" in weights
     check_blocks(config, found["embed_dim"], blocks)
     config = agree(config, found)
-    return CLASSIFICATION_ARGUMENTS | config | {"num_heads": num_heads_of(config, "num_heads", config["embed_dim"])}
+    return (
+        CLASSIFICATION_ARGUMENTS
+        | config
+        | {"num_heads": num_heads_of(config, "num_heads", config["embed_dim"], ENCODER_HEADS)}
+    )
 
 
 def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The masked autoencoder's constructor arguments, from the tensors and the original configuration."""
-    config = _given_config(arguments, PRE_TRAINING_ARGUMENTS)
+    config = read_original_config(arguments.original_config, PRE_TRAINING_ARGUMENTS)
     if "encoder.pos_embed" in weights or config.get("use_learnable_pos_emb"):
         raise ConversionError(
             "Learned positions never worked in the original pre-training model (its table has one row too many), so "
@@ -189,14 +193,10 @@ def read_pre_training_config(arguments: argparse.Namespace, weights: dict[str, t
         found |= {"encoder_num_heads": blocks.pop("num_heads"), "decoder_num_heads": decoder["num_heads"]}
     config = agree(config, found | blocks) | {"decoder_mlp_hidden": decoder["mlp_hidden"]}
     heads = {
-        "encoder_num_heads": num_heads_of(config, "encoder_num_heads", width),
+        "encoder_num_heads": num_heads_of(config, "encoder_num_heads", width, ENCODER_HEADS),
         "decoder_num_heads": num_heads_of(config, "decoder_num_heads", decoder_width, DECODER_HEADS),
     }
     return PRE_TRAINING_ARGUMENTS | config | heads
-
-
-def _given_config(arguments: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
-    return {} if arguments.original_config is None else read_original_config(arguments.original_config, known)
 
 
 def classifier_settings(original: dict[str, Any]) -> dict[str, Any]:

@@ -28,12 +28,9 @@ from .helpers.checkpoint import (
     select_part,
     strip_prefixes,
 )
-from .helpers.command import Converted, make_parser, positive_int, run
-from .helpers.labels import num_labels_of_new_head
-from .helpers.patch_inflation import inflate_patches
-from .helpers.videomamba_config import alignment_config, encoder_config, read_config
-from .helpers.videomamba_released import sampling_strategy_of
-from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
+from .helpers.command import Converted, make_parser, num_labels_of_new_head, positive_int, run
+from .helpers.videomamba import alignment_config, encoder_config, read_config, sampling_strategy_of
+from .helpers.weight_rules import Rule, apply_rules, drop, inflate_patches, load_converted, rename
 
 IMAGE, VIDEO, PRE_TRAINING = "image-classification", "video-classification", "pre-training"
 

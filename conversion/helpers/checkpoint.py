@@ -100,8 +100,7 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
     The state dict of a checkpoint: what is under the first of `wrappers` that exists, or else the whole dictionary.
 
     Raises:
-        ConversionError: if there are no tensors, one has no name, or one cannot be read as it is, see
-            [`check_storage`].
+        ConversionError: if there are no tensors, the name of one is not a text, or one has no values.
     """
     for wrapper in wrappers:
         if isinstance(content.get(wrapper), dict):
@@ -114,29 +113,12 @@ def find_weights(content: dict[str, Any], wrappers: Iterable[str]) -> dict[str, 
         raise ConversionError(
             f"No tensors under any of {list(wrappers)} nor at the top level, which has {preview(content)}."
         )
-    for name, tensor in weights.items():
-        check_storage(name, tensor)
+    if empty := [name for name, tensor in weights.items() if tensor.is_meta]:
+        raise ConversionError(
+            f"The tensor {empty[0]} is on the meta device, and so has no values: save the model after its weights are "
+            "loaded."
+        )
     return weights
-
-
-def check_storage(name: str, tensor: torch.Tensor) -> None:
-    """
-    Check that the values of a tensor can be read as they are.
-
-    Raises:
-        ConversionError: if the tensor is sparse, quantised, on the meta device, or has no elements.
-    """
-    problem = None
-    if tensor.is_meta:
-        problem = "is on the meta device, and so has no values: save the model after its weights are loaded"
-    elif tensor.is_quantized:
-        problem = f"is quantised ({tensor.dtype}): convert the weights before they were quantised"
-    elif tensor.layout != torch.strided:
-        problem = f"is sparse ({tensor.layout}): save it as `tensor.to_dense()`"
-    elif tensor.numel() == 0:
-        problem = f"has no elements: its shape is {tuple(tensor.shape)}"
-    if problem:
-        raise ConversionError(f"The tensor {name} {problem}.")
 
 
 def shape_of(weights: dict[str, torch.Tensor], name: str, num_dimensions: int) -> torch.Size:
@@ -209,19 +191,19 @@ def name_left_out(names: Iterable[str], reason: str) -> None:
         print(f"Left out: {common if len(group) == 1 else f'{len(group)} tensors of {common}.*'} ({reason})")
 
 
-def read_original_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+def read_original_config(path: Path | None, known: Mapping[str, Any]) -> dict[str, Any]:
     """
     Read the keyword arguments of an original constructor from a JSON file with one bare object.
 
     Args:
-        path: the JSON file.
+        path: the JSON file; there are no arguments without one.
         known: the arguments with their defaults. A value in the file must be of the same kind as the default.
 
     Raises:
         ConversionError: if the file cannot be read or holds no object, or for a key that is not in `known` or a value
             of another kind.
     """
-    config = read_json(path)
+    config = {} if path is None else read_json(path)
     if unknown := sorted(set(config) - set(known)):
         raise ConversionError(f"{path} has unknown keys {unknown}; the original takes {sorted(known)}.")
     for name, value in config.items():
@@ -251,19 +233,20 @@ def check_kind(name: str, value: Any, default: Any) -> None:
         raise ConversionError(f"{name} must be {expected}, got {value!r}.")
 
 
-def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
+def read_model_folder(source: str, model_type: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
     """
     Read a Transformers model folder or Hub repository, without any model class.
 
     Args:
         source: a folder, or the id of a repository on the Hub.
+        model_type: that of `config.json`.
 
     Returns:
         The content of `config.json`, the tensors of the model's safetensors files, and the content of the processor's
         file (empty if there is none).
 
     Raises:
-        ConversionError: if a file is missing or cannot be read, or a tensor has no values that can be read.
+        ConversionError: if a file is missing or cannot be read, or the model is of another type.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -272,6 +255,8 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
         except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
             raise ConversionError(f"{source} is neither a folder nor a reachable Hub repository: {error}") from error
     config = read_json(folder / "config.json", Config)
+    if config.get("model_type") != model_type:
+        raise ConversionError(f"Expected the model type {model_type!r}, got {config.get('model_type')!r}.")
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     files = {SAFE_WEIGHTS_NAME}
     if index.is_file():
@@ -279,8 +264,6 @@ def read_model_folder(source: str) -> tuple[dict[str, Any], dict[str, torch.Tens
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(files):
         weights |= read_checkpoint(folder / file)
-    for name, tensor in weights.items():
-        check_storage(name, tensor)
     processors = [folder / name for name in ("video_preprocessor_config.json", "preprocessor_config.json")]
     return config, weights, next((read_json(file) for file in processors if file.is_file()), {})
 
@@ -300,6 +283,31 @@ def agree(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         if given != value:
             raise ConversionError(f"The original configuration says {name}={given!r}, the tensors say {value!r}.")
     return {**config, **found}
+
+
+def num_heads_of(
+    config: dict[str, Any], name: str, width: int, published: Mapping[int, int], section: str = ""
+) -> int:
+    """
+    The number of attention heads, which no tensor shows.
+
+    Args:
+        config: the original configuration.
+        name: its argument.
+        width: that of the model.
+        published: the heads of the published models, by their width.
+        section: where the argument is in the file of the configuration, such as `"bert_config."`.
+
+    Raises:
+        ConversionError: if there is no such argument, and no published model of this width.
+    """
+    heads = config.get(name, published.get(width))
+    if heads is None:
+        raise ConversionError(
+            f"No published model has width {width}, so the number of attention heads is unknown: pass "
+            f"`--original-config FILE.json` with {section}{name}."
+        )
+    return heads
 
 
 def preview(names: Iterable[str], limit: int = 6) -> str:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo
 from huggingface_hub.errors import StrictDataclassError
+from torch import nn
 from transformers import PreTrainedModel
 
 from hf_video.cli.boundary import run_guarded
 from hf_video.cli.error_messages import is_out_of_memory
 from hf_video.hub import publish
 from hf_video.io import new_folder
+from hf_video.loading.class_names import read_class_names
 from hf_video.loading.configurations import bounded_models
 
-from .checkpoint import ConversionError
-from .labels import add_labels_option, name_classes
+from .checkpoint import ConversionError, preview
 
 Converted = tuple[PreTrainedModel, Any]
 
@@ -48,7 +48,16 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
             help="the original constructor's keyword arguments as one JSON object, describing the checkpoint",
         )
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="a folder that does not exist or is empty")
-    add_labels_option(parser)
+    # Nothing in a file tells the order of the classes: in VideoMAE V2 the Kinetics-400 head is a permutation of the
+    # first 400 rows of the Kinetics-710 head.
+    parser.add_argument(
+        "--labels",
+        type=_class_names,
+        metavar="FILE|kinetics400|imagenet1k",
+        help="names of the classes in the order of the head's rows: one a line, a JSON list or id2label object, a CSV "
+        "of id,name; or torchvision's list, of Kinetics-400 in alphabetical order. Nothing proves that an original "
+        "checkpoint has torchvision's order: compare with the label map of its repository",
+    )
     parser.add_argument("--push-to-hub", metavar="REPO_ID", help="also upload the result to the Hub")
     return parser
 
@@ -91,21 +100,20 @@ def run(
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
         if arguments.push_to_hub:
-            commit = publish_converted(output_dir, arguments.push_to_hub, str(arguments.checkpoint))
-            print(f"Published {commit.commit_url}.")
+            print(f"Published {publish_converted(output_dir, arguments.push_to_hub, str(arguments.checkpoint))}.")
 
     if code := run_guarded(parser.prog, sys.argv[1:] if argv is None else argv, work):
         sys.exit(code)
 
 
-def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> CommitInfo:
-    """Publish with a card that names the original: a file and its SHA-256, or a repository."""
+def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> str:
+    """The URL of the commit. The card names the original: a file and its SHA-256, or a repository."""
     source: dict[str, Any] = {"how": "converted from", "name": checkpoint}
     if Path(checkpoint).is_file():
         with open(checkpoint, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         source |= {"name": Path(checkpoint).name, "sha256": digest}
-    return publish(output_dir, repo_id, facts={"source": source})
+    return publish(output_dir, repo_id, facts={"source": source}).commit_url
 
 
 def positive_int(word: str) -> int:
@@ -131,3 +139,52 @@ def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:
     with new_folder(output_dir) as folder:
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
+
+
+def _class_names(word: str) -> list[str]:
+    try:
+        return read_class_names(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def num_labels_of_new_head(arguments: argparse.Namespace) -> int:
+    """Number of classes of a head that is not in the checkpoint: `--num-labels`, else that of `--labels`, else 2."""
+    given = getattr(arguments, "num_labels", None)
+    if given is not None:
+        return given
+    return 2 if arguments.labels is None else len(arguments.labels)
+
+
+def names_of_original(original: dict[str, Any]) -> dict[str, Any]:
+    """
+    `id2label` and `label2id` of a Transformers `config.json`; an empty dictionary if the file has no names.
+
+    Raises:
+        ConversionError: if the names are not those of the classes 0, 1, 2, ...
+    """
+    given = original.get("id2label") or {}
+    if not isinstance(given, dict) or set(given) != set(map(str, range(len(given)))):
+        raise ConversionError(
+            f"config.json: `id2label` must name the classes 0, 1, 2, ... in an object, got {given!r}."
+        )
+    if nameless := [index for index, name in given.items() if not isinstance(name, str)]:
+        raise ConversionError(f"config.json: `id2label` has no name for the classes {preview(nameless)}.")
+    names = {int(index): name for index, name in given.items()}
+    return {"id2label": names, "label2id": {name: index for index, name in names.items()}} if names else {}
+
+
+def name_classes(model: PreTrainedModel, names: list[str]) -> None:
+    """
+    Write names into the configuration, as `id2label` and `label2id`.
+
+    Raises:
+        ConversionError: if the model has no classifier, or another number of classes.
+    """
+    head = getattr(model, "classifier", None)
+    if not isinstance(head, nn.Linear):
+        raise ConversionError(f"--labels names classes, but {type(model).__name__} has no classification head.")
+    if len(names) != head.out_features:
+        raise ConversionError(f"--labels has {len(names)} names, but the head has {head.out_features} classes.")
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}

@@ -20,7 +20,7 @@ from hf_video.models.memory_bank_qformer.processing_memory_bank_qformer import M
 from hf_video.processing import VideoClipProcessor
 
 from .checkpoint import ConversionError, name_left_out, preview
-from .weight_checks import check_model
+from .weight_rules import check_values
 
 
 def read_config(source: str) -> Any:
@@ -69,7 +69,9 @@ def load_pretrained(
         logging.set_verbosity(verbosity)
     if missing := sorted(set(report["missing_keys"]) - set(may_be_missing)):
         raise ConversionError(f"{source} lacks weights of {type(model).__name__}: {preview(missing)}.")
-    check_model(model, source)
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point():  # quantised ones are not checked
+            check_values(f"{name} of {source}", parameter)
     unused = sorted(name for name in report["unexpected_keys"] if not name.startswith(other_parts))
     name_left_out(unused, f"{type(model).__name__} has no place for it")
     return model

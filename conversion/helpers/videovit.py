@@ -1,6 +1,7 @@
 """Functions that the sources of VideoViT share: rules for names of tensors, sizes read from tensors, and settings."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from hf_video.models.videovit import VideoViTConfig
 from .checkpoint import ConversionError, count_layers, preview, shape_of
 from .weight_rules import Rule, rename
 
-# Attention heads of the published sizes, by width. They cannot be read from tensors.
+# Attention heads of the published sizes, by width.
 ENCODER_HEADS = {384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}
 DECODER_HEADS = {192: 3, 384: 6, 512: 8, 640: 8}
 
@@ -21,12 +22,14 @@ PROCESSOR_OPTIONS = (
 )
 
 
-def patch_embedding_rules(source: str = "") -> list[Rule]:
-    """The `Conv3d` of the patch embedding as the matrix of a linear layer."""
+def patch_embedding_rules(
+    source: str, inflate: Callable[[torch.Tensor], torch.Tensor] = lambda kernel: kernel
+) -> list[Rule]:
+    """The convolution of the patch embedding, inflated over time, as the matrix of a linear layer."""
     target = "videovit.embeddings.patch_embeddings.projection"
     return [
-        rename(rf"{source}patch_embed\.proj\.weight", f"{target}.weight", lambda kernel: kernel.flatten(1)),
-        rename(rf"{source}patch_embed\.proj\.bias", f"{target}.bias"),
+        rename(rf"{source}\.weight", f"{target}.weight", lambda kernel: inflate(kernel).flatten(1)),
+        rename(rf"{source}\.bias", f"{target}.bias"),
     ]
 
 
@@ -80,6 +83,17 @@ def transformers_block_rules(source: str, target: str) -> list[Rule]:
     ]
 
 
+def encoder_fields(original: dict[str, Any], *others: str) -> dict[str, Any]:
+    """Fields of [`VideoViTConfig`] from the `config.json` of Transformers' VideoMAE or ViT."""
+    names = (
+        *("image_size", "patch_size", "num_channels", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+        *("initializer_range", "layer_norm_eps", *others),
+    )
+    # All other defaults are equal.
+    return {"layer_norm_eps": 1e-12} | {name: original[name] for name in names if name in original}
+
+
 def has_key_bias(weights: dict[str, torch.Tensor]) -> bool:
     """Whether the keys of a model of Transformers have a bias."""
     return any(name.endswith((".key.bias", ".k_proj.bias")) for name in weights)
@@ -130,22 +144,6 @@ def read_block_sizes(weights: dict[str, torch.Tensor], prefix: str = "") -> dict
     if sizes["cos_attn"]:
         sizes["num_heads"] = shape_of(weights, f"{prefix}blocks.0.attn.scale", 3)[0]
     return sizes
-
-
-def num_heads_of(config: dict[str, Any], name: str, width: int, published: dict[int, int] = ENCODER_HEADS) -> int:
-    """
-    The number of attention heads: the configuration's argument `name`, or that of the published model of this width.
-
-    Raises:
-        ConversionError: if there is neither.
-    """
-    heads = config.get(name, published.get(width))
-    if heads is None:
-        raise ConversionError(
-            f"No published model has width {width}, so the number of attention heads is unknown: pass "
-            f"`--original-config FILE.json` with {name}."
-        )
-    return heads
 
 
 def check_blocks(config: dict[str, Any], width: int, blocks: dict[str, Any]) -> None:

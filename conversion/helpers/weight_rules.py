@@ -1,4 +1,4 @@
-"""Renames, joins and drops the tensors of a checkpoint by a table of rules."""
+"""Renames, joins, inflates and drops the tensors of a checkpoint by a table of rules, and checks their values."""
 
 import re
 from collections import defaultdict
@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
+from einops import repeat
 from torch import nn
 
 from .checkpoint import ConversionError, name_left_out, preview
-from .weight_checks import check_values
+
+# Without eight-bit floats: they mean nothing without their scales, which are stored elsewhere.
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Rule(NamedTuple):
@@ -121,3 +124,48 @@ def load_converted(model: nn.Module, weights: dict[str, torch.Tensor], keep_init
         listed = "; ".join(f"{kind}: {preview(names)}" for kind, names in problems.items() if names)
         raise ConversionError(f"The checkpoint does not fit {type(model).__name__}. {listed}.")
     model.load_state_dict(weights, strict=False)
+
+
+def check_values(name: str, tensor: torch.Tensor) -> None:
+    """
+    Check that a tensor holds dense floating-point numbers that are finite as float32. A tensor on the meta device has
+    no values to check.
+
+    Raises:
+        ConversionError: for another dtype or layout, or values that are NaN or infinite.
+    """
+    if tensor.dtype not in FLOAT_DTYPES or tensor.layout != torch.strided:
+        kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
+        raise ConversionError(
+            f"The tensor {name} is of {kind}, which no weight is: expected a dense tensor of one of "
+            f"{', '.join(map(str, FLOAT_DTYPES))}."
+        )
+    if tensor.is_meta:
+        return
+    finite = tensor.detach().float().isfinite()
+    if not finite.all():
+        broken = finite.numel() - int(finite.sum())
+        raise ConversionError(
+            f"The tensor {name} has {broken} of {finite.numel()} values that are NaN or infinite in float32: the "
+            "training diverged or the file is damaged, so take an earlier checkpoint."
+        )
+
+
+def inflate_patches(kernel: torch.Tensor, tubelet_size: int, inflation: str) -> torch.Tensor:
+    """
+    A kernel that gives a still video the tokens of its image. Sources of the two inflations: "Quo Vadis, Action
+    Recognition?" (arXiv 1705.07750, section 2.4; mean) and ViViT (arXiv 2103.15691, section 3.4; centre).
+
+    Args:
+        kernel: `(hidden_size, num_channels, patch_height, patch_width)`.
+        tubelet_size: frames of a patch.
+        inflation: `"mean"` shares the weights out over the frames; anything else gives all to the middle frame.
+
+    Returns:
+        `torch.Tensor`: `(hidden_size, num_channels, tubelet_size, patch_height, patch_width)`.
+    """
+    if inflation == "mean":
+        return repeat(kernel / tubelet_size, "d c h w -> d c t h w", t=tubelet_size)
+    inflated = kernel.new_zeros(*kernel.shape[:2], tubelet_size, *kernel.shape[2:])
+    inflated[:, :, tubelet_size // 2] = kernel
+    return inflated

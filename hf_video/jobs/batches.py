@@ -1,7 +1,7 @@
-"""Batches that hold the pieces of several videos, and what the outputs of a video are.
+"""Batches that hold the pieces of several videos, and what a model makes of each video.
 
-Reading, encoding and writing are apart, so that an engine can put them into different processes. What passes between
-them has a fixed size: a batch, and the outputs of a batch.
+An engine may read, encode and write in different processes. What passes between these has a fixed size: a batch, and
+the outputs of a batch.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import pickle
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from datasets import Dataset
 
-from hf_video.data.stored_videos import open_video
 from hf_video.data.video_column import BYTES
 from hf_video.data.video_listing import ListedVideo
 from hf_video.io import FULL_DISK, write_error_number
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Times = list[tuple[float, float]]
+# The pieces of a video, or why it has none.
+Reading = Iterable[Piece] | Exception
 
 
 class Video(Protocol):
@@ -57,29 +58,20 @@ class Batch(NamedTuple):
     times: Times
 
 
-class Encoded(NamedTuple):
-    """What a model made of a batch.
-
-    Attributes:
-        outputs: (batch_size, ...) float32.
-        errors: why a piece has no output, by its place in the batch.
-    """
-
-    outputs: np.ndarray
-    errors: dict[int, Exception]
-
-
+@dataclass
 class VideoOutputs:
-    """What a model made of one video: (times, outputs) of the pieces that were in one batch together, one batch after
-    the other. It is iterated once, before the next video.
+    """What a model made of one video: (times, outputs) of the pieces of each batch. Iterate it once, before the next
+    video.
 
     Attributes:
         video: the video.
         error: why it has no outputs; known after the iteration. Some of its outputs may have been given.
     """
 
-    def __init__(self, video: Video, place: int, runs: Iterator[tuple[Times, np.ndarray]], errors: dict):
-        self.video, self._place, self._runs, self._errors = video, place, runs, errors
+    video: Video
+    _place: int
+    _runs: Iterator[tuple[Times, np.ndarray]]
+    _errors: dict[int, Exception]
 
     def __iter__(self) -> Iterator[tuple[Times, np.ndarray]]:
         return self._runs
@@ -124,9 +116,10 @@ def pieces_of(task: Task, video: Video) -> Iterator[Piece]:
 
 
 def read_batches(
-    readings: Iterable[Iterable[Piece] | Exception], batch_size: int, errors: dict[int, Exception], ends_run: bool
+    readings: Iterable[Reading], batch_size: int, errors: dict[int, Exception], ends_run: bool
 ) -> Iterator[Batch]:
-    """The pieces of videos in batches, which do not end where a video ends. Pieces of another shape begin another one.
+    """The pieces of videos in batches. A batch may go on into the next video. It ends early before a piece of another
+    shape.
 
     Args:
         readings: the pieces of each video, or why there are none.
@@ -162,9 +155,8 @@ def read_batches(
 
 
 def _join(waiting: Sequence[tuple[int, Piece]]) -> Batch:
-    places, pieces = zip(*waiting, strict=True)
-    values = np.stack([piece.pixel_values for piece in pieces])
-    return Batch(values, list(places), [(piece.start, piece.end) for piece in pieces])
+    values = np.stack([piece.pixel_values for _, piece in waiting])
+    return Batch(values, [place for place, _ in waiting], [(piece.start, piece.end) for _, piece in waiting])
 
 
 def _without_frames(error: Exception) -> Exception:
@@ -173,8 +165,10 @@ def _without_frames(error: Exception) -> Exception:
     return error
 
 
-def encode_batch(task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool = True) -> Encoded:
-    """The outputs of a batch. If the model refuses it, its pieces are tried alone.
+def encode_batch(
+    task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool = True
+) -> list[np.ndarray | Exception]:
+    """The float32 output of each piece, or why it has none. If the model refuses a batch, its pieces are tried alone.
 
     Args:
         task: encodes with the model.
@@ -186,22 +180,20 @@ def encode_batch(task: Task, model: PreTrainedModel, pixel_values: np.ndarray, e
         MemoryError, torch.OutOfMemoryError, torch.AcceleratorError: an error of the machine.
     """
     try:
-        return Encoded(task.encode(model, torch.from_numpy(pixel_values)), {})
+        return list(task.encode(model, torch.from_numpy(pixel_values)))
     except Exception as error:
         if ends_run and is_of_machine(error):
             raise
         if len(pixel_values) == 1:
-            return Encoded(np.full((1, 1), np.nan, np.float32), {0: _without_frames(error)})
-    singly = [encode_batch(task, model, piece[None], ends_run) for piece in pixel_values]
-    shape = next((each.outputs.shape for each in singly if not each.errors), (1, 1))
-    outputs = [np.full(shape, np.nan, np.float32) if each.errors else each.outputs for each in singly]
-    return Encoded(
-        np.concatenate(outputs), {place: each.errors[0] for place, each in enumerate(singly) if each.errors}
-    )
+            return [_without_frames(error)]
+    return [output for piece in pixel_values for output in encode_batch(task, model, piece[None], ends_run)]
 
 
 def outputs_of_videos(
-    task: Task, videos: Sequence[Video], encoded: Iterable[tuple[Batch, Encoded]], errors: dict[int, Exception]
+    task: Task,
+    videos: Sequence[Video],
+    encoded: Iterable[tuple[Batch, Sequence[np.ndarray | Exception]]],
+    errors: dict[int, Exception],
 ) -> Iterator[VideoOutputs]:
     """The outputs of each video, in their order, as its batches come. Memory holds those of one batch.
 
@@ -231,67 +223,46 @@ def outputs_of_videos(
 
 
 def _runs(
-    task: Task, encoded: Iterable[tuple[Batch, Encoded]], errors: dict[int, Exception]
+    task: Task, encoded: Iterable[tuple[Batch, Sequence[np.ndarray | Exception]]], errors: dict[int, Exception]
 ) -> Iterator[tuple[int, Times, np.ndarray]]:
     """The place of a video, and the times and outputs of its pieces in a batch. Those with an error are left out."""
-    for batch, (values, failed) in encoded:
-        for place, group in groupby(range(len(batch.videos)), key=batch.videos.__getitem__):
-            positions = list(group)
-            times, outputs = (
-                [batch.times[position] for position in positions],
-                values[positions[0] :][: len(positions)],
-            )
-            if found := [failed[position] for position in positions if position in failed]:
-                errors.setdefault(place, found[0])
-            elif not np.isfinite(outputs).all():
-                errors.setdefault(place, _not_finite(task, times, outputs))
+    for batch, of_batch in encoded:
+        for place, group in groupby(zip(batch.videos, batch.times, of_batch, strict=True), key=itemgetter(0)):
+            times: Times = []
+            outputs: list[np.ndarray] = []
+            for _, time, output in group:
+                if not isinstance(output, Exception) and not np.isfinite(output).all():
+                    which = "this video" if task.is_single else f"the window from {time[0]:g} s"
+                    output = ValueError(f"The model's {task.quantity} of {which} are not finite.")
+                if isinstance(output, Exception):
+                    errors.setdefault(place, output)
+                else:
+                    times.append(time)
+                    outputs.append(output)
             if place not in errors:
-                yield place, times, outputs
-
-
-def _not_finite(task: Task, times: Times, outputs: np.ndarray) -> ValueError:
-    if task.is_single:
-        return ValueError(f"The model's {task.quantity} of this video are not finite.")
-    first = next(time for time, output in zip(times, outputs, strict=True) if not np.isfinite(output).all())
-    return ValueError(f"The {task.quantity} of the window from {first[0]:g} s are not finite.")
-
-
-@dataclass(frozen=True)
-class PortableVideo:
-    """A video with its own row of the data set that lists it, which another process can open."""
-
-    id: str
-    source: str
-    row: dict[str, Any]
-
-    def open(self) -> Any:
-        return open_video(self.row)
+                yield place, times, np.stack(outputs)
 
 
 def portable_videos(videos: Sequence[Video]) -> list[Video]:
-    """The videos, which can be pickled: those that a data set lists take their rows with them.
+    """The videos, which can be pickled: those that a data set lists take their own rows with them.
 
     Raises:
         ValueError: a video is stored inside its data set.
     """
-    found: list[Video] = []
+    portable: list[Video] = []
     for _, group in groupby(videos, key=lambda video: id(getattr(video, "rows", None))):
-        listed = list(group)
-        first = listed[0]
-        if isinstance(first, ListedVideo) and first.rows is not None:
-            found += _with_rows(listed, first.rows)
-        else:
-            found += listed
-    return found
-
-
-def _with_rows(videos: Sequence[Any], dataset: Dataset) -> list[PortableVideo]:
-    if BYTES in dataset.column_names:
-        raise ValueError(
-            f"{videos[0].source} is stored inside a data set, which would pass through the memory of Ray: use "
-            "--engine local, or pack the videos with `hf-video pack`."
-        )
-    # Rows that are read one by one take several times as long.
-    columns = dataset[[video.row for video in videos]]
-    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    return [PortableVideo(video.id, video.source, row) for video, row in zip(videos, rows, strict=True)]
+        listed: list[Any] = list(group)
+        dataset = getattr(listed[0], "rows", None)
+        if not isinstance(listed[0], ListedVideo) or dataset is None:
+            portable += listed
+            continue
+        if BYTES in dataset.column_names:
+            raise ValueError(
+                f"{listed[0].source} is stored inside a data set, which would pass through the memory of Ray: use "
+                "--engine local, or pack the videos with `hf-video pack`."
+            )
+        # Rows that are read one by one take several times as long.
+        columns = dataset[[video.row for video in listed]]
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        portable += (replace(video, rows=[row], row=0) for video, row in zip(listed, rows, strict=True))
+    return portable

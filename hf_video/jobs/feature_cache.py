@@ -56,10 +56,9 @@ def extract_features(
 ) -> Features:
     """The features of all videos of a data set. They are read from `folder`, or computed and written there.
 
-    The name of a file of features follows from everything that determines them: weights and configuration of the
-    model without its head, the processor, the version of this package, and path, size, time of change and segment of
-    each video. If one of these changes, the features are computed anew. An interruption loses less than `SHARD_SIZE`
-    videos.
+    The name of a file of features follows from all that decides them: weights and configuration of the model without
+    its head, the processor, the version of this package, and path, size, time of change and segment of each video. An
+    interruption loses less than `SHARD_SIZE` videos.
 
     Args:
         model: a video classifier; put into evaluation mode.
@@ -151,16 +150,12 @@ class _Shards(Sink):
             tensors["values"] = torch.from_numpy(np.stack(values)).to(self.dtype)
         replace_file(self.folder / part.name, lambda partial: save_file(tensors, partial))
 
-    def count_done(self, parts: Sequence[Part]) -> int:
-        return sum(len(part.videos) for part in parts if (self.folder / part.name).is_file())
-
     def load(self, videos: Sequence[Video]) -> Features:
         """The features of all videos that could be read."""
         values, rows = [], []
         for part in self._parts(videos):
             shard = load_file(self.folder / part.name)
-            is_read = shard["is_read"].tolist()
-            rows += [int(video.id) for video, found in zip(part.videos, is_read, strict=True) if found]
+            rows += [int(part.videos[place].id) for place in shard["is_read"].nonzero().flatten().tolist()]
             values += [shard["values"]] if "values" in shard else []
         if not values:
             raise ValueError(f"None of the {len(videos)} videos can be read.")
@@ -178,8 +173,8 @@ def _is_whole(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        with safe_open(path, "pt") as shard:
-            return "is_read" in shard.keys()
+        with safe_open(path, "pt"):
+            return True
     except SafetensorError as error:
         logger.warning(f"{path} is damaged and computed again: {error}")
         return False

@@ -42,22 +42,18 @@ Append = Callable[[Times, np.ndarray], None]
 @contextmanager
 def write_npy(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
     """An array (num_windows, *shape) float32, as `numpy.load` reads it. Memory holds one batch."""
-    num_windows = 0
-
-    def write_header() -> None:
-        # NumPy leaves room in a header for any number of rows.
-        file.seek(0)
-        write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (num_windows, *shape)})
+    header: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
 
     def append(times: Times, features: np.ndarray) -> None:
-        nonlocal num_windows
         file.write(np.ascontiguousarray(features, dtype="<f4").data)
-        num_windows += len(features)
+        header["shape"] = (header["shape"][0] + len(features), *shape)
 
     with open(path, "wb") as file:
-        write_header()
+        write_array_header_1_0(file, header)
         yield append
-        write_header()
+        # NumPy leaves room in a header for any number of rows.
+        file.seek(0)
+        write_array_header_1_0(file, header)
 
 
 @contextmanager
@@ -72,16 +68,15 @@ def write_safetensors(path: Path, video: str, shape: Sequence[int]) -> Iterator[
         arrays.append(features)
 
     yield append
-    tensors = {"features": torch.from_numpy(np.concatenate(arrays))}
-    for place, name in enumerate(("starts", "ends")):
-        tensors[name] = torch.tensor([time[place] for time in all_times], dtype=torch.float64)
-    save_file(tensors, path)
+    starts, ends = torch.tensor(all_times, dtype=torch.float64).reshape(-1, 2).unbind(1)
+    features = torch.from_numpy(np.concatenate(arrays))
+    save_file({"features": features, "starts": starts.contiguous(), "ends": ends.contiguous()}, path)
 
 
 @contextmanager
 def write_parquet(path: Path, video: str, shape: Sequence[int]) -> Iterator[Append]:
-    """A row for each window: `video`, `start`, `end` and `feature`, with their types of `datasets`. A row for each
-    video would be too large, since `datasets` reads a thousand rows at a time. Memory holds one batch."""
+    """A row for each window: `video`, `start`, `end` and `feature`, in the types of `datasets`, which reads a thousand
+    rows at a time. Memory holds one batch."""
     from datasets import Array2D, Dataset, Features, List, Value
     from pyarrow.parquet import ParquetWriter
 
@@ -122,8 +117,8 @@ def extract_to_folder(
     The summary has what code for temporal localisation asks for: `feat_stride` and `num_frames` of a window in frames,
     `default_fps`, `input_dim` and `file_ext`; the settings; and for each video of `videos` its `source`, `file`,
     `num_windows`, `fps`, and `starts` and `ends` of the windows in seconds, `start_frames` and `end_frames` in frames.
-    Frames are those of the video, or with `fps` those of the video at this rate. A video that cannot be read to its
-    end has an `error` in place of all this, and no file.
+    With `fps`, frames are counted at this rate. A video that cannot be read to its end has an `error` instead, and no
+    file.
 
     A folder holds the features of one model, processor and choice of settings. Videos may be added to it. A finished
     video is not computed again, unless its file has changed.
@@ -163,13 +158,13 @@ class FeatureFolder(Sink):
 
     Args:
         folder: made if it does not exist.
-        task: whose features it holds.
+        task: computes the features.
         key: all that they follow from, besides the video, see `Task.key`.
-        file_format: that of the files, see `WRITERS`.
+        file_format: "npy", "safetensors" or "parquet"; see `WRITERS`.
 
     Attributes:
         videos: what the summary says about each finished video, by id.
-        failed: and about those that failed in this run.
+        failed: what it says about each video that failed in this run.
     """
 
     contents = "features"
@@ -220,7 +215,7 @@ class FeatureFolder(Sink):
                 if of_video.error is None:
                     continue
                 raise _UnreadableVideo
-            # Features of what it was before are not those of what it is. A source that is not there may come back.
+            # The features of the old content do not fit a changed file. A source that is not there may come back.
             if video.identity[1] is not None:
                 path.unlink(missing_ok=True)
             return None
@@ -235,28 +230,21 @@ class FeatureFolder(Sink):
 
     def note(self, result: PartResult) -> None:
         """Notes what became of a video; of a finished one on the disk as well."""
-        video, facts = self._planned[result.part], result.written
-        if facts is None:
+        video, path = self._planned[result.part], self.folder / JOURNAL_FILE
+        if result.written is None:
             self.failed[video.id] = {"source": video.source, "error": result.errors[0][1]}
             return
         file = self._path_of(video.id).relative_to(self.folder).as_posix()
-        record = {"source": video.source, "file": file, **facts, "identity": video.identity}
-        self.videos[video.id] = record
-        path = self.folder / JOURNAL_FILE
+        self.videos[video.id] = {"source": video.source, "file": file, **result.written, "identity": video.identity}
         with naming_disk_errors(path), open(path, "a", encoding="utf-8") as journal:
-            print(json.dumps([video.id, record]), file=journal, flush=True)
+            print(json.dumps([video.id, self.videos[video.id]]), file=journal, flush=True)
             os.fsync(journal.fileno())
-
-    def count_done(self, parts: Sequence[Part]) -> int:
-        return sum(part.name in self.videos and part.name not in self.failed for part in parts)
 
     def close(self) -> None:
         """Writes the summary."""
-        key = self.key
+        key, by_frames = self.key, self.key["fps"] is None
         # Features of a video that is out of reach at the moment stay.
-        lost = {name: row for name, row in self.failed.items() if not self._path_of(name).is_file()}
-        videos = self.videos | lost
-        by_frames = key["fps"] is None
+        videos = self.videos | {name: row for name, row in self.failed.items() if not self._path_of(name).is_file()}
         rates = {record["fps"] for record in self.videos.values() if record["num_windows"]}
         factor = key["frame_sampling_rate"] if by_frames else 1
         head = {
@@ -276,12 +264,11 @@ class FeatureFolder(Sink):
 
     def _read_journal(self) -> dict[str, Record]:
         """The videos since the last summary. The line that a killed run was writing is left out."""
-        found: dict[str, Record] = {}
+        videos: dict[str, Record] = {}
         with suppress(FileNotFoundError, ValueError):
             for line in (self.folder / JOURNAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
-                name, record = json.loads(line)
-                found[name] = record
-        return found
+                videos |= [json.loads(line)]
+        return videos
 
 
 def require_feature_folder(folder: Path) -> None:
@@ -337,24 +324,12 @@ class _TimedVideo:
 def _describe(windows: Times, frame_times: Sequence[float], fps: float | None) -> Record:
     """Number, rate and times of the windows of a video. Without a rate of samples, frames are counted: those of a
     variable rate do not follow from their times."""
-    starts, ends = ([window[place] for window in windows] for place in (0, 1))
-    rate = _mean_rate(frame_times) if fps is None else fps
-    start_frames, end_frames = (
-        [bisect_left(frame_times, time) if fps is None else round(time * fps) for time in times]
-        for times in (starts, ends)
-    )
-    return {
-        "num_windows": len(starts),
-        "fps": rate,
-        "starts": starts,
-        "ends": ends,
-        "start_frames": start_frames,
-        "end_frames": end_frames,
-    }
-
-
-def _mean_rate(frame_times: Sequence[float]) -> float | None:
-    """Frames per second, to six decimals; None for a single frame."""
-    if len(frame_times) < 2:
-        return None
-    return round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
+    record: Record = {"num_windows": len(windows), "fps": fps}
+    if fps is None and len(frame_times) > 1:
+        record["fps"] = round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
+    times = {name: [window[place] for window in windows] for place, name in enumerate(("start", "end"))}
+    for name, seconds in times.items():
+        record[f"{name}s"] = seconds
+    for name, seconds in times.items():
+        record[f"{name}_frames"] = [bisect_left(frame_times, t) if fps is None else round(t * fps) for t in seconds]
+    return record

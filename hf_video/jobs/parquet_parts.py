@@ -1,7 +1,7 @@
 """A sink of Parquet files, the parts, with one row a video, or several.
 
 A part is written as a whole, after all of its videos. Its name follows from their keys. So whatever dies, a video is
-in no part or in one, and a part that is made again replaces itself. The parts themselves say what is done.
+in no part or in one, and a part that is made again replaces itself.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Hidden, since `datasets` reads every other file of a folder.
 SETTINGS_FILE = ".bulk.json"
-# What `plan` calls a part. A file of another name is somebody else's.
+# A file of another name was not written here.
 _PART_NAME = re.compile(r"part-\d{6,}-[0-9a-f]{16}\.parquet")
 KEY, PATH, ERROR = "key", "path", "error"
 _FACTS = pa.schema([(name, pa.string()) for name in (KEY, PATH, ERROR)])
@@ -65,13 +65,20 @@ class ParquetParts(Sink):
         Raises:
             ValueError: the folder is a file, or has other files, or rows of other settings.
         """
-        known = self._read_key()
-        if known is None:
+        text = self._folder.read(SETTINGS_FILE)
+        if text is None:
             system, root = self._folder.find()
-            require_no_files(self.place, system.isfile(root), self._names())
-        else:
-            require_same_settings(self, known, self.key)
-        return known is not None
+            visible = [name for name in self._folder.names() if not name.startswith(".")]
+            require_no_files(self.place, system.isfile(root), visible)
+            return False
+        try:
+            known = json.loads(text)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.place}/{SETTINGS_FILE} is damaged ({error}): remove it if you need none of the rows there."
+            ) from error
+        require_same_settings(self, known, self.key)
+        return True
 
     def claim(self) -> None:
         """Makes the folder and notes the settings of its rows. Raises what `check` does."""
@@ -80,17 +87,7 @@ class ParquetParts(Sink):
                 file.write(json.dumps(self.key, indent=1, sort_keys=True).encode())
 
     def is_claimed(self) -> bool:
-        return self._read_key() is not None
-
-    def _read_key(self) -> dict[str, Any] | None:
-        """The settings of the rows; None if no run has claimed the folder."""
-        text = self._folder.read(SETTINGS_FILE)
-        try:
-            return None if text is None else json.loads(text)
-        except ValueError as error:
-            raise ValueError(
-                f"{self.place}/{SETTINGS_FILE} is damaged ({error}): remove it if you need none of the rows there."
-            ) from error
+        return self._folder.read(SETTINGS_FILE) is not None
 
     def plan(self, videos: Sequence[Video]) -> list[Part]:
         """The parts that are left. Videos are divided before the finished ones are left out, so that batches, and with
@@ -98,44 +95,36 @@ class ParquetParts(Sink):
         self.finished = self.read_finished()
         keys = pa.array([_as_utf8(video.id) for video in videos], pa.string())
         paths = pa.array([_as_utf8(video.source) for video in videos], pa.string())
-        found = pc.index_in(keys, self.finished[KEY].combine_chunks())
-        known = self.finished[PATH].combine_chunks().take(found)
+        rows = pc.index_in(keys, self.finished[KEY].combine_chunks())
+        known = self.finished[PATH].combine_chunks().take(rows)
         other = pc.index(pc.fill_null(pc.not_equal(known, paths), False), True).as_py()
         if other >= 0:
             raise ValueError(
                 f"The output has {known[other]} under the key {keys[other].as_py()!r}, which {paths[other]} would "
                 "have as well: choose another --output, or rename the video."
             )
-        is_left = found.is_null().to_numpy(zero_copy_only=False)
+        is_left = rows.is_null().to_numpy(zero_copy_only=False)
         parts = []
         for number, start in enumerate(range(0, len(videos), self.part_size)):
-            left = (start + np.flatnonzero(is_left[start : start + self.part_size])).tolist()
-            if left:
-                chosen = [videos[place] for place in left]
+            left = start + np.flatnonzero(is_left[start : start + self.part_size])
+            if chosen := [videos[place] for place in left.tolist()]:
                 digest = hashlib.sha256(json.dumps([video.id for video in chosen]).encode()).hexdigest()[:16]
                 parts.append(Part(f"part-{number:06d}-{digest}.parquet", chosen))
         return parts
 
-    def count_done(self, parts: Sequence[Part]) -> int:
-        written = set(self.part_names())
-        return sum(len(part.videos) for part in parts if part.name in written)
-
     def read_finished(self) -> pa.Table:
         """The `key`, `path` and `error` of the videos in the parts. A damaged part is removed, and its videos count as
         not done."""
-
-        def read(names: list[str]) -> pa.Table:
-            system, root = self._folder.find()
-            files = [f"{root}/{name}" for name in names]
-            dataset = ds.dataset(files, schema=_FACTS, format="parquet", filesystem=system)
-            return dataset.to_table(columns=_FACTS.names)
-
-        names = self.part_names()
+        names, (system, root) = self.part_names(), self._folder.find()
+        rows = _FACTS.empty_table()
         try:
-            rows = read(names) if names else _FACTS.empty_table()
+            if names:
+                files = [f"{root}/{name}" for name in names]
+                dataset = ds.dataset(files, schema=_FACTS, format="parquet", filesystem=system)
+                rows = dataset.to_table(columns=_FACTS.names)
         except (pa.ArrowInvalid, OSError):  # one of them: which shows singly
             tables = [table for name in names if (table := self._read_or_remove(name, _FACTS.names)) is not None]
-            rows = pa.concat_tables([_FACTS.empty_table(), *tables])
+            rows = pa.concat_tables([rows, *tables])
         # Tasks with several rows a video give each of them its key.
         keys = pc.unique(rows[KEY])
         return rows if len(keys) == len(rows) else rows.take(pc.index_in(keys, rows[KEY].combine_chunks()))
@@ -171,18 +160,22 @@ class ParquetParts(Sink):
     def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> None:
         self.write_rows(part.name, (_rows_of(task, of_video) for of_video in outputs))
 
-    def write_rows(self, name: str, rows: Iterable[pa.Table]) -> None:
+    def write_rows(self, name: str, tables: Iterable[pa.Table]) -> None:
         """Writes the file of a part as a whole, from tables of one schema. Memory holds one group of its rows."""
+        tables = iter(tables)
         with self._folder.writing(name) as file:
-            _write_rows(file, rows)
+            waiting = [next(tables)]
+            with pq.ParquetWriter(file, waiting[0].schema) as writer:
+                for table in tables:
+                    if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
+                        writer.write_table(pa.concat_tables(waiting).combine_chunks())
+                        waiting = []
+                    waiting.append(table)
+                writer.write_table(pa.concat_tables(waiting).combine_chunks())
 
     def part_names(self) -> list[str]:
         """The names of the parts that were written."""
-        return sorted(filter(_PART_NAME.fullmatch, self._names()))
-
-    def _names(self) -> list[str]:
-        """The files and folders that are not hidden."""
-        return [name for name in self._folder.names() if not name.startswith(".")]
+        return sorted(filter(_PART_NAME.fullmatch, self._folder.names()))
 
 
 def _rows_of(task: Task, outputs: VideoOutputs) -> pa.Table:
@@ -191,11 +184,8 @@ def _rows_of(task: Task, outputs: VideoOutputs) -> pa.Table:
     columns = {} if outputs.error is not None else task.describe(*gathered)
     num_rows = len(next(iter(columns.values()), [None]))
     reason = None if outputs.error is None else reason_of(outputs.error)
-    texts: dict[str, str | None] = {KEY: video.id, PATH: video.source, ERROR: reason}
-    columns |= {
-        name: pa.array([None if text is None else _as_utf8(text)] * num_rows, pa.string())
-        for name, text in texts.items()
-    }
+    for name, text in ((KEY, video.id), (PATH, video.source), (ERROR, reason)):
+        columns[name] = pa.array([None if text is None else _as_utf8(text)] * num_rows, pa.string())
     schema = pa.schema([*_FACTS, *task.columns])
     return pa.table([columns.get(field.name, pa.nulls(num_rows, field.type)) for field in schema], schema=schema)
 
@@ -203,19 +193,3 @@ def _rows_of(task: Task, outputs: VideoOutputs) -> pa.Table:
 def _as_utf8(text: str) -> str:
     """The text for a column. Names of files, and messages with them, may have bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _write_rows(file: BinaryIO, rows: Iterable[pa.Table]) -> None:
-    writer, waiting = None, []
-    try:
-        for row in rows:
-            writer = writer or pq.ParquetWriter(file, row.schema)
-            waiting.append(row)
-            if sum(table.nbytes for table in waiting) >= _ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(waiting).combine_chunks())
-                waiting = []
-        if writer is not None and waiting:
-            writer.write_table(pa.concat_tables(waiting).combine_chunks())
-    finally:
-        if writer is not None:
-            writer.close()

@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,8 @@ from ray.exceptions import RayError
 
 from hf_video.data.read_ahead import available_cores, iterate_ahead
 
-from .batches import Batch, Encoded, encode_batch, portable_error, portable_videos
-from .runner import Part, PartResult, Sink, do_part
+from .batches import Batch, encode_batch, pieces_of, portable_error, portable_videos
+from .runner import Encoded, Part, PartResult, Sink, do_part
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ class RayEngine:
         context.enable_progress_bars = False
         context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-        pools = self._divide(ray.cluster_resources())
-        actor = ray.remote(num_cpus=1, num_gpus=pools.num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
+        num_models, num_gpus, decoders = self._divide(ray.cluster_resources())
+        actor = ray.remote(num_cpus=1, num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ModelActor)
         # Pickled, a reference holds its object as long as Ray runs: actors that start again need it.
         weights = ray.cloudpickle.dumps(ray.put(self.model))
-        models = [actor.remote(task, weights, self.device) for _ in range(pools.models)]
-        under_way = max(_LEAST_UNDER_WAY, -(-2 * pools.models // pools.max_decoders))
+        models = [actor.remote(task, weights, self.device) for _ in range(num_models)]
+        under_way = max(_LEAST_UNDER_WAY, -(-2 * num_models // decoders[1]))
         # A block for each part, so that each is a task of its own.
         blocks = [
             pa.table({"part": [pickle.dumps(part._replace(videos=portable_videos(part.videos)))]}) for part in parts
@@ -95,38 +95,33 @@ class RayEngine:
         results = from_arrow(blocks).map(
             Decoder,
             fn_constructor_args=(task, sink, models, under_way, self.batch_size),
-            compute=ActorPoolStrategy(min_size=pools.min_decoders, max_size=pools.max_decoders),
+            compute=ActorPoolStrategy(min_size=decoders[0], max_size=decoders[1]),
             num_cpus=1,
         )
-        for result in _unpickled(results):
-            if isinstance(result, Exception):
-                raise result
-            if result is not None:
-                yield result
+        try:
+            for row in results.iter_rows():
+                result = pickle.loads(row["result"])
+                if isinstance(result, Exception):
+                    raise result
+                if result is not None:
+                    yield result
+        except RayError as error:  # an actor cannot start
+            raise _without_ray(error) from error
 
-    def _divide(self, resources: dict[str, float]) -> _Pools:
-        """Divides the cores and GPUs of a cluster as it is, which may grow."""
+    def _divide(self, resources: dict[str, float]) -> tuple[int, float, tuple[int, int]]:
+        """The number of models, the GPUs of each, and the bounds of the pool of decoders, for a cluster as it is. It
+        may grow."""
         cores, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
         num_gpus = float(gpus > 0 and self.device != "cpu") if self.num_gpus is None else self.num_gpus
         models = self.models or max(int(gpus / num_gpus) if num_gpus else cores // 2, 1)
         most = self.max_decoders or max(cores - models, self.min_decoders)
-        pools = _Pools(models, num_gpus, min(self.min_decoders, most), most)
-        if cores < models + pools.min_decoders or gpus < models * num_gpus:
+        least = min(self.min_decoders, most)
+        if cores < models + least or gpus < models * num_gpus:
             logger.warning(
-                f"{models} models with a core and {num_gpus:g} GPUs each, and {pools.min_decoders} decoders with a "
-                f"core each, are more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it "
-                "grows."
+                f"{models} models with a core and {num_gpus:g} GPUs each, and {least} decoders with a core each, are "
+                f"more than the {cores} cores and {gpus:g} GPUs of the cluster: some wait until it grows."
             )
-        return pools
-
-
-class _Pools(NamedTuple):
-    """How many actors there are, and the GPUs of each model."""
-
-    models: int
-    num_gpus: float
-    min_decoders: int
-    max_decoders: int
+        return models, num_gpus, (least, most)
 
 
 class ModelActor:
@@ -153,9 +148,9 @@ class ModelActor:
         self._begun[part] += 1
         return self._begun[part]
 
-    def encode(self, pixel_values: np.ndarray) -> Encoded:
-        encoded = encode_batch(self._task, self._model, pixel_values)
-        return encoded._replace(errors={place: portable_error(error) for place, error in encoded.errors.items()})
+    def encode(self, pixel_values: np.ndarray) -> list[np.ndarray | Exception]:
+        outputs = encode_batch(self._task, self._model, pixel_values)
+        return [portable_error(each) if isinstance(each, Exception) else each for each in outputs]
 
 
 class Decoder:
@@ -172,26 +167,27 @@ class Decoder:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         part: Part = pickle.loads(row["part"])
+        result: PartResult | Exception | None = None
         try:
-            if ray.get(self._models[0].begin.remote(part.name)) > _ATTEMPTS:
-                return {"result": pickle.dumps(None)}
-            result = do_part(self._task, part, self._sink, self._encode, self._batch_size)
+            if ray.get(self._models[0].begin.remote(part.name)) <= _ATTEMPTS:
+                readings = (pieces_of(self._task, video) for video in part.videos)
+                result = do_part(self._task, part, self._sink, self._encode, self._batch_size, readings)
         except Exception as error:
             # Ray would log it, and wrap it in an error of its own.
-            return {"result": pickle.dumps(_without_ray(error))}
+            result = _without_ray(error)
         return {"result": pickle.dumps(result)}
 
-    def _encode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Encoded]]:
+    def _encode(self, batches: Iterator[Batch]) -> Encoded:
         waiting: deque[tuple[Batch, int, Any]] = deque()
         load = [0] * len(self._models)
         # Decoders begin with different models.
         turn = os.getpid()
 
-        def oldest() -> tuple[Batch, Encoded]:
+        def oldest() -> tuple[Batch, list[np.ndarray | Exception]]:
             batch, model, reference = waiting.popleft()
-            encoded = ray.get(reference)
+            outputs = ray.get(reference)
             load[model] -= 1
-            return batch, encoded
+            return batch, outputs
 
         for batch in iterate_ahead(batches):
             if len(waiting) == self._under_way:
@@ -247,23 +243,14 @@ def _silent() -> Iterator[None]:
         os.close(nothing)
 
 
-def _unpickled(results: Any) -> Iterator[Any]:
-    """What the decoders gave. An error of Ray itself is one of an actor that cannot start."""
-    try:
-        for row in results.iter_rows():
-            yield pickle.loads(row["result"])
-    except RayError as error:
-        raise _without_ray(error) from error
-
-
 def _without_ray(error: Exception) -> Exception:
     """The error without what Ray puts around that of another process; one that can be pickled."""
     cause = getattr(error, "cause", None)
-    found = cause if isinstance(cause, Exception) else error
-    if isinstance(found, RayError):
-        *_, reason = str(found).rstrip().splitlines()
+    inner = cause if isinstance(cause, Exception) else error
+    if isinstance(inner, RayError):
+        *_, reason = str(inner).rstrip().splitlines()
         return ChildProcessError(
             f"A process of Ray could not go on: {reason} Every machine of a cluster needs the same hf-video and "
             "Python, and has to see --output."
         )
-    return portable_error(found)
+    return portable_error(inner)

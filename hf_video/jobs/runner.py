@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import get_worker_info
 from tqdm.auto import tqdm
 
@@ -20,7 +21,7 @@ from hf_video.data.read_ahead import iterate_ahead
 
 from .batches import (
     Batch,
-    Encoded,
+    Reading,
     Video,
     VideoOutputs,
     encode_batch,
@@ -30,13 +31,13 @@ from .batches import (
     read_batches,
     reason_of,
 )
-from .tasks import Piece, Task
+from .tasks import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Encode = Callable[[Iterator[Batch]], Iterator[tuple[Batch, Encoded]]]
-Reading = Iterable[Piece] | Exception
+# The batches of a part with their outputs, in the order of the batches, see `encode_batch`.
+Encoded = Iterator[tuple[Batch, Sequence[np.ndarray | Exception]]]
 
 
 class Part(NamedTuple):
@@ -78,7 +79,7 @@ class Sink:
     """Where the outputs of videos go, and what is there already.
 
     Attributes:
-        place: how it is called in messages.
+        place: its name in messages.
         contents: what it holds of a video, for messages.
         is_kept: whether outputs stay. Then an error of the machine ends the run, as it would be written down as one of
             its video.
@@ -89,7 +90,7 @@ class Sink:
     is_kept = True
 
     def claim(self) -> None:
-        """Begins a run. Raises `ValueError` where outputs of other settings, or somebody else's files, are."""
+        """Begins a run. Raises `ValueError` if the place has outputs of other settings, or files of others."""
 
     def is_claimed(self) -> bool:
         """Whether a run has begun here, as another machine sees it."""
@@ -106,12 +107,12 @@ class Sink:
     def note(self, result: PartResult) -> None:
         """A part is done."""
 
-    def count_done(self, parts: Sequence[Part]) -> int:
-        """How many videos of these parts are written."""
-        return 0
-
     def close(self) -> None:
-        """Ends a run, also one that Ctrl-C has ended."""
+        """Ends a run, after Ctrl-C as well."""
+
+
+# Does parts, in any order, and gives the result of each part as soon as it is written.
+Engine = Callable[[Task, Sequence[Part], Sink], Generator[PartResult]]
 
 
 def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
@@ -146,12 +147,8 @@ def require_same_settings(sink: Sink, known: dict[str, Any], key: dict[str, Any]
         )
 
 
-# Does parts, in any order. What a part has become is given as soon as it is written.
-Engine = Callable[[Task, Sequence[Part], Sink], Generator[PartResult]]
-
-
 def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, progress: bool = True) -> Report:
-    """Computes what a sink does not have yet.
+    """Does the videos that a sink does not have yet. An error is one of its video; the others are done all the same.
 
     Args:
         task: what is computed.
@@ -168,15 +165,11 @@ def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, prog
     """
     sink.claim()
     parts = sink.plan(videos)
-    num_left = sum(len(part.videos) for part in parts)
-    num_known, num_new = len(videos) - num_left, 0
+    num_left, num_new = sum(len(part.videos) for part in parts), 0
     errors: list[tuple[str, str]] = []
+    shown = {"total": len(videos), "initial": len(videos) - num_left, "disable": not (progress and parts)}
     try:
-        is_quiet = not progress or not parts
-        with (
-            tqdm(total=len(videos), initial=num_known, desc="Videos", unit="video", disable=is_quiet) as bar,
-            closing(engine(task, parts, sink)) as results,
-        ):
+        with tqdm(desc="Videos", unit="video", **shown) as bar, closing(engine(task, parts, sink)) as results:
             for result in results:
                 sink.note(result)
                 num_new += result.num_videos
@@ -186,9 +179,10 @@ def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, prog
         sink.close()
         if not sink.is_kept:
             raise
+        num_done = len(videos) - sum(len(part.videos) for part in sink.plan(videos))
         raise type(interrupt)(
-            f"The {sink.contents} of {num_known + sink.count_done(parts)} of {len(videos)} videos are kept in "
-            f"{sink.place}; the same command continues."
+            f"The {sink.contents} of {num_done} of {len(videos)} videos are kept in {sink.place}; the same command "
+            "continues."
         ) from None
     sink.close()
     if num_new < num_left:
@@ -201,7 +195,12 @@ def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, prog
 
 
 def do_part(
-    task: Task, part: Part, sink: Sink, encode: Encode, batch_size: int, readings: Iterable[Reading] | None = None
+    task: Task,
+    part: Part,
+    sink: Sink,
+    encode: Callable[[Iterator[Batch]], Encoded],
+    batch_size: int,
+    readings: Iterable[Reading],
 ) -> PartResult:
     """Reads the videos of a part, has their batches encoded, and writes their outputs.
 
@@ -209,16 +208,14 @@ def do_part(
         task: what is computed.
         part: the videos.
         sink: where the outputs go.
-        encode: gives each batch with its outputs, in the order of the batches.
+        encode: gives each batch with its outputs.
         batch_size: pieces in a batch.
-        readings: the pieces of each video; by default one video after the other is read.
+        readings: the pieces of each video.
 
     Raises:
         MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, OSError: an error of the machine.
     """
     errors: dict[int, Exception] = {}
-    if readings is None:
-        readings = (pieces_of(task, video) for video in part.videos)
     batches = read_batches(readings, batch_size, errors, sink.is_kept)
     written = sink.write(task, part, outputs_of_videos(task, part.videos, encode(batches), errors))
     failed = [(part.videos[place].source, reason_of(errors[place])) for place in sorted(errors)]
@@ -244,22 +241,22 @@ class LocalEngine:
     def __call__(self, task: Task, parts: Sequence[Part], sink: Sink) -> Generator[PartResult]:
         self.model.eval()
 
-        def encode(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Encoded]]:
+        def encode(batches: Iterator[Batch]) -> Encoded:
             # Videos of a single piece are read ahead already.
             for batch in batches if task.is_single else iterate_ahead(batches):
                 yield batch, encode_batch(task, self.model, batch.pixel_values, sink.is_kept)
 
-        if not task.is_single:
+        # Reading goes on when a part ends.
+        with closing(self._read(task, [video for part in parts for video in part.videos])) as readings:
             for part in parts:
-                yield do_part(task, part, sink, encode, self.batch_size)
-            return
-        # Reading goes on where a part ends.
-        readings = self._read_all(task, [video for part in parts for video in part.videos])
-        with closing(readings):
-            for part in parts:
-                yield do_part(task, part, sink, encode, self.batch_size, islice(readings, len(part.videos)))
+                videos = islice(readings, len(part.videos))
+                yield do_part(task, part, sink, encode, self.batch_size, videos)
 
-    def _read_all(self, task: Task, videos: Sequence[Video]) -> Generator[Reading]:
+    def _read(self, task: Task, videos: Sequence[Video]) -> Generator[Reading]:
+        """The pieces of each video, in the order of the videos."""
+        if not task.is_single:
+            yield from (pieces_of(task, video) for video in videos)
+            return
         loader = ReadAheadLoader(
             _Videos(task, videos),
             batch_size=self.batch_size,

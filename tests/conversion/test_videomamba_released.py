@@ -10,8 +10,14 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoVideoProcessor
 
 from conversion import videomamba
-from conversion.helpers.videomamba_config import alignment_config, encoder_config, read_config
-from conversion.helpers.videomamba_released import VARIANTS, read_variant, sampling_strategy_of
+from conversion.helpers.videomamba import (
+    VARIANTS,
+    alignment_config,
+    encoder_config,
+    read_config,
+    read_variant,
+    sampling_strategy_of,
+)
 from conversion.helpers.weight_rules import apply_rules, load_converted
 from hf_video import (
     VideoMambaConfig,

@@ -11,7 +11,7 @@ from transformers import (
     AutoVideoProcessor,
 )
 
-from conversion.helpers.videomamba_config import ARGUMENTS, find_factor
+from conversion.helpers.videomamba import ARGUMENTS, find_factor
 from conversion.videomamba import main
 from tests.goldens import assert_float32_close, assert_float64_close, load_golden
 

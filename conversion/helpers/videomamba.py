@@ -1,4 +1,4 @@
-"""Reads the sizes and settings of VideoMamba from a checkpoint's tensors and the original constructor's arguments."""
+"""Reads the sizes and settings of VideoMamba: from tensors, the original arguments and the names of released files."""
 
 import argparse
 import math
@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from hf_video.models.videomamba.configuration_videomamba import PRESETS
+
 from .checkpoint import ConversionError, agree, check_kind, count_layers, read_original_config, select_prefix, shape_of
-from .videomamba_released import read_variant
 
 # The arguments of all three original constructors, with their defaults.
 ARGUMENTS = {
@@ -49,10 +50,67 @@ PRE_TRAINING_ARGUMENTS = ARGUMENTS | {"drop_path_rate": 0.0}
 SSM_ARGUMENTS = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 1, "bias": False, "conv_bias": True}
 SSM_INITIALISATION = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"}
 
+# The released files (`MODEL_ZOO.md` of the original repository): sizes, then what follows the size and the patch size
+# in a name: data set and training, frames, resolution.
+_RELEASED = """
+t s m b: in1k_res224
+t s m: in1k_res224to448 in1k_res224to448to576
+t s m: k400_f8_res224 k400_f16_res224 k400_f32_res224 k400_f64_res224 k400_f64_res224to384
+m: k400_mask_pt_f8_res224 k400_mask_ft_f8_res224 k400_mask_ft_f32_res224 k400_mask_ft_f64_res224
+m: k400_mask_ft_f64_res224to384
+t s m: ssv2_f8_res224 ssv2_f16_res224 ssv2_f16_res224to288
+m: ssv2_mask_pt_f8_res224 ssv2_mask_ft_f8_res224 ssv2_mask_ft_f16_res224to288
+t s m: breakfast_f32_res224 breakfast_f64_res224 coin_f32_res224 coin_f64_res224
+m: breakfast_mask_ft_f32_res224 breakfast_mask_ft_f64_res224 coin_mask_ft_f32_res224 coin_mask_ft_f64_res224
+m: 5M_f8_res224 17M_f8_res224 25M_f8_res224
+"""
+VARIANTS = tuple(
+    f"videomamba_{size}16_{name}"
+    for sizes, _, names in (line.partition(": ") for line in _RELEASED.split("\n") if line)
+    for size in sizes.split()
+    for name in names.split()
+)
+SIZES = {"t": "tiny", "s": "small", "m": "middle", "b": "base"}
+NUM_CLASSES = {"in1k": 1000, "k400": 400, "ssv2": 174, "breakfast": 10, "coin": 180}
+
+# Users found a table of 32 frames in this file, although its name says 64. So its tensors decide.
+MISNAMED = "videomamba_m16_breakfast_mask_ft_f64_res224"
+
+
+def read_variant(name: str) -> dict[str, Any]:
+    """
+    The original constructor's arguments that the name of a released file, without `.pth`, states.
+
+    Raises:
+        ConversionError: if no released file has this name.
+    """
+    if name not in VARIANTS:
+        raise ConversionError(
+            f"There is no released file {name!r}. The released ones, without .pth, are: {', '.join(VARIANTS)}."
+        )
+    _, size, dataset, *_, resolution = name.split("_")
+    preset = PRESETS[SIZES[size[0]]]
+    variant: dict[str, Any] = {
+        "embed_dim": preset["hidden_size"],
+        "depth": preset["num_hidden_layers"],
+        "patch_size": 16,
+        "img_size": int(resolution.removeprefix("res").split("to")[-1]),
+    }
+    if (frames := re.search(r"_f(\d+)_", name)) and name != MISNAMED:
+        variant["num_frames"] = int(frames[1])
+    if dataset in NUM_CLASSES and "_mask_pt_" not in name:
+        variant["num_classes"] = NUM_CLASSES[dataset]
+    return variant
+
+
+def sampling_strategy_of(name: str | None) -> str:
+    """The sampling strategy of the original's evaluation: "uniform" for Something-Something V2, otherwise "sparse"."""
+    return "uniform" if name is not None and "_ssv2_" in name else "sparse"
+
 
 def read_config(arguments: argparse.Namespace, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The original constructor's arguments: from the tensors, the original configuration and the variant's name."""
-    config = {} if arguments.original_config is None else read_original_config(arguments.original_config, ARGUMENTS)
+    config = read_original_config(arguments.original_config, ARGUMENTS)
     if arguments.variant is not None:
         config = agree(config, read_variant(arguments.variant))
     # `null` is an argument that is not given.
