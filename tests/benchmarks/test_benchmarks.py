@@ -25,6 +25,11 @@ SKIPPED = 77
 RATIO = re.compile(r"\dx\b|times (ours|as long)|bare loop|ratio \d|^ratio \|", re.MULTILINE)
 # What has to stand on lines of the output.
 FIGURES = {
+    "alternatives.py": [
+        r"VideoMamba: Transformers alone no, hf_video yes",
+        r"16 frames of a clip of 5, webm: Transformers alone .*, hf_video 16 frames",
+        r"mmcv for this Python: not asked",
+    ],
     "bulk.py": [
         r"without --engine ray \(",
         r"  plain loop +\d+\.\d +-?\d+\.\d",

@@ -308,7 +308,7 @@ def test_models_that_cannot_be_explained():
     clip = torch.zeros(1, 4, 3, 32, 32)
     with pytest.raises(ValueError, match="VideoViTModel is not a classifier"):
         explain(make_videovit().videovit, clip)
-    with pytest.raises(ValueError, match="no classifier with a head"):
+    with pytest.raises(ValueError, match="not a classifier with a head"):
         explain(make_videovit(num_labels=0), clip)
     with pytest.raises(ValueError, match="run_length_threshold"):
         explain(make_videovit(run_length_threshold=0.1), clip, 0)

@@ -184,7 +184,7 @@ def test_vjepa2_takes_another_number_of_frames(tmp_path):
     set_input_size(model, num_frames=8)
     assert clip_size(model.config).num_frames == 8
     assert predict_scores(model, torch.zeros(1, 8, 3, IMAGE_SIZE, IMAGE_SIZE)).shape == (1, len(NAMES))
-    with pytest.raises(ValueError, match="groups of 2; num_frames=5 is no multiple"):
+    with pytest.raises(ValueError, match="groups of 2; num_frames=5 is not a multiple"):
         set_input_size(model, num_frames=5)
 
 
