@@ -20,13 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
-from datasets.table import InMemoryTable
+from datasets import Dataset, DatasetDict
 
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import is_url
 
-from .columns import arrow_column, choose_names, label_feature
+from .columns import arrow_column, data_sets
 from .places import SPLITS, absolute, file_system, folder_of, sources_by_split, split_of
 
 SUFFIX = ".parquet"
@@ -141,33 +140,15 @@ def load_manifest(
             )
         for name, part in parts.items():
             tables[split or name], about[split or name] = part, _describe(file)
-    kinds = {"labels" in table.column_names for table in tables.values()}
-    if len(kinds) > 1:
-        raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
-    multi_label = kinds.pop()
-    found = {split: _names_in(table) for split, table in tables.items()}
-    names = choose_names(_name(files), found, labels or _declared_names(files))
     present = {name for table in tables.values() for name in table.column_names}
-    groups = ((KEY,), _CHECKS, _PACKED)
-    kept = [name for group in groups if present.intersection(group) for name in group]
-    splits = DatasetDict()
+    kept = [name for group in ((KEY,), _CHECKS, _PACKED) if present.intersection(group) for name in group]
     for split, table in tables.items():
-        features = Features(
-            {
-                "video": Value("string"),
-                **label_feature(names, multi_label),
-                "start": Value("float64"),
-                "end": Value("float64"),
-                **{name: Value(str(_TYPES[name]).replace("double", "float64")) for name in kept},
-            }
-        )
-        columns = [
-            table[name] if name in table.column_names else pa.nulls(len(table), _TYPES[name])
-            for name in ("start", "end", *kept)
-        ]
-        columns = [table["path"], _label_ids(table, names), *columns]
-        rows = InMemoryTable(pa.table(columns, schema=features.arrow_schema))
-        splits[split] = Dataset(rows, DatasetInfo(description=about[split], features=features), split)
+        for name in {"start", "end", *kept}.difference(table.column_names):
+            table = table.append_column(name, pa.nulls(len(table), _TYPES[name]))
+        tables[split] = table.rename_columns({"path": "video"})
+    splits = data_sets(_name(files), tables, labels or _declared_names(files), kept)
+    for split, rows in splits.items():
+        rows.info.description = about[split]
     return splits
 
 
@@ -353,20 +334,6 @@ def _by_split(table: pa.Table, file: str) -> dict[str, pa.Table]:
     if len(only := [split for split, found in names.items() if found]) == 1:
         return {only[0]: table}
     return {split: table.filter(pc.is_in(table["split"], pa.array(found))) for split, found in names.items() if found}
-
-
-def _names_in(table: pa.Table) -> set[str]:
-    column = pc.list_flatten(table["labels"]) if "labels" in table.column_names else table["label"]
-    return set(pc.unique(column).to_pylist())
-
-
-def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
-    """The class id of each row, or a list of them."""
-    ids = pa.array(names, pa.string())
-    if "label" in table.column_names:
-        return pc.index_in(table["label"].combine_chunks(), ids).cast(pa.int64())
-    labels = table["labels"].combine_chunks()
-    return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
 
 
 def _describe(file: str) -> str:
