@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm.auto import tqdm
 
 from hf_video.data.columns import VideoRows, is_multi_label, label_names
-from hf_video.data.inspection import tell_reason
+from hf_video.data.inspection import make_keys, tell_reason
 from hf_video.data.manifest import (
     CHECKED,
     CONTENT,
@@ -29,18 +29,15 @@ from hf_video.data.manifest import (
     KEY,
     OPENED,
     SIZE,
-    bytes_digest,
-    content_digest,
     load_manifest,
 )
 from hf_video.data.places import absolute, segment_suffix
-from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
+from hf_video.data.stored_videos import BYTES, bytes_digest, check_shards, content_digest, open_bytes
 from hf_video.io import FULL_DISK, StoredFolder, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.sources import describe, is_url
 from hf_video.settings import few
 
-from .manifest_writing import make_keys
 from .pack_files import (
     ROW,
     PackedCounts,
