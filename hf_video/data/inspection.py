@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from hf_video.reading.sources import is_url, public_url
 
 from .columns import VideoRows, arrow_column, is_multi_label, label_names
 from .manifest import CHECKED, CONTENT, DECODED, DURATION, ERROR, FRAMES, KEY, OPENED, SIZE, manifest_schema
-from .places import segment_suffix, video_id
+from .places import free_name, segment_suffix, video_id
 from .stored_videos import BYTES, content_digest, is_packed, open_video
 from .stored_videos import COLUMNS as PACKED_COLUMNS
 
@@ -288,16 +288,12 @@ def make_keys(rows: Dataset, base: Path) -> pa.Array:
     if not (shared := _repeated(keys)):
         return keys
     times = zip(*(arrow_column(rows, name).to_pylist() for name in ("start", "end")), strict=True)
-    found = [
+    taken: set[str] = set()
+    names = (
         key + segment_suffix(start, end) if key in shared else key
         for key, (start, end) in zip(keys.to_pylist(), times, strict=True)
-    ]
-    taken: set[str] = set()
-    for row, key in enumerate(found):
-        numbered = (f"{key}#{number}" for number in count(2))
-        found[row] = key if key not in taken else next(name for name in numbered if name not in taken)
-        taken.add(found[row])
-    return pa.array(found, pa.string())
+    )
+    return pa.array((free_name(name, taken, "#") for name in names), pa.string())
 
 
 def _bare_url(url: str) -> str:
