@@ -2,7 +2,7 @@
 
 A manifest is a Parquet file, or a folder of such files named after splits. What it says is trusted: no video is opened
 to list it. Columns that are not described here are left alone. The index of a pack is a manifest that also says where
-in a tar each video is; see `packed_videos`.
+in a tar each video is; see `stored_videos`.
 """
 
 import datetime

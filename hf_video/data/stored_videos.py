@@ -39,7 +39,7 @@ _NUM_BLOCKS, _BLOCK_SIZE = 4, 16 * 1024
 COLUMNS = (KEY, SHARD, OFFSET, SIZE, SHA256, ERROR)
 # Object stores answer many requests at a time.
 _THREADS = 16
-# What a key has where several rows are segments of one video, see `manifest_writing`.
+# What a key has where several rows are segments of one video, see `make_keys`.
 _SEGMENT = r"#t=[0-9.e+-]*,[0-9.e+-]*(#[0-9]+)?$"
 
 
