@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--output {output}: a manifest is a Parquet file; choose a name that ends in .parquet.")
 
     from hf_video.data import load_video_dataset
+    from hf_video.data.inspection import check_can_list
     from hf_video.data.manifest import without_checks
-    from hf_video.data.packs.manifest_writing import check_can_list
     from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
 
     splits = without_checks(load_video_dataset(args.data, video_root=args.video_root))
@@ -108,8 +108,7 @@ def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None)
     """Reads the videos, and writes the manifest meanwhile."""
     from datasets import concatenate_datasets
 
-    from hf_video.data.inspection import iterate_inspected
-    from hf_video.data.packs.manifest_writing import write_manifest
+    from hf_video.data.inspection import iterate_inspected, write_manifest
     from hf_video.io import replace_file
 
     findings = _Findings()

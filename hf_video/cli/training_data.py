@@ -139,7 +139,8 @@ def _digest_content(splits: DatasetDict) -> dict[str, str]:
     """A digest of each video's size and of a sample of its bytes, or of what a manifest says of them. A missing video
     counts as "none". Videos inside a table of the `datasets` library are left out. Of more than `MAX_OPENED` files
     without a manifest some are read, evenly spaced; the digest then has another name."""
-    from hf_video.data.manifest import CONTENT, path_digest
+    from hf_video.data.manifest import CONTENT
+    from hf_video.data.stored_videos import path_digest
 
     digest_of = functools.cache(path_digest)
 

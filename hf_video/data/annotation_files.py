@@ -3,9 +3,11 @@
 import csv
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from hf_video.io import named_rows, read_csv, read_json, read_lines
 
@@ -32,6 +34,22 @@ class Clip(NamedTuple):
     label: Label
     start: float | None = None
     end: float | None = None
+
+
+def clip_table(clips: Sequence[Clip]) -> pa.Table:
+    """The columns `video`, `label` or `labels`, `start` and `end` of clips, of which there is at least one. A path
+    that is not UTF-8 raises `ValueError`."""
+    videos, labels, starts, ends = zip(*clips, strict=True)
+    is_multi = isinstance(labels[0], tuple)
+    try:
+        columns = {
+            "video": pa.array(videos, pa.string()),
+            "labels" if is_multi else "label": pa.array(labels, pa.list_(pa.string()) if is_multi else pa.string()),
+        }
+    except UnicodeEncodeError as error:
+        name = os.fsencode(error.object).decode(errors="backslashreplace")
+        raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
+    return pa.table({**columns, "start": pa.array(starts, pa.float64()), "end": pa.array(ends, pa.float64())})
 
 
 def read_annotations(path: Path, root: Path | None = None, *, labelled: bool = True) -> list[Clip]:

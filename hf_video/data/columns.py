@@ -7,14 +7,13 @@ import logging
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, List
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, List, NamedSplit
 
-from .annotation_files import Clip, listed
+from .annotation_files import listed
 
 logger = logging.getLogger(__name__)
 
@@ -34,46 +33,44 @@ def label_ids(dataset: Dataset) -> list[list[int]]:
     return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
 
 
-def label_feature(names: Sequence[str], multi_label: bool) -> dict[str, Any]:
-    """The name of the column of labels, `label` or `labels`, and its feature."""
-    label = ClassLabel(names=list(names))
-    return {"labels": List(label)} if multi_label else {"label": label}
+def data_sets(
+    source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, columns: Sequence[str] = ()
+) -> DatasetDict:
+    """Data sets of labelled clips, with class ids in place of names.
 
-
-def has_several(source: object, splits: Mapping[str, Sequence[Clip]]) -> bool:
-    """Whether a label is a tuple of names in all splits, rather than one name. A mixture raises `ValueError`."""
-    kinds = {isinstance(clip.label, tuple) for clips in splits.values() for clip in clips}
-    if len(kinds) > 1:
+    Args:
+        source: what errors call the data.
+        splits: for each split the columns `video`, `label` (text) or `labels` (lists of texts), `start`, `end`, and
+            further ones.
+        labels: the class names by id, see `choose_names`.
+        columns: the further columns that are kept.
+    """
+    if len({"labels" in table.column_names for table in splits.values()}) > 1:
         raise ValueError(
             f"The splits of {source} differ: some have one label a clip, others a list of labels. Give all of them "
             "the column labels."
         )
-    return kinds.pop()
-
-
-def class_names(source: object, splits: Mapping[str, Sequence[Clip]], labels: Sequence[str] | None) -> list[str]:
-    """The class names of all splits in the order of their ids; see `choose_names`."""
-    found = {
-        split: {name for clip in clips for name in (clip.label if isinstance(clip.label, tuple) else [clip.label])}
-        for split, clips in splits.items()
-    }
-    return choose_names(source, found, labels)
-
-
-def _warn_of_similar(source: object, names: Set[str]) -> None:
-    """Logs which names differ only in upper and lower case, in spaces, or in how Unicode writes a letter."""
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):
-        alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
-    if similar := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
-        logger.warning(
-            f"Classes of {source} have almost the same name, and count as different ones: {listed(similar, limit=3)}. "
-            "If they are meant to be one class, give all of their videos one name."
-        )
+    is_multi = "labels" in next(iter(splits.values())).column_names
+    label = "labels" if is_multi else "label"
+    classes = {split: pc.list_flatten(table[label]) if is_multi else table[label] for split, table in splits.items()}
+    names = choose_names(source, {split: {*pc.unique(found).to_pylist()} for split, found in classes.items()}, labels)
+    known = pa.array(names, pa.string())
+    made = DatasetDict()
+    for split, table in splits.items():
+        column = table[label].combine_chunks()
+        ids = pc.index_in(column.values if is_multi else column, known).cast(pa.int64())
+        if is_multi:
+            ids = pa.ListArray.from_arrays(column.offsets, ids)
+        others = {name: table[name] for name in ("start", "end", *columns)}
+        rows = pa.table({"video": table["video"], label: ids, **others})
+        features = Features.from_arrow_schema(rows.schema)
+        features[label] = List(ClassLabel(names=names)) if is_multi else ClassLabel(names=names)
+        made[split] = Dataset(rows.cast(features.arrow_schema), DatasetInfo(features=features), NamedSplit(split))
+    return made
 
 
 def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence[str] | None) -> list[str]:
-    """The class names of all splits in the order of their ids: `labels`, or else the names that are found, sorted.
+    """The class names of all splits in the order of their ids: `labels`, or else the names of the clips, sorted.
 
     Only the training split must have a clip of each class: other splits may lack rare classes. A line of the log says
     which of the names that are found are almost the same, such as `Run` and `run`.
@@ -98,7 +95,14 @@ def choose_names(source: object, found: Mapping[str, Set[str]], labels: Sequence
     if len(every) < 2:
         only = f"only one class, {every.pop()!r}" if every else "no class"
         raise ValueError(f"{source} has {only}; at least two are expected.")
-    _warn_of_similar(source, every)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(every):
+        alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+    if similar := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
+        logger.warning(
+            f"Classes of {source} have almost the same name, and count as different ones: {listed(similar, limit=3)}. "
+            "If they are meant to be one class, give all of their videos one name."
+        )
     # Labels that are numbers keep their order, so that class 10 does not come before class 2.
     return sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every)
 

@@ -1,31 +1,47 @@
-"""Reads the videos of a data set to find those that are broken."""
+"""Reads every video of a data set, finds those that are broken, and writes a manifest."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch import distributed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_video.io import check_regular_file
 from hf_video.reading import probe_video, read_video
-from hf_video.reading.sources import is_url
+from hf_video.reading.sources import is_url, public_url
 
-from .columns import VideoRows, arrow_column
-from .manifest import content_digest
-from .stored_videos import BYTES, is_packed, open_video
+from .columns import VideoRows, arrow_column, is_multi_label, label_names
+from .manifest import CHECKED, CONTENT, DECODED, DURATION, ERROR, FRAMES, KEY, OPENED, SIZE, manifest_schema
+from .places import free_name, segment_suffix, video_id
+from .stored_videos import BYTES, content_digest, is_packed, open_video
 from .stored_videos import COLUMNS as PACKED_COLUMNS
 
 # Frames decoded at a time: a video need not fit into memory.
 _CHUNK = 64
+
+# Rows of a manifest that are Python objects at a time.
+_ROWS_AT_A_TIME = 8192
+_RESULTS = pa.schema(
+    {
+        **dict.fromkeys(("path", "error", "content"), pa.string()),
+        **dict.fromkeys(("num_frames", "size"), pa.int64()),
+        "duration": pa.float64(),
+    }
+)
 
 # Start and end in seconds; None stands for the beginning or the end of the video.
 Segment = tuple[float | None, float | None]
@@ -183,3 +199,107 @@ def tell_reason(video: str, error: Exception) -> str:
     # Names of frames that are not UTF-8 have characters that no file of text can hold.
     reason = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
     return reason if video in reason else f"{video} cannot be read: {reason}"
+
+
+def check_can_list(splits: Mapping[str, Dataset]) -> None:
+    """Raises `ValueError` for videos that are stored inside a data set or a pack: a manifest lists files."""
+    if any(BYTES in split.column_names or is_packed(split) for split in splits.values()):
+        raise ValueError(
+            "A manifest lists files, but these videos are stored inside a data set or a pack: give it to the other "
+            "commands as it is, or leave out --output."
+        )
+
+
+def write_manifest(
+    path: Path,
+    splits: Mapping[str, Dataset],
+    inspected: Iterable[InspectedVideo],
+    base: Path,
+    *,
+    decoded: bool,
+    folder: Path,
+) -> None:
+    """Writes a manifest.
+
+    Args:
+        path: The file to write.
+        splits: Data sets of `load_video_dataset`, without videos that are stored inside.
+        inspected: The results of `iterate_inspected` for the rows of all splits.
+        base: The folder from which keys count, see `make_keys`.
+        decoded: Whether the videos were decoded to their ends.
+        folder: Where the manifest will be: paths count from there if they are below.
+    """
+    rows = concatenate_datasets([*splits.values()])
+    label = "labels" if is_multi_label(rows) else "label"
+    inspected = iter(inspected)
+    parts = iter(lambda: [vars(video) for video in islice(inspected, _ROWS_AT_A_TIME)], [])
+    videos = pa.Table.from_batches([pa.RecordBatch.from_pylist(part, _RESULTS) for part in parts])
+    paths = pa.array(map(_paths_from(folder), videos["path"].to_pylist()), pa.string())
+    results = videos.set_column(0, "path", paths).take(VideoRows(rows).of_row)
+    ids, names = arrow_column(rows, label), pa.array(label_names(rows), pa.string())
+    is_multi = pa.types.is_list(ids.type)
+    columns = {
+        KEY: arrow_column(rows, KEY) if KEY in rows.column_names else make_keys(rows, base),
+        "path": results["path"],
+        "split": pa.array([name for name, split in splits.items() for _ in range(len(split))], pa.string()),
+        label: pa.ListArray.from_arrays(ids.offsets, names.take(ids.values)) if is_multi else names.take(ids),
+        "start": arrow_column(rows, "start"),
+        "end": arrow_column(rows, "end"),
+        DURATION: results["duration"],
+        FRAMES: pc.if_else(pc.is_null(results["error"]), results["num_frames"], None),
+        SIZE: results["size"],
+        CHECKED: pa.repeat(DECODED if decoded else OPENED, len(rows)),
+        ERROR: results["error"],
+        CONTENT: results["content"],
+    }
+    pq.write_table(pa.table(columns, schema=manifest_schema(is_multi)), path)
+
+
+def _paths_from(folder: Path) -> Callable[[str], str]:
+    """Gives the path of a video from a folder if it lies below, also where links lead there; else the whole path."""
+    resolve = cache(os.path.realpath)
+    prefix = f"{folder}{os.sep}"
+
+    def path_of(video: str) -> str:
+        if is_url(video) or video.startswith(prefix):
+            return video.removeprefix(prefix)
+        place, name = os.path.split(video)
+        whole = Path(resolve(place), name)
+        return str(whole.relative_to(resolve(folder))) if whole.is_relative_to(resolve(folder)) else video
+
+    return path_of
+
+
+def make_keys(rows: Dataset, base: Path) -> pa.Array:
+    """A key for each row, all different: the path of its video without suffix. Where several rows would have one key,
+    it also has the suffix or segment, or a number. What may be a key of access in a URL is not part of it."""
+    listed = VideoRows(rows)
+    ids = pa.array((video_id(video.as_py(), base) for video in listed.videos), pa.string())
+    ways = (
+        lambda video: _bare_url(video) if is_url(video) else os.path.relpath(video, base),
+        lambda video: f"{_bare_url(video)}-{sha256(video.encode()).hexdigest()[:16]}" if is_url(video) else video,
+    )
+    for name_of in ways:
+        if not (shared := _repeated(ids)):
+            break
+        pairs = zip(ids.to_pylist(), listed.videos.to_pylist(), strict=True)
+        ids = pa.array([name_of(video) if key in shared else key for key, video in pairs], pa.string())
+    keys = ids.take(pa.array(listed.of_row))
+    if not (shared := _repeated(keys)):
+        return keys
+    times = zip(*(arrow_column(rows, name).to_pylist() for name in ("start", "end")), strict=True)
+    taken: set[str] = set()
+    names = (
+        key + segment_suffix(start, end) if key in shared else key
+        for key, (start, end) in zip(keys.to_pylist(), times, strict=True)
+    )
+    return pa.array((free_name(name, taken, "#") for name in names), pa.string())
+
+
+def _bare_url(url: str) -> str:
+    return public_url(url).removesuffix("?...")
+
+
+def _repeated(keys: pa.Array) -> set[str]:
+    counts = pc.value_counts(keys)
+    return set(counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist())

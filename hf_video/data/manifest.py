@@ -2,31 +2,26 @@
 
 A manifest is a Parquet file, or a folder of such files named after splits. What it says is trusted: no video is opened
 to list it. Columns that are not described here are left alone. The index of a pack is a manifest that also says where
-in a tar each video is; see `packed_videos`.
+in a tar each video is; see `stored_videos`.
 """
 
 import datetime
-import errno
-import hashlib
-import io
 import json
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
-from datasets.table import InMemoryTable
+from datasets import Dataset, DatasetDict
 
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import is_url
 
-from .columns import arrow_column, choose_names, label_feature
+from .columns import arrow_column, data_sets
 from .places import SPLITS, absolute, file_system, folder_of, sources_by_split, split_of
 
 SUFFIX = ".parquet"
@@ -56,8 +51,6 @@ _CHECKS = (CHECKED, ERROR, SIZE, CONTENT, DURATION, FRAMES)
 _PACKED = (SHARD, OFFSET, SHA256)
 # Names of other files cannot be written so.
 _SHARD_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
-_NUM_BLOCKS = 4
-_BLOCK_SIZE = 16 * 1024
 
 
 class StaleManifestError(VideoReadError):
@@ -141,33 +134,15 @@ def load_manifest(
             )
         for name, part in parts.items():
             tables[split or name], about[split or name] = part, _describe(file)
-    kinds = {"labels" in table.column_names for table in tables.values()}
-    if len(kinds) > 1:
-        raise ValueError(f"{_name(files)} has splits with the column label and others with labels. Give all the same.")
-    multi_label = kinds.pop()
-    found = {split: _names_in(table) for split, table in tables.items()}
-    names = choose_names(_name(files), found, labels or _declared_names(files))
     present = {name for table in tables.values() for name in table.column_names}
-    groups = ((KEY,), _CHECKS, _PACKED)
-    kept = [name for group in groups if present.intersection(group) for name in group]
-    splits = DatasetDict()
+    kept = [name for group in ((KEY,), _CHECKS, _PACKED) if present.intersection(group) for name in group]
     for split, table in tables.items():
-        features = Features(
-            {
-                "video": Value("string"),
-                **label_feature(names, multi_label),
-                "start": Value("float64"),
-                "end": Value("float64"),
-                **{name: Value(str(_TYPES[name]).replace("double", "float64")) for name in kept},
-            }
-        )
-        columns = [
-            table[name] if name in table.column_names else pa.nulls(len(table), _TYPES[name])
-            for name in ("start", "end", *kept)
-        ]
-        columns = [table["path"], _label_ids(table, names), *columns]
-        rows = InMemoryTable(pa.table(columns, schema=features.arrow_schema))
-        splits[split] = Dataset(rows, DatasetInfo(description=about[split], features=features), split)
+        for name in {"start", "end", *kept}.difference(table.column_names):
+            table = table.append_column(name, pa.nulls(len(table), _TYPES[name]))
+        tables[split] = table.rename_columns({"path": "video"})
+    splits = data_sets(_name(files), tables, labels or _declared_names(files), kept)
+    for split, rows in splits.items():
+        rows.info.description = about[split]
     return splits
 
 
@@ -355,20 +330,6 @@ def _by_split(table: pa.Table, file: str) -> dict[str, pa.Table]:
     return {split: table.filter(pc.is_in(table["split"], pa.array(found))) for split, found in names.items() if found}
 
 
-def _names_in(table: pa.Table) -> set[str]:
-    column = pc.list_flatten(table["labels"]) if "labels" in table.column_names else table["label"]
-    return set(pc.unique(column).to_pylist())
-
-
-def _label_ids(table: pa.Table, names: Sequence[str]) -> pa.Array:
-    """The class id of each row, or a list of them."""
-    ids = pa.array(names, pa.string())
-    if "label" in table.column_names:
-        return pc.index_in(table["label"].combine_chunks(), ids).cast(pa.int64())
-    labels = table["labels"].combine_chunks()
-    return pa.ListArray.from_arrays(labels.offsets, pc.index_in(labels.values, ids).cast(pa.int64()))
-
-
 def _describe(file: str) -> str:
     """The name of a manifest and the time when it was written, for the user."""
     written = (_read_schema(file).metadata or {}).get(_WRITTEN)
@@ -378,51 +339,3 @@ def _describe(file: str) -> str:
 def _holds_videos(kind: pa.DataType) -> bool:
     """Whether a column has the type of the feature `Video`."""
     return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
-
-
-def content_digest(path: str | os.PathLike) -> str:
-    """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them. A file of
-    up to 64 KiB is read whole. In a larger one a change between the blocks that keeps the size is not seen.
-
-    The digest of a folder is that of the names and digests of the files directly inside, that of a URL of its text.
-    What is not there, cannot be read, or is neither file nor folder, such as a FIFO, raises `OSError`.
-    """
-    digest = hashlib.sha256()
-    if is_url(path):
-        digest.update(os.fsencode(path))
-    elif os.path.isdir(path):
-        for file in sorted(Path(path).iterdir()):
-            if file.is_file():
-                digest.update(os.fsencode(file.name) + b"\0" + _file_digest(file))
-    else:
-        digest.update(_file_digest(path))
-    return digest.hexdigest()
-
-
-def path_digest(path: str | os.PathLike) -> str | None:
-    """The `content_digest` of a path or URL; None for what cannot be read."""
-    try:
-        return content_digest(path)
-    except OSError:
-        return None
-
-
-def bytes_digest(content: bytes) -> str:
-    """The `content_digest` of a file that holds these bytes."""
-    return hashlib.sha256(_sample(io.BytesIO(content), len(content))).hexdigest()
-
-
-def _file_digest(path: str | os.PathLike) -> bytes:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a FIFO would wait for its other end.
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-    with open(path, "rb", buffering=0) as file:
-        return _sample(file, os.fstat(file.fileno()).st_size)
-
-
-def _sample(file: BinaryIO | io.RawIOBase, size: int) -> bytes:
-    digest = hashlib.sha256(size.to_bytes(8))
-    last = max(size - _BLOCK_SIZE, 0)
-    for block in range(_NUM_BLOCKS):
-        file.seek(last * block // (_NUM_BLOCKS - 1))
-        digest.update(file.read(_BLOCK_SIZE) or b"")
-    return digest.digest()

@@ -4,6 +4,7 @@ import mimetypes
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -84,6 +85,14 @@ def video_id(video: str | os.PathLike, base: Path) -> str:
     path = Path(video)
     path = path.relative_to(base) if path.is_relative_to(base) else Path(path.name)
     return (path if os.path.isdir(video) else path.with_suffix("")).as_posix()
+
+
+def free_name(name: str, taken: set[str], mark: str) -> str:
+    """A name that is not taken yet, which it is afterwards: `name`, or `name` with a mark and a number from 2 on."""
+    names = chain([name], (f"{name}{mark}{number}" for number in count(2)))
+    free = next(each for each in names if each not in taken)
+    taken.add(free)
+    return free
 
 
 def is_frame_folder(path: Path) -> bool:

@@ -21,8 +21,8 @@ from hf_video.reading.sources import is_url
 
 from .annotation_files import listed
 from .columns import label_ids, label_names
-from .manifest import CONTENT, ERROR, bytes_digest, content_digest, path_digest
-from .stored_videos import BYTES, is_packed, stored_sizes
+from .manifest import CONTENT, ERROR
+from .stored_videos import BYTES, bytes_digest, content_digest, is_packed, path_digest, stored_sizes
 
 TRAINED_VIDEOS_FILE = "trained_videos.json"
 # Rows whose videos are read for their digests at most, some seconds of work; and digests that are kept at most, 7 MB.

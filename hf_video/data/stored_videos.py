@@ -4,13 +4,16 @@ The index of a pack is a manifest with the columns `shard`, `offset` and `sha256
 files.
 """
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, BinaryIO
 
@@ -24,17 +27,19 @@ from hf_video.reading.ranges import RangeFile, open_ranges
 from hf_video.reading.sources import is_url, public_url
 
 from .columns import arrow_column
-from .manifest import CONTENT, ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError, content_digest
+from .manifest import CONTENT, ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError
 from .places import file_system
 
 # The column of video files that are stored inside a data set.
 BYTES = "bytes"
 _CHUNK = 2**20
+# What `content_digest` reads of a file.
+_NUM_BLOCKS, _BLOCK_SIZE = 4, 16 * 1024
 # What `open_packed` takes of a row, besides the name of the video.
 COLUMNS = (KEY, SHARD, OFFSET, SIZE, SHA256, ERROR)
 # Object stores answer many requests at a time.
 _THREADS = 16
-# What a key has where several rows are segments of one video, see `manifest_writing`.
+# What a key has where several rows are segments of one video, see `make_keys`.
 _SEGMENT = r"#t=[0-9.e+-]*,[0-9.e+-]*(#[0-9]+)?$"
 
 
@@ -222,3 +227,51 @@ def _size_of(shard: str) -> int | None:
         return os.path.getsize(path) if system is None else system.size(path)
     except FileNotFoundError:
         return None
+
+
+def content_digest(path: str | os.PathLike) -> str:
+    """SHA-256 of the size of a file and of four blocks of 16 KiB: the first, the last and two between them. A file of
+    up to 64 KiB is read whole. In a larger one a change between the blocks that keeps the size is not seen.
+
+    The digest of a folder is that of the names and digests of the files directly inside, that of a URL of its text.
+    What is not there, cannot be read, or is neither file nor folder, such as a FIFO, raises `OSError`.
+    """
+    digest = hashlib.sha256()
+    if is_url(path):
+        digest.update(os.fsencode(path))
+    elif os.path.isdir(path):
+        for file in sorted(Path(path).iterdir()):
+            if file.is_file():
+                digest.update(os.fsencode(file.name) + b"\0" + _file_digest(file))
+    else:
+        digest.update(_file_digest(path))
+    return digest.hexdigest()
+
+
+def path_digest(path: str | os.PathLike) -> str | None:
+    """The `content_digest` of a path or URL; None for what cannot be read."""
+    try:
+        return content_digest(path)
+    except OSError:
+        return None
+
+
+def bytes_digest(content: bytes) -> str:
+    """The `content_digest` of a file that holds these bytes."""
+    return hashlib.sha256(_sample(io.BytesIO(content), len(content))).hexdigest()
+
+
+def _file_digest(path: str | os.PathLike) -> bytes:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a FIFO would wait for its other end.
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    with open(path, "rb", buffering=0) as file:
+        return _sample(file, os.fstat(file.fileno()).st_size)
+
+
+def _sample(file: BinaryIO | io.RawIOBase, size: int) -> bytes:
+    digest = hashlib.sha256(size.to_bytes(8))
+    last = max(size - _BLOCK_SIZE, 0)
+    for block in range(_NUM_BLOCKS):
+        file.seek(last * block // (_NUM_BLOCKS - 1))
+        digest.update(file.read(_BLOCK_SIZE) or b"")
+    return digest.digest()

@@ -2,19 +2,20 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video, concatenate_datasets
 from datasets.data_files import SPLIT_KEYWORDS
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_video.reading.sources import is_url
 
-from .annotation_files import Clip, Label, cell_text, listed, segment
+from .annotation_files import Clip, Label, cell_text, clip_table, listed, segment
+from .columns import data_sets
 from .manifest import is_manifest
 from .places import split_of
 from .stored_videos import BYTES, stored_sizes
@@ -24,20 +25,6 @@ _TIMES = ("start", "end")
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
 _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
-
-
-class VideoColumn(NamedTuple):
-    """The content of a data set with a column of videos.
-
-    Attributes:
-        clips: the clips of each split, one for each row. The `video` of one that is stored inside is a name.
-        names: class names by id, None if the data set declares none.
-        files: for each split, the column of the videos that are stored inside.
-    """
-
-    clips: dict[str, list[Clip]]
-    names: list[str] | None
-    files: dict[str, Dataset]
 
 
 def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
@@ -64,9 +51,11 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
         ) from error
 
 
-def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn:
+def load_video_column(
+    source: object, dataset: DatasetDict | Dataset, labels: Sequence[str] | None, root: Path
+) -> DatasetDict:
     """The splits of a data set with one column of videos and one of labels; a single data set is "train". Relative
-    paths count from `root`."""
+    paths count from `root`. Without `labels`, the class names are those that the data set declares."""
     splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
     features = next(iter(splits.values())).features
     video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
@@ -100,7 +89,14 @@ def read_video_column(dataset: DatasetDict | Dataset, root: Path) -> VideoColumn
         )
     if not clips:
         raise ValueError(f"The data set has no labels in its column {label!r}.")
-    return VideoColumn(clips, getattr(_item(features[label]), "names", None), files)
+    names = labels or getattr(_item(features[label]), "names", None)
+    loaded = data_sets(source, {name: clip_table(rows) for name, rows in clips.items()}, names)
+    for name, stored_files in files.items():
+        loaded[name] = concatenate_datasets([loaded[name], stored_files], axis=1)
+    first = dataset if isinstance(dataset, Dataset) else next(iter(dataset.values()))
+    for split in loaded.values():
+        split.info.download_checksums = first.info.download_checksums  # says where on the Hub it comes from
+    return loaded
 
 
 def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:

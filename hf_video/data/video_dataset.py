@@ -7,18 +7,18 @@ folder is always read as it is at the moment of the call. Only videos that are s
 import logging
 import mimetypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
+from datasets import Dataset, DatasetDict, NamedSplit
 
 from hf_video.reading.sources import is_url
 
-from .annotation_files import ANNOTATION_SUFFIXES, Clip, listed, read_annotations
-from .columns import class_names, has_several, label_feature, label_ids
+from .annotation_files import ANNOTATION_SUFFIXES, Clip, clip_table, listed, read_annotations
+from .columns import data_sets, label_ids
 from .manifest import INDEX_FILE, find_manifest, load_manifest
 from .places import (
     absolute,
@@ -33,7 +33,7 @@ from .places import (
     visible_entries,
 )
 from .stored_videos import source_names
-from .video_column import VideoColumn, find_dataset, read_video_column
+from .video_column import find_dataset, load_video_column
 
 logger = logging.getLogger(__name__)
 _LAYOUTS = (
@@ -97,6 +97,28 @@ def load_video_dataset(
             among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
             split.
     """
+    splits = _load_tables(data, labels, video_root)
+    if splits is not None:
+        return splits
+    path = Path(cast(str, data)).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
+    sources = find_splits(path)
+    if video_root is not None and any(source.is_dir() for source in sources.values()):
+        raise no_root_for(path)
+    tables = {
+        split: clip_table(_read_class_folders(source) if source.is_dir() else _read_list(source, video_root))
+        for split, source in sources.items()
+    }
+    return data_sets(path, tables, labels)
+
+
+def _load_tables(
+    data: str | os.PathLike | DatasetDict | Dataset,
+    labels: Sequence[str] | None,
+    video_root: str | os.PathLike | None,
+) -> DatasetDict | None:
+    """The rows of a manifest, a pack or a data set of the `datasets` library; None for other data."""
     require_root(video_root)
     if not isinstance(data, DatasetDict | Dataset):
         manifest = find_manifest(data)
@@ -107,52 +129,15 @@ def load_video_dataset(
                 f"{data} is neither a pack nor a manifest that can be read. By URL, data are the folder of a pack, "
                 f"its {INDEX_FILE}, or another manifest, whose name ends in .parquet."
             )
-    root = None if video_root is None else Path(video_root).expanduser().absolute()
     dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
-    if dataset is not None:
-        column = read_video_column(dataset, root or Path.cwd())
-        source = data if isinstance(data, str | os.PathLike) else "The data set"
-        splits = _assemble(source, column, labels or column.names)
-        first = dataset if isinstance(dataset, Dataset) else next(iter(dataset.values()))
-        for split in splits.values():
-            split.info.download_checksums = first.info.download_checksums  # says where on the Hub it comes from
-        return splits
-    path = Path(cast(str, data)).expanduser().absolute()
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
-    sources = find_splits(path)
-    if root is not None and any(source.is_dir() for source in sources.values()):
-        raise no_root_for(path)
-    clips = {
-        split: _read_class_folders(source) if source.is_dir() else read_annotations(source, root)
-        for split, source in sources.items()
-    }
-    return _assemble(path, VideoColumn(clips, None, {}), labels)
+    if dataset is None:
+        return None
+    source = data if isinstance(data, str | os.PathLike) else "The data set"
+    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")))
 
 
-def _assemble(source: object, column: VideoColumn, labels: Sequence[str] | None) -> DatasetDict:
-    _check_file_names(column.clips)
-    names = class_names(source, column.clips, labels)
-    label = label_feature(names, has_several(source, column.clips))
-    features = Features({"video": Value("string"), **label, "start": Value("float64"), "end": Value("float64")})
-    splits = DatasetDict()
-    for split, clips in column.clips.items():
-        columns = dict(zip(features, zip(*clips, strict=True), strict=True))
-        splits[split] = Dataset.from_dict(columns, features=features, split=split)
-        if split in column.files:
-            splits[split] = concatenate_datasets([splits[split], column.files[split]], axis=1)
-    return splits
-
-
-def _check_file_names(splits: Mapping[str, Sequence[Clip]]) -> None:
-    """Raises `ValueError` for a path that is not UTF-8, which no column of text can hold."""
-    for clips in splits.values():
-        for clip in clips:
-            try:
-                clip.video.encode()
-            except UnicodeEncodeError as error:
-                name = os.fsencode(clip.video).decode(errors="backslashreplace")
-                raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
+def _read_list(file: Path, video_root: str | os.PathLike | None, *, labelled: bool = True) -> list[Clip]:
+    return read_annotations(file, None if video_root is None else Path(absolute(video_root)), labelled=labelled)
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -293,11 +278,11 @@ def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.Path
         FileNotFoundError: If `data`, or a file that it names, does not exist.
         ValueError: If there are no videos, or no training split; or the file is none of these.
     """
-    if is_url(data) or find_manifest(data) is not None or find_dataset(data) is not None:
-        splits = load_video_dataset(data, video_root=video_root)
-        if "train" not in splits:
-            raise ValueError(f"{data} has no training split, only {', '.join(splits)}.")
-        rows = splits["train"]
+    tables = _load_tables(data, None, video_root)
+    if tables is not None:
+        if "train" not in tables:
+            raise ValueError(f"{data} has no training split, only {', '.join(tables)}.")
+        rows = tables["train"]
         return DatasetDict(train=rows.remove_columns({"label", "labels"}.intersection(rows.column_names)))
     path = Path(data).expanduser().absolute()
     if not path.exists():
@@ -313,10 +298,7 @@ def load_unlabelled_videos(data: str | os.PathLike, *, video_root: str | os.Path
         source = sources_by_split((folder.name, folder) for folder in folders).get("train", source)
         clips = [Clip(str(video), "") for video in videos_below(source)]
     else:
-        root = None if video_root is None else Path(video_root).expanduser().absolute()
-        clips = read_annotations(source, root, labelled=False)
+        clips = _read_list(source, video_root, labelled=False)
     if not clips:
         raise ValueError(f"{source} has no videos inside. {_EXPECTED}")
-    features = Features({"video": Value("string"), "start": Value("float64"), "end": Value("float64")})
-    columns = {name: [getattr(clip, name) for clip in clips] for name in features}
-    return DatasetDict(train=Dataset.from_dict(columns, features=features, split="train"))
+    return DatasetDict(train=Dataset(clip_table(clips).drop_columns("label"), split=NamedSplit("train")))

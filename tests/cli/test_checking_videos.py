@@ -9,7 +9,7 @@ import pytest
 from hf_video.cli.main import main
 from hf_video.cli.training_data import check_same_data, describe_data, load_data, readable_videos
 from hf_video.data import inspection, load_video_dataset
-from hf_video.data.manifest import content_digest
+from hf_video.data.stored_videos import content_digest
 
 from ..fork_server import Program, run_forked
 from ..process_group import torchrun_variables
@@ -82,7 +82,7 @@ def test_many_videos_are_sampled_and_a_sentence_says_so(data, opened, monkeypatc
 def test_of_many_videos_some_tell_whether_they_are_the_same(data, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "hf_video.data.manifest.content_digest", lambda path: read.append(path) or content_digest(path)
+        "hf_video.data.stored_videos.content_digest", lambda path: read.append(path) or content_digest(path)
     )
     all_of_them = describe_data("", *load_data(str(data), None))
     assert len(read) == 32

@@ -12,10 +12,10 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value, Video, concatenate_datasets
 
 from hf_video.data import ClipDataset, load_video_dataset
-from hf_video.data.inspection import iterate_inspected
-from hf_video.data.manifest import StaleManifestError, content_digest, without_checks
-from hf_video.data.packs.manifest_writing import check_can_list, write_manifest
+from hf_video.data.inspection import check_can_list, iterate_inspected, write_manifest
+from hf_video.data.manifest import StaleManifestError, without_checks
 from hf_video.data.repeated_videos import find_repeated_clips
+from hf_video.data.stored_videos import content_digest
 from hf_video.data.video_listing import list_videos
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor

@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 
 from hf_video.cli.training_data import describe_data, readable_videos
 from hf_video.data import ClipDataset, hold_out, load_video_dataset
-from hf_video.data.inspection import inspect_videos
+from hf_video.data.inspection import check_can_list, inspect_videos
 from hf_video.data.manifest import StaleManifestError, without_checks
-from hf_video.data.packs.manifest_writing import check_can_list
 from hf_video.data.repeated_videos import find_repeated_clips
 from hf_video.data.stored_videos import check_shards, open_video, source_names, stored_sha256
 from hf_video.data.video_listing import list_videos
@@ -246,7 +245,7 @@ def test_an_inspection_finds_each_flipped_byte(pack):
     assert all(rows[number]["key"] in found[number].error for number in (2, 9))
     assert {video.num_frames for video in found} == {0, 8}
     assert find_repeated_clips({"train": rows}) == []
-    with pytest.raises(ValueError, match="A pack has a manifest already"):
+    with pytest.raises(ValueError, match="A manifest lists files"):
         check_can_list({"train": rows})
 
 

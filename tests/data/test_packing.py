@@ -20,10 +20,10 @@ import pytest
 from datasets import Dataset, Features, Video
 
 from hf_video.data import load_video_dataset
-from hf_video.data.manifest import StaleManifestError, content_digest, find_manifest, load_manifest
+from hf_video.data.manifest import StaleManifestError, find_manifest, load_manifest
 from hf_video.data.packs.pack_files import ShardWriter
 from hf_video.data.packs.packing import pack_videos
-from hf_video.data.stored_videos import source_names
+from hf_video.data.stored_videos import content_digest, source_names
 from hf_video.demo import write_moving_digits
 from hf_video.io import StoredFolder
 from hf_video.reading import probe_video, read_video

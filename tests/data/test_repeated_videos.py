@@ -10,7 +10,6 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Video
 
 from hf_video.cli.main import main
 from hf_video.data import load_video_dataset, repeated_videos
-from hf_video.data.manifest import content_digest
 from hf_video.data.repeated_videos import (
     TRAINED_VIDEOS_FILE,
     TrainedVideos,
@@ -19,6 +18,7 @@ from hf_video.data.repeated_videos import (
     repetition_warnings,
     write_trained_videos,
 )
+from hf_video.data.stored_videos import content_digest
 from hf_video.data.video_texts import load_video_texts
 from tests.video_files import encode_video, make_frames
 
@@ -179,7 +179,7 @@ def test_a_manifest_spares_the_reading_and_of_many_files_a_sample_is_read(videos
     assert main(["inspect", str(videos), "--output", str(tmp_path / "videos.parquet"), "--num-workers", "1"]) == 0
     read = []
     monkeypatch.setattr(
-        "hf_video.data.manifest.content_digest", lambda path: read.append(path) or content_digest(path)
+        "hf_video.data.stored_videos.content_digest", lambda path: read.append(path) or content_digest(path)
     )
     write_trained_videos(tmp_path, {"train": rows_of(tmp_path / "videos.parquet")})
     assert count_trained(tmp_path, rows_of(tmp_path / "videos.parquet")).by_split == {"train": 6} and not read

@@ -5,9 +5,8 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hf_video.data.manifest import CLASS_NAMES, INDEX_FILE, OFFSET, SHA256, SHARD, manifest_schema
+from hf_video.data.places import free_name
 from hf_video.io import StoredFolder
 from hf_video.reading.sources import is_url
 
@@ -75,12 +75,7 @@ class ShardWriter:
     def _choose_stem(self, key: str) -> str:
         """A relative path without dots that no other sample has."""
         parts = [part.replace(".", "_") for part in key.split("/") if part]
-        stem = "/".join(parts) or "video"
-        numbered = (f"{stem}_{number}" for number in count(2))
-        while stem in self._stems:
-            stem = next(numbered)
-        self._stems.add(stem)
-        return stem
+        return free_name("/".join(parts) or "video", self._stems, "_")
 
     def _append(self, name: str, file: BinaryIO, size: int) -> Member:
         # The rest of a `TarInfo` is the same everywhere: owner and time are zero.
@@ -189,32 +184,24 @@ def encode_part(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
 
 
 def write_index(
-    folder: StoredFolder,
-    parts: Iterable[str],
-    first_rows: Sequence[int],
-    schema: pa.Schema,
-    facts: Mapping[str, Any],
-    max_duration: float | None,
+    folder: StoredFolder, parts: Iterable[str], facts: Mapping[str, Any], max_duration: float | None
 ) -> PackedCounts:
-    """Joins the parts, named in the order of the shards, in the order of the data set. Few are in memory at a time.
+    """Joins the parts, named in the order of the shards, in the order of the data set.
 
     Args:
-        first_rows: the first row of each part; later parts have no earlier row.
         facts: what was packed, for the metadata.
         max_duration: seconds beyond which a video counts as long.
     """
-    counts = PackedCounts()
-    metadata = {**schema.metadata, _PACK: json.dumps(facts).encode()}
-    schema = schema.remove(schema.get_field_index(ROW)).with_metadata(metadata)
-    with folder.writing(INDEX_FILE) as file, pq.ParquetWriter(file, schema) as writer:
-        gathered: list[pa.Table] = []
-        for rows in _in_order(_read_parts(folder, parts, counts, max_duration), [*first_rows[1:], None]):
-            gathered.append(rows.drop_columns(ROW).cast(schema))
-            if sum(map(len, gathered)) >= _ROWS_AT_A_TIME:
-                writer.write_table(pa.concat_tables(gathered))
-                gathered = []
-        if gathered:
-            writer.write_table(pa.concat_tables(gathered))
+    counts, tables = PackedCounts(), []
+    for name in parts:
+        with folder.open(name) as file:
+            tables.append(pq.read_table(file))
+        counts.add(tables[-1], max_duration)
+    # The order is stable: the pieces of a video stay in their order.
+    rows = pa.concat_tables(tables).sort_by(ROW).drop_columns(ROW)
+    rows = rows.replace_schema_metadata({**rows.schema.metadata, _PACK: json.dumps(facts)})
+    with folder.writing(INDEX_FILE) as file:
+        pq.write_table(rows, file, row_group_size=_ROWS_AT_A_TIME)
     return counts
 
 
@@ -226,25 +213,3 @@ def read_pack_facts(folder: StoredFolder) -> dict[str, Any] | None:
         except pa.ArrowException:
             return None
     return json.loads(metadata[_PACK]) if _PACK in metadata else None
-
-
-def _read_parts(
-    folder: StoredFolder, parts: Iterable[str], counts: PackedCounts, max_duration: float | None
-) -> Iterator[pa.Table]:
-    for name in parts:
-        with folder.open(name) as file:
-            part = pq.read_table(file)
-        counts.add(part, max_duration)
-        yield part
-
-
-def _in_order(parts: Iterable[pa.Table], limits: Iterable[int | None]) -> Iterator[pa.Table]:
-    """The rows of all parts in the order of the data set. After each part come the rows before a limit; the last
-    limit, None, lets all come."""
-    waiting: list[pa.Table] = []
-    for part, limit in zip(parts, limits, strict=True):
-        # The order is stable: the pieces of a video stay in their order.
-        rows = pa.concat_tables([*waiting, part]).sort_by(ROW)
-        ready = len(rows) if limit is None else int(np.searchsorted(rows[ROW].to_numpy(), limit))
-        yield rows.slice(0, ready)
-        waiting = [rows.slice(ready)]

@@ -4,21 +4,27 @@ Each shard is written by one process, read back, and noted. A run that is ended 
 call, and the pack comes out the same.
 """
 
+import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm.auto import tqdm
 
-from hf_video.data.columns import VideoRows, is_multi_label, label_names
-from hf_video.data.inspection import tell_reason
+from hf_video.data.annotation_files import listed
+from hf_video.data.columns import VideoRows, arrow_column, is_multi_label, label_names
+from hf_video.data.inspection import make_keys, tell_reason
 from hf_video.data.manifest import (
     CHECKED,
     CONTENT,
@@ -29,18 +35,15 @@ from hf_video.data.manifest import (
     KEY,
     OPENED,
     SIZE,
-    bytes_digest,
-    content_digest,
     load_manifest,
 )
-from hf_video.data.places import absolute, segment_suffix
-from hf_video.data.stored_videos import BYTES, check_shards, open_bytes
+from hf_video.data.places import absolute, free_name, segment_suffix
+from hf_video.data.stored_videos import BYTES, bytes_digest, check_shards, content_digest, open_bytes, stored_sizes
 from hf_video.io import FULL_DISK, StoredFolder, write_error_number
 from hf_video.reading import probe_video
 from hf_video.reading.sources import describe, is_url
 from hf_video.settings import few
 
-from .manifest_writing import make_keys
 from .pack_files import (
     ROW,
     PackedCounts,
@@ -52,13 +55,19 @@ from .pack_files import (
     video_suffix,
     write_index,
 )
-from .pack_plan import PackPlan, plan_pack
 from .video_cutting import Piece, PieceOfClip, cut_video
 
 # Gone when the pack is whole.
 _WORKING = ".packing"
 _PLAN = f"{_WORKING}/plan.json"
+# The columns of a row that decide what is written of it.
 _DESCRIBING = (KEY, "split", "label", "labels", "start", "end")
+# The size of a video behind a URL is known only when it has been fetched.
+_SIZE_OF_URL = 10 * 10**6
+# Network disks answer many at a time.
+_THREADS = 16
+_AT_A_TIME = 8192
+_FOLDER = "folder"
 
 
 def pack_videos(
@@ -97,7 +106,7 @@ def pack_videos(
         check_shards(split)
     rows = _with_keys(splits, base)
     listing = VideoRows(rows)
-    plan = plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration}, label_names(rows))
+    plan = _plan_pack(rows, listing, {"shard_size": shard_size, "max_duration": max_duration})
     if _is_finished(folder, plan):
         for split in load_manifest({"": f"{absolute(str(folder))}/{INDEX_FILE}"}).values():
             check_shards(split)
@@ -118,10 +127,121 @@ def pack_videos(
         for _ in loader:
             bar.update()
     parts = [_part_of(number) for number in range(len(plan.shards))]
-    first_rows = [shard.first_row for shard in plan.shards]
-    counts = write_index(folder, parts, first_rows, shards.schema, plan.facts(), max_duration)
+    counts = write_index(folder, parts, plan.facts(), max_duration)
     folder.remove(_WORKING)
     return counts
+
+
+@dataclass(frozen=True)
+class _PlannedShard:
+    """The videos from `first` up to `stop`, in the order of their first rows; the first row of the first one; and a
+    digest of what tells whether one of them was changed."""
+
+    first: int
+    stop: int
+    first_row: int
+    sources: str
+
+
+@dataclass(frozen=True)
+class _PackPlan:
+    """What is packed, and how it is divided: the options that decide what is written, a digest of keys, splits,
+    classes and segments, the class names by id, and the shards in their order."""
+
+    settings: dict[str, Any]
+    rows: str
+    class_names: list[str]
+    shards: list[_PlannedShard]
+
+    def facts(self) -> dict[str, Any]:
+        """What tells this plan from others, for a file."""
+        facts = asdict(self)
+        return facts | {"digest": _digest(facts.pop("shards"))}
+
+    def difference(self, known: Mapping[str, Any]) -> str | None:
+        """How the plan with the `facts` that are known differs from this one, for a message; None if it does not."""
+        told = [
+            f"{name.replace('_', '-')} {known['settings'].get(name)}, not {value}"
+            for name, value in self.settings.items()
+            if known["settings"].get(name) != value
+        ]
+        if told:
+            return f"other settings ({'; '.join(told)})"
+        if (known["class_names"], known["rows"]) != (self.class_names, self.rows):
+            return "other data: keys, splits, classes or segments differ"
+        same = known["digest"] == self.facts()["digest"]
+        return None if same else "videos that were changed since: they have other sizes or dates"
+
+
+def _plan_pack(rows: Dataset, listing: VideoRows, settings: dict[str, Any]) -> _PackPlan:
+    """Divides the videos of a data set into shards of about `settings["shard_size"]` bytes, before any of them is
+    opened. A larger video has a shard of its own. The same data give the same plan."""
+    sources = _find_sources(rows, listing)
+    paths = listing.videos.to_pylist()
+    if folders := [path for path, (_, kind) in zip(paths, sources, strict=True) if kind == _FOLDER]:
+        raise ValueError(
+            f"{len(folders)} videos are folders of frames, and a pack holds files: {listed(folders)}. Encode them "
+            "first, for example with `ffmpeg -framerate 25 -i %05d.jpg -crf 17 VIDEO.mp4`."
+        )
+    firsts, filled = [0], 0
+    for number, (size, _) in enumerate(sources):
+        if filled and filled + size > settings["shard_size"]:
+            firsts.append(number)
+            filled = 0
+        filled += size
+    shards = [
+        _PlannedShard(first, stop, listing.rows(first)[0], _digest(sources[first:stop]))
+        for first, stop in pairwise([*firsts, len(sources)])
+    ]
+    columns = rows.select_columns([name for name in rows.column_names if name in _DESCRIBING])
+    digest = hashlib.sha256()
+    for first in range(0, len(rows), _AT_A_TIME):
+        digest.update(json.dumps(columns[first : first + _AT_A_TIME], sort_keys=True).encode())
+    return _PackPlan(settings, digest.hexdigest(), label_names(rows), shards)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _find_sources(rows: Dataset, listing: VideoRows) -> list[tuple[int, Any]]:
+    """The size in bytes of each video, and what changes with its content: what a manifest says, else what the disk
+    says. The size of a video that is not there is 0."""
+    first_rows = [listing.rows(video)[0] for video in range(len(listing))]
+    known = [
+        arrow_column(rows, name).take(pa.array(first_rows)).to_pylist()
+        if name in rows.column_names
+        else [None] * len(listing)
+        for name in (SIZE, CONTENT, ERROR)
+    ]
+    stored = stored_sizes(rows)
+    paths = listing.videos.to_pylist()
+    sources: list[tuple[int, Any]] = []
+    asked = []
+    for video, (size, content, error) in enumerate(zip(*known, strict=True)):
+        if size is not None and content is not None:
+            sources.append((size, content))
+        elif (size := stored[first_rows[video]]) is not None:
+            sources.append((size, "stored"))
+        elif is_url(paths[video]):
+            sources.append((_SIZE_OF_URL, "url"))
+        else:
+            sources.append((0, "broken"))
+            asked += [video] if error is None else []
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for first in range(0, len(asked), _AT_A_TIME):
+            some = asked[first : first + _AT_A_TIME]
+            for video, source in zip(some, threads.map(_ask_disk, [paths[video] for video in some]), strict=True):
+                sources[video] = source
+    return sources
+
+
+def _ask_disk(path: str) -> tuple[int, Any]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, "missing"
+    return (0, _FOLDER) if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
 
 
 def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
@@ -131,7 +251,7 @@ def _with_keys(splits: Mapping[str, Dataset], base: Path) -> Dataset:
     return rows if KEY in rows.column_names else rows.add_column(KEY, make_keys(rows, base).to_pylist())
 
 
-def _is_finished(folder: StoredFolder, plan: PackPlan) -> bool:
+def _is_finished(folder: StoredFolder, plan: _PackPlan) -> bool:
     """Whether the folder has the whole pack. Refuses a folder with anything but this pack or a part of it."""
     names = [name for name in folder.names() if not name.startswith(".")]
     known = None
@@ -162,7 +282,7 @@ def _part_of(number: int) -> str:
 class _Shards(IterableDataset):
     """Writes the shards that are missing; an item is the number of a video that is done."""
 
-    def __init__(self, rows: Dataset, listing: VideoRows, plan: PackPlan, folder: StoredFolder):
+    def __init__(self, rows: Dataset, listing: VideoRows, plan: _PackPlan, folder: StoredFolder):
         self.rows, self.listing, self.plan, self.folder = rows, listing, plan, folder
         self.names = label_names(rows)
         # Readers of the shards by themselves want the same members beside each video.
@@ -244,9 +364,7 @@ class _Shards(IterableDataset):
                 name = clip[KEY]
                 if clip["start"] is None and clip["end"] is None:
                     name = name.removesuffix(segment_suffix(None, None)) + _time_of(piece)
-                    numbered = (f"{name}#{number}" for number in count(2))
-                    name = name if name not in taken else next(other for other in numbered if other not in taken)
-                    taken.add(name)
+                    name = free_name(name, taken, "#")
                 row = {**clip, KEY: name, "start": start, "end": end}
                 of_piece.setdefault(piece, []).append(row)
                 rows.append((row, piece))
