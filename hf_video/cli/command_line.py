@@ -127,6 +127,12 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
         positional: name of the setting that is given without a flag.
     """
     parser.set_defaults(settings=settings, given={})
+    if settings.takes_words:
+        parser.add_argument(
+            "--recipe",
+            metavar="NAME_OR_FILE",
+            help="a published recipe, or a YAML file of settings",
+        )
     for title, listed in settings.groups().items():
         group = parser.add_argument_group(title)
         for each in listed:
@@ -134,7 +140,8 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
             text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
             options: dict[str, Any] = {"action": _Given, "help": text, "default": argparse.SUPPRESS}
             if each.name == positional:
-                if each.default is not dataclasses.MISSING:
+                # A recipe may give it.
+                if each.default is not dataclasses.MISSING or settings.takes_words:
                     options["nargs"] = "?"
                 parser.add_argument(each.name, metavar=each.placeholder, **options)
                 continue
@@ -192,6 +199,8 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
         command_parser.set_defaults(run=command.run, parser=command_parser)
         if name in argv[:1]:
             argv = _bind(argv, command_parser.get_default("optional_values") or {})
+            if getattr(command_parser.get_default("settings"), "takes_words", False):
+                argv = _read_unknown_flags(argv, command_parser)
     try:
         args, words = parser.parse_known_args(argv)
         settings = getattr(args, "settings", None)
@@ -206,6 +215,36 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
         raise
     args.words = words
     return args if settings is None or takes_words else values_of(args)
+
+
+def _read_unknown_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The words of a command line, with a word `name=value` for each flag that only `TrainingArguments` declares.
+
+    Raises:
+        ValueError: there is no such flag, or its value is missing. The error names the closest flag.
+    """
+    settings, known = parser.get_default("settings"), parser._option_string_actions
+    words, read = [*argv], []
+    while words:
+        flag, equals, value = (word := words.pop(0)).partition("=")
+        # argparse takes the beginning of a flag for the flag.
+        if not flag.startswith("--") or flag == "--" or any(each.startswith(flag) for each in known):
+            read.append(word)
+            continue
+        fields = settings._training_fields()
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in fields and name not in _FLAGS_OF_FIELDS:
+            hint = closest(flag, [*known, *(f"--{each.replace('_', '-')}" for each in fields)])
+            raise ValueError(f"{parser.prog} has no option {flag}. {hint or f'`{parser.prog} --help` lists them.'}")
+        is_switch = bool in typing.get_args(fields.get(name)) or fields.get(name) is bool
+        if not equals and (not words or words[0].startswith("--") or fields.get(name) is bool):
+            if not is_switch:
+                raise ValueError(f"{flag} needs a value.")
+            value = "true"
+        elif not equals:
+            value = words.pop(0)
+        read.append(f"{name}={value}")
+    return read
 
 
 def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str, str]]) -> list[str]:

@@ -73,11 +73,15 @@ def read_given(args: argparse.Namespace) -> Given:
 
     settings: CommandSettings = args.settings
     flags = dict(args.given)
-    _, source = flags["data"]
-    recipe = {}
-    if is_recipe(source):
+    _, source = flags.get("data", ("", ""))
+    recipe, name_of_recipe = {}, args.recipe
+    if source and is_recipe(source):
+        if name_of_recipe is not None:
+            raise ValueError(f"{source} is a recipe, and --recipe {name_of_recipe} is another one: keep one of them.")
         del flags["data"]
-        recipe = _read_named(settings, read_recipe(source), f"{source}: ")
+        name_of_recipe = source
+    if name_of_recipe is not None:
+        recipe = _read_named(settings, read_recipe(name_of_recipe), f"{name_of_recipe}: ")
     words, spelled = {}, {}
     for word in args.words:
         name, _, text = word.partition("=")

@@ -63,7 +63,10 @@ def test_env_says_what_decides_about_the_last_bits(capsys):
         (["env", "--fast"], "unrecognized arguments: --fast"),
         (["env", "a=b"], "unrecognized arguments: a=b"),
         (["train", "data"], "The output folder is missing: give --output-dir"),
-        (["train", "data", "--output-dir", "out", "--epoch-count", "3"], "unrecognized arguments: --epoch-count 3"),
+        (
+            ["train", "data", "--output-dir", "out", "--epoch-count", "3"],
+            "hf-video train has no option --epoch-count. Did",
+        ),
         (["train", "data", "--output-dir", "out", "weight_decay"], "unrecognized arguments: weight_decay"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_trained_model_is_published_in_one_command(trained, hub, capsys, reque
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", None, "cannot be read as JSON: "),
+        ("a.txt", None, "cannot be read: "),
         ("a.txt", "\n", "expected one name a line, or a JSON list of names"),
         ("a.json", "[", "cannot be read as JSON: "),
         ("a.json", "[1]", "expected one name a line, or a JSON list of names"),

@@ -126,6 +126,28 @@ def test_every_other_field_of_transformers_is_read_by_its_type():
             given(word)
 
 
+def test_every_other_field_of_transformers_is_a_flag():
+    found = given("--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1").words
+    assert {
+        "torch_compile_mode": "default",
+        "dataloader_drop_last": True,
+        "hub_revision": "v1",
+    }.items() <= found.items()
+    with pytest.raises(ValueError, match="has no option --torch-compile-mod. Did you mean --torch-compile-mode?"):
+        given("--torch-compile-mod=default")
+    with pytest.raises(ValueError, match="--torch-compile-mode needs a value"):
+        given("--torch-compile-mode")
+
+
+def test_a_recipe_is_a_flag_and_other_flags_replace_its_values(tmp_path):
+    (tmp_path / "own.yaml").write_text("weight_decay: 0.3\nlayer_decay: 0.5")
+    chosen = given("--recipe", str(tmp_path / "own.yaml"), "--weight-decay", "0.1")
+    assert [chosen.value(name) for name in ("data", "weight_decay", "layer_decay")] == ["data", 0.1, 0.5]
+    assert given("--recipe", "videomae_base_kinetics400").value("layer_decay") == 0.75
+    with pytest.raises(ValueError, match="is a recipe, and --recipe own is another one"):
+        read_given(parse(["train", "videomae_base_kinetics400", "--output-dir", "out", "--recipe", "own"]))
+
+
 @pytest.mark.parametrize(("word", "value"), [("false", False), ("true", True), ("non_padding", "non_padding")])
 def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
     assert given(f"include_num_input_tokens_seen={word}").words["include_num_input_tokens_seen"] == value
