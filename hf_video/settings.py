@@ -2,7 +2,7 @@
 
     layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
 
-Flags, `name=value` words, recipes, `--help`, what a resumed run holds fixed, and the reference page are derived from
+Flags, recipes, `--help`, what a resumed run holds fixed, and the reference page are derived from
 that line. The types are plain ones for `get_type_hints`, so that `transformers.HfArgumentParser` reads the same
 classes.
 """
@@ -329,7 +329,7 @@ def _is_number(text: str) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """A value as the user writes it in a word `name=value`."""
+    """A value as the user writes it behind a flag."""
     if value is None or value is dataclasses.MISSING or value == "":
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Makes flags from declared settings, and reads the values of flags, `name=value` words and recipes."""
+"""Makes flags from declared settings, and reads their values from a command line or a recipe."""
 
 import argparse
 import dataclasses
@@ -14,7 +14,7 @@ from hf_video.settings import Setting, closest, one_of, read_value, settings_of
 
 from . import EXIT_CODES
 
-# Words that are no settings, two of them fields of TrainingArguments, and the flags that do the same.
+# Names that are not settings, two of them fields of TrainingArguments, and the flags that do the same.
 _FLAGS_OF_FIELDS = {"resume": "--resume", "resume_from_checkpoint": "--resume", "use_cpu": "--device"}
 
 
@@ -26,11 +26,19 @@ class CommandSettings:
             the command has no such alias.
         takes_training_arguments: whether every other field of `transformers.TrainingArguments` is a setting, too.
         without: names of settings that the dataclasses declare and the command does not have.
+        common: names of the settings that `--help` lists; `--help-all` lists the others. By default all are common.
     """
 
-    def __init__(self, *kinds: type, takes_training_arguments: bool = False, without: Sequence[str] = ()):
+    def __init__(
+        self,
+        *kinds: type,
+        takes_training_arguments: bool = False,
+        without: Sequence[str] = (),
+        common: Sequence[str] = (),
+    ):
         self.kinds = kinds
-        self.takes_training_arguments = self.takes_words = takes_training_arguments
+        self.takes_training_arguments = takes_training_arguments
+        self.common = common
         declared = {name: each for kind in kinds for name, each in settings_of(kind).items()}
         self.by_name = {name: each for name, each in declared.items() if name not in without}
         self.aliases = {
@@ -57,13 +65,13 @@ class CommandSettings:
         if name in _FLAGS_OF_FIELDS and self.takes_training_arguments:
             raise ValueError(f"{name} is set by the option {_FLAGS_OF_FIELDS[name]}.")
         name = self.aliases.get(name, name)
-        if name in self.by_name or name in self._training_fields():
+        if name in self.by_name or name in self.training_fields():
             return name
-        hint = closest(name, [*self.by_name, *self.aliases, *self._training_fields()])
+        hint = closest(name, [*self.by_name, *self.aliases, *self.training_fields()])
         raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
 
     def read(self, name: str, value: Any, spelled: str) -> Any:
-        """The checked value of a setting, from a word; `spelled` is the name that the user wrote.
+        """The checked value of a setting, from its text; `spelled` is the name that the user wrote.
 
         Raises:
             ValueError: the value is not of the type of the setting, or out of its bounds.
@@ -73,7 +81,7 @@ class CommandSettings:
             value = read_value(declared.type, value, spelled)
         # Transformers knows which schedules and optimizers there are; our declarations do not list them.
         if declared is None or (declared.type is str and self.takes_training_arguments):
-            fields = self._training_fields()
+            fields = self.training_fields()
             value = read_value(fields[name], value, spelled) if name in fields else value
         return value
 
@@ -90,7 +98,8 @@ class CommandSettings:
         field = TrainingArguments.__dataclass_fields__[name]
         return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
-    def _training_fields(self) -> Mapping[str, Any]:
+    def training_fields(self) -> Mapping[str, Any]:
+        """The types of all fields of `transformers.TrainingArguments` by name, if the command takes them."""
         return training_argument_types() if self.takes_training_arguments else {}
 
 
@@ -109,7 +118,7 @@ def training_argument_types() -> dict[str, Any]:
 
 
 class _Given(argparse.Action):
-    """Stores (flag as the user wrote it, its word) in the namespace, in the mapping `given` by name of setting."""
+    """Stores (flag as the user wrote it, its text) in the namespace, in the mapping `given` by name of setting."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
@@ -119,47 +128,55 @@ class _Given(argparse.Action):
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positional: str | None = None) -> None:
-    """Adds a flag to a parser for each setting and for its aliases; `values_of` and `run_settings` read the words.
+    """Adds a flag to a parser for each setting and for its aliases; `values_of` and `run_settings` read their texts.
 
     Args:
         parser: the parser of the command.
         settings: the settings of the command.
         positional: name of the setting that is given without a flag.
     """
+    shows_all = parser.get_default("shows_all") or not settings.common
     parser.set_defaults(settings=settings, given={})
-    if settings.takes_words:
-        parser.add_argument(
-            "--recipe",
-            metavar="NAME_OR_FILE",
-            help="a published recipe, or a YAML file of settings",
-        )
+    if settings.common:
+        parser.add_argument("--help-all", action="store_true", help="list every setting")
+    if settings.takes_training_arguments:
+        parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a published recipe, or a YAML file of settings")
     for title, listed in settings.groups().items():
         group = parser.add_argument_group(title)
         for each in listed:
             default = each.describe_default()
             text = (each.help + (f" (default: {default})" if default else "")).replace("%", "%%")
-            options: dict[str, Any] = {"action": _Given, "help": text, "default": argparse.SUPPRESS}
+            help = text if shows_all or each.name in settings.common else argparse.SUPPRESS
+            options: dict[str, Any] = {"action": _Given, "help": help, "default": argparse.SUPPRESS}
             if each.name == positional:
                 # A recipe may give it.
-                if each.default is not dataclasses.MISSING or settings.takes_words:
+                if each.default is not dataclasses.MISSING or settings.takes_training_arguments:
                     options["nargs"] = "?"
                 parser.add_argument(each.name, metavar=each.placeholder, **options)
                 continue
-            names = [name.replace("_", "-") for name in (each.name, *settings.aliases_of(each))]
+            names = [_dashed(name) for name in (each.name, *settings.aliases_of(each))]
             flags = [f"--{name}" for name in names]
             if each.is_switch:
                 options["nargs"] = 0
                 # A recipe may switch it on.
-                flags += [f"--no-{name}" for name in names] if settings.takes_words else []
+                flags += [f"--no-{name}" for name in names] if settings.takes_training_arguments else []
             else:
                 options["metavar"] = each.placeholder
-            # A word or a recipe may give it, if the command takes them.
-            is_required = each.default is dataclasses.MISSING and not settings.takes_words
+            # A recipe may give it, if the command takes one.
+            is_required = each.default is dataclasses.MISSING and not settings.takes_training_arguments
             group.add_argument(*flags, dest=each.name, required=is_required, **options)
+    if parser.get_default("shows_all"):
+        others = sorted(set(settings.training_fields()) - set(settings.by_name) - {"debug", *_FLAGS_OF_FIELDS})
+        flags = ", ".join(f"--{_dashed(name)}" for name in others)
+        parser.add_argument_group("Other fields of transformers.TrainingArguments, see its documentation", flags)
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def values_of(args: argparse.Namespace) -> argparse.Namespace:
-    """The namespace with a value for each setting of a command that takes no words: the given one, else the default.
+    """The namespace with a value for each setting of a command without recipes: the given one, else the default.
 
     Raises:
         ValueError: a value is not of the type of its setting, or out of its bounds.
@@ -192,59 +209,91 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
         command_parser = command.add_parser(added)
         # To import the settings of the other commands would take longer than the rest of `--help`.
         if name in argv[:1] and hasattr(command, "add_options"):
+            command_parser.set_defaults(shows_all="--help-all" in argv)
             command.add_options(command_parser)
         command_parser.add_argument(
             "--debug", action="store_true", default=False, help="show the traceback of an error"
         )
         command_parser.set_defaults(run=command.run, parser=command_parser)
         if name in argv[:1]:
+            if command_parser.get_default("shows_all"):
+                command_parser.print_help()
+                sys.exit(0)
             argv = _bind(argv, command_parser.get_default("optional_values") or {})
-            if getattr(command_parser.get_default("settings"), "takes_words", False):
-                argv = _read_unknown_flags(argv, command_parser)
+            argv, of_fields = _take_training_fields(argv, command_parser)
     try:
-        args, words = parser.parse_known_args(argv)
+        args, rest = parser.parse_known_args(argv)
         settings = getattr(args, "settings", None)
-        takes_words = settings is not None and settings.takes_words
-        unknown = [word for word in words if not takes_words or word.startswith("-") or "=" not in word]
-        if unknown:
-            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        if settings is not None and settings.takes_training_arguments:
+            _refuse_words([*rest, args.given.get("data", ("", ""))[1]], settings)
+            args.given = args.given | of_fields
+        if rest:
+            args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:
         for word in argv if end.code else ():
             if word.startswith("-") and os.path.lexists(word):
                 print(f"{word} is a file here. Its name begins like an option: write ./{word}", file=sys.stderr)
         raise
-    args.words = words
-    return args if settings is None or takes_words else values_of(args)
+    return args if settings is None or settings.takes_training_arguments else values_of(args)
 
 
-def _read_unknown_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """The words of a command line, with a word `name=value` for each flag that only `TrainingArguments` declares.
+def _take_training_fields(
+    argv: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """Takes the flags that only `TrainingArguments` declares from a command line.
+
+    Returns:
+        The other words, and (flag as the user wrote it, its text) by name of the field.
 
     Raises:
         ValueError: there is no such flag, or its value is missing. The error names the closest flag.
     """
     settings, known = parser.get_default("settings"), parser._option_string_actions
-    words, read = [*argv], []
+    if settings is None or not settings.takes_training_arguments:
+        return [*argv], {}
+    words, others, given = [*argv], [], {}
     while words:
         flag, equals, value = (word := words.pop(0)).partition("=")
         # argparse takes the beginning of a flag for the flag.
         if not flag.startswith("--") or flag == "--" or any(each.startswith(flag) for each in known):
-            read.append(word)
+            others.append(word)
             continue
-        fields = settings._training_fields()
+        fields = settings.training_fields()
         name = flag.removeprefix("--").replace("-", "_")
-        if name not in fields and name not in _FLAGS_OF_FIELDS:
-            hint = closest(flag, [*known, *(f"--{each.replace('_', '-')}" for each in fields)])
-            raise ValueError(f"{parser.prog} has no option {flag}. {hint or f'`{parser.prog} --help` lists them.'}")
-        is_switch = bool in typing.get_args(fields.get(name)) or fields.get(name) is bool
-        if not equals and (not words or words[0].startswith("--") or fields.get(name) is bool):
-            if not is_switch:
-                raise ValueError(f"{flag} needs a value.")
-            value = "true"
-        elif not equals:
+        if name in _FLAGS_OF_FIELDS:
+            settings.canonical(name)
+        is_off = name.startswith("no_") and bool in {fields.get(name.removeprefix("no_"))}
+        name = name.removeprefix("no_") if is_off else name
+        if name not in fields:
+            hint = closest(flag, [*known, *(f"--{_dashed(each)}" for each in fields)])
+            hint = hint or f"`{parser.prog} --help-all` lists them."
+            raise ValueError(f"{parser.prog} has no option {flag}. {hint}")
+        is_switch = fields[name] is bool
+        if not equals and not is_switch and words and not words[0].startswith("--"):
             value = words.pop(0)
-        read.append(f"{name}={value}")
-    return read
+        elif not equals and (is_switch or bool in typing.get_args(fields[name])):
+            value = "false" if is_off else "true"
+        elif not equals:
+            raise ValueError(f"{flag} needs a value.")
+        given[name] = (flag, value)
+    return others, given
+
+
+def _refuse_words(words: Sequence[str], settings: CommandSettings) -> None:
+    """
+    Raises:
+        ValueError: a word is `name=value` for a setting. The error has the flag.
+    """
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier() or os.path.lexists(word):
+            continue
+        name = settings.canonical(name)
+        if name == "data":
+            raise ValueError(f"{word}: DATA stands alone. Write {value} without data=")
+        is_switch = settings.by_name[name].is_switch if name in settings.by_name else False
+        flag = f"--{'no-' if is_switch and value == 'false' else ''}{_dashed(name)}"
+        raise ValueError(f"{word}: a setting is a flag. Write {flag}{'' if is_switch else f' {value}'}")
 
 
 def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str, str]]) -> list[str]:

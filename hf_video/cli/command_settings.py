@@ -41,6 +41,13 @@ from .settings import (
     WindowSettings,
 )
 
+# What most people set when they train; `--help` lists these, `--help-all` every setting.
+_COMMON = (
+    *("data", "output_dir", "device", "model", "teacher", "num_frames", "image_size", "sampling_strategy"),
+    *("frame_sampling_rate", "memory_bank_length", "mask_ratio", "num_train_epochs", "per_device_train_batch_size"),
+    *("learning_rate", "weight_decay", "layer_decay", "warmup_epochs", "lora_rank", "freeze_layers", "seed", "bf16"),
+    *("gradient_accumulation_steps", "dataloader_num_workers", "validation_fraction", "on_error", "prompt", "kind"),
+)
 TRAIN = CommandSettings(
     RunSettings,
     ClassifierSettings,
@@ -52,6 +59,7 @@ TRAIN = CommandSettings(
     ClipMixingSettings,
     ScratchSettings,
     takes_training_arguments=True,
+    common=_COMMON,
 )
 PRETRAIN = CommandSettings(
     UnlabelledRunSettings,
@@ -63,6 +71,7 @@ PRETRAIN = CommandSettings(
     ClipAugmentationSettings,
     MaskedScratchSettings,
     takes_training_arguments=True,
+    common=_COMMON,
     # What needs classes, an evaluation or a trained head.
     without=(
         *("num_clips", "num_crops", "validation_fraction", "label_smoothing_factor", "label_names"),
@@ -78,6 +87,7 @@ TRAIN_ANSWERS = CommandSettings(
     AnswerTrainingSettings,
     ClipAugmentationSettings,
     takes_training_arguments=True,
+    common=_COMMON,
     # A data set of texts has one view of each video.
     without=("num_augmentations",),
 )
@@ -88,6 +98,7 @@ PROBE = CommandSettings(
     ClassificationSettings,
     ProbeTrainingSettings,
     takes_training_arguments=True,
+    common=_COMMON,
 )
 EVALUATE = CommandSettings(ReadingSettings, ClassificationSettings, EvaluateSettings)
 EVALUATE_SEGMENTS = CommandSettings(EvaluateSegmentsSettings)

@@ -15,7 +15,7 @@ from .output_folder import RunLock
 from .processes import failing_together
 from .run_settings import make
 from .run_start import RunStart, add_start_options, start_run
-from .train import WORDS_AND_RECIPES
+from .train import RECIPES
 from .training_data import readable_videos
 
 if TYPE_CHECKING:
@@ -33,12 +33,11 @@ VideoMamba sees few patches and learns the features that --teacher, an image mod
 DATA is one of these:
   a folder with videos at any depth; if it has train/, that alone
   a list of paths (CSV, .txt or JSON), a manifest, a pack or a data set, as for `hf-video train`; labels are not read
-  a recipe: a YAML file of settings, or the name of a published one; the recipe or data=... names the videos
 """
 EPILOG = f"""\
-{WORDS_AND_RECIPES}
+{RECIPES}
 examples: hf-video pretrain my_videos --output-dir my_encoder --epochs 200
-          hf-video pretrain pretraining/videomae_base_kinetics400 data=my_videos output_dir=my_encoder
+          hf-video pretrain my_videos --output-dir my_encoder --recipe pretraining/videomae_base_kinetics400
 """
 
 
@@ -47,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "pretrain",
         help="pre-train an encoder on videos without labels",
-        usage="hf-video pretrain DATA|RECIPE.yaml --output-dir DIR [options] [name=value ...]",
+        usage="hf-video pretrain DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -36,7 +36,7 @@ attentive  a query that attends to all tokens, for models whose training pools n
 knn        the nearest neighbours among the training videos; nothing is trained
 """
 EPILOG = """\
-Each flag can be given as a word `name=value`, too; so can every other field of transformers.TrainingArguments.
+--help-all lists every setting; each field of transformers.TrainingArguments is one.
 
 example: hf-video probe my_videos --model MCG-NJU/videomae-base --output-dir my_probe --kind attentive
 """
@@ -65,7 +65,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     return commands.add_parser(
         "probe",
         help="train a small classifier on the features of a frozen model",
-        usage="hf-video probe DATA --model MODEL --output-dir DIR [options] [name=value ...]",
+        usage="hf-video probe DATA --model MODEL --output-dir DIR [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

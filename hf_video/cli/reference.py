@@ -12,11 +12,11 @@ INTRODUCTION = """\
 
 This page is written by `make docs` from the declarations of the settings.
 
-`hf-video train`, `pretrain`, `train-answers` and `probe` take each setting as a flag (`--weight-decay 0.1`), as a word
-(`weight_decay=0.1`), or from a recipe, a YAML file with a line such as `weight_decay: 0.1` for each setting. A flag or
-word replaces the value in a recipe. Every other field of
+Each setting is a flag, such as `--weight-decay 0.1` for `weight_decay`. `hf-video train`, `pretrain`, `train-answers`
+and `probe` also take them from a recipe: `--recipe` names a published one, or a YAML file with a line such as
+`weight_decay: 0.1` for each setting. A flag replaces the value in the recipe. Every other field of
 [`transformers.TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) is a setting of these
-four commands, too, as a word or in a recipe. The other commands have only flags.
+four commands, too.
 
 `--resume` continues a run with its settings. A setting marked with ↻ may have another value then. Every other setting
 is fixed, since it may change the result. On another number of processes, `per_device_train_batch_size` and

@@ -1,8 +1,7 @@
-"""Chooses the settings of a training run from defaults, a recipe, `name=value` words, flags and a run to resume."""
+"""Chooses the settings of a training run from defaults, a recipe, flags and a run to resume."""
 
 import argparse
 import dataclasses
-import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -28,17 +27,17 @@ class Given:
 
     Args:
         recipe: values from a recipe.
-        words: values from flags and `name=value` words.
-        spelled: each flag or word as the user wrote it, such as "--epochs 3" or "epochs=3".
+        flags: values from flags.
+        spelled: each flag as the user wrote it, such as "--epochs 3".
     """
 
     recipe: dict[str, Any]
-    words: dict[str, Any]
+    flags: dict[str, Any]
     spelled: dict[str, str]
 
     def value(self, name: str) -> Any:
-        """The value that was given for a setting, else None. A word or flag replaces the value in the recipe."""
-        return self.words.get(name, self.recipe.get(name))
+        """The value that was given for a setting, else None. A flag replaces the value in the recipe."""
+        return self.flags.get(name, self.recipe.get(name))
 
 
 class Saved(NamedTuple):
@@ -64,54 +63,38 @@ class Saved(NamedTuple):
 
 
 def read_given(args: argparse.Namespace) -> Given:
-    """The values in a recipe, in words and in flags, each converted to the type of its setting.
+    """The values in a recipe and in flags, each converted to the type of its setting.
 
     Raises:
-        ValueError, OSError: the recipe, a flag or a word is wrong, or the data or the output folder is not given.
+        ValueError, OSError: the recipe or a flag is wrong, or the data or the output folder is not given.
     """
     from hf_video.training.recipes import is_recipe, read_recipe
 
     settings: CommandSettings = args.settings
-    flags = dict(args.given)
-    _, source = flags.get("data", ("", ""))
-    recipe, name_of_recipe = {}, args.recipe
+    _, source = args.given.get("data", ("", ""))
     if source and is_recipe(source):
-        if name_of_recipe is not None:
-            raise ValueError(f"{source} is a recipe, and --recipe {name_of_recipe} is another one: keep one of them.")
-        del flags["data"]
-        name_of_recipe = source
-    if name_of_recipe is not None:
-        recipe = _read_named(settings, read_recipe(name_of_recipe), f"{name_of_recipe}: ")
-    words, spelled = {}, {}
-    for word in args.words:
-        name, _, text = word.partition("=")
-        canonical = settings.canonical(name)
-        words[canonical], spelled[canonical] = settings.read(canonical, text, name), word
-    for name, (flag, text) in flags.items():
-        if name in words:
-            if name == "data":
-                raise ValueError(_why_two_data(source))
-            raise ValueError(
-                f"{name} is given twice, as an option and as {spelled[name].partition('=')[0]}=...; leave one of them "
-                "out."
-            )
-        words[name] = settings.read(name, text, flag)
-        spelled[name] = flag if settings.by_name[name].is_switch else f"{flag} {text}"
-    for chosen in (recipe, words):
+        raise ValueError(f"{source} is a recipe, and DATA names videos. Write --recipe {source}")
+    recipe = _read_named(settings, read_recipe(args.recipe), f"{args.recipe}: ") if args.recipe is not None else {}
+    flags, spelled = {}, {}
+    for name, (flag, text) in args.given.items():
+        flags[name] = settings.read(name, text, flag)
+        is_switch = name in settings.by_name and settings.by_name[name].is_switch
+        spelled[name] = flag if is_switch else f"{flag} {text}"
+    for chosen in (recipe, flags):
         if chosen.get("model") is not None:
             chosen["model"] = locate_model(chosen["model"], "--model")
-    # base_learning_rate sets learning_rate. A word for either replaces both in the recipe.
-    if "learning_rate" in words:
+    # base_learning_rate sets learning_rate. A flag for either replaces both in the recipe.
+    if "learning_rate" in flags:
         recipe.pop("base_learning_rate", None)
-    elif "base_learning_rate" in words:
+    elif "base_learning_rate" in flags:
         recipe.pop("learning_rate", None)
-    given = Given(recipe, words, spelled)
+    given = Given(recipe, flags, spelled)
     if all(given.value(name) is not None for name in ("learning_rate", "base_learning_rate")):
         raise ValueError("learning_rate and base_learning_rate are both given; the latter sets the former. Keep one.")
     if given.value("data") is None:
-        raise ValueError("The videos are missing: give DATA or data=...")
+        raise ValueError("The videos are missing: give DATA.")
     if given.value("output_dir") is None:
-        raise ValueError("The output folder is missing: give --output-dir or output_dir=...")
+        raise ValueError("The output folder is missing: give --output-dir DIR.")
     return given
 
 
@@ -148,8 +131,8 @@ def choose_values(
         if given.value("model") is None:
             scratch = {name: each.from_scratch for name, each in settings.by_name.items()}
             values |= {name: default for name, default in scratch.items() if default is not None}
-        return values | given.recipe | given.words
-    for name, value in given.words.items():
+        return values | given.recipe | given.flags
+    for name, value in given.flags.items():
         before = saved.values.get(name, settings.default(name))
         if not saved.may_differ(name, settings, num_processes) and value != before:
             shown = "not set" if before is None else before
@@ -158,7 +141,7 @@ def choose_values(
                 "another folder."
             )
     places = {name: given.recipe[name] for name in PLACES if name in given.recipe}
-    return values | saved.values | places | given.words
+    return values | saved.values | places | given.flags
 
 
 def check_same_settings(
@@ -183,7 +166,7 @@ def check_same_settings(
         if value != before and not saved.may_differ(name, settings, num_processes) and not is_secret(name):
             here, there = ("not set" if each is None else each for each in (value, before))
             raise ValueError(
-                f"{given.spelled.get(name, f'{name}={here}')} differs from the run being resumed ({there}). Give the "
+                f"{given.spelled.get(name, f'{name} {here}')} differs from the run being resumed ({there}). Give the "
                 "settings that it began with, or train into another folder."
             )
 
@@ -209,7 +192,7 @@ def check_same_batch(values: dict[str, Any], saved: Saved, num_processes: int) -
         raise ValueError(
             f"The run being resumed trains on {there} videos a step (number of processes: {saved.num_processes}), and "
             f"here a step would have {here} (number of processes: {num_processes}). Start as many processes, or give "
-            "--batch-size and gradient_accumulation_steps so that a step has as many videos."
+            "--batch-size and --gradient-accumulation-steps so that a step has as many videos."
         )
 
 
@@ -253,13 +236,3 @@ def read_saved(file: Path, settings: CommandSettings) -> Saved:
         saved["per_device_eval_batch_size"] = saved["batch_size"]
     values = {settings.canonical(name): value for name, value in saved.items()}
     return Saved(values | _read_named(settings, words, f"{file}: "), data, num_processes)
-
-
-def _why_two_data(source: str) -> str:
-    from hf_video.training.recipes import published_recipes
-
-    if Path(source).expanduser().exists():
-        return "data is given twice, as DATA and as data=...; leave one of them out."
-    close = difflib.get_close_matches(source, published_recipes(), n=1)
-    hint = f"Did you mean {close[0]}?" if close else "With data=..., DATA must be a recipe."
-    return f"There is no recipe or folder {source}. {hint}"

@@ -48,7 +48,7 @@ class LabelledVideosSettings:
 class RunSettings(LabelledVideosSettings):
     """Data and output"""
 
-    data: Changeable[str] = setting(help="Labelled videos or rows of texts, or a recipe.", metavar="DATA")
+    data: Changeable[str] = setting(help="Labelled videos, or rows of texts.", metavar="DATA")
     output_dir: Changeable[str] = setting(help="Folder for the model, checkpoints and report.", metavar="DIR")
     device: Changeable[Literal["auto", "cpu", "cuda", "mps"]] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one."
@@ -151,7 +151,7 @@ class TrainSettings(VideoTrainingSettings):
 class UnlabelledRunSettings(RunSettings):
     """Data and output"""
 
-    data: Changeable[str] = setting(help="Videos, which need no labels, or a recipe.", metavar="DATA")
+    data: Changeable[str] = setting(help="Videos, which need no labels.", metavar="DATA")
 
 
 @dataclass(kw_only=True)

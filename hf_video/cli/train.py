@@ -30,20 +30,18 @@ DATA is one of these:
   CSV files with the columns path,label[,start,end], or path,labels with any number of classes a video (run;jump)
   a data set of the `datasets` library with a column of videos: its folder, or its name on the Hub (USER/NAME)
   a manifest of `hf-video inspect --output`: no video is opened before the first step (with --quick, a hundred at most)
-  a recipe: a YAML file of settings, or the name of a published one; the recipe or data=... names the videos
 
 Checkpoints are chosen on the validation split. If there is none, videos are held out from the training split. A test
 split is used once, at the end, for the report.
 """
-WORDS_AND_RECIPES = """\
-Each flag can be given as a word `name=value`, too, with _ for -; so can every other field of
-transformers.TrainingArguments, such as torch_compile_mode=default. A recipe has the same names in lines `name: value`.
-A word or flag replaces the value in the recipe. docs/settings.md has all settings with the values that they take.
+RECIPES = """\
+--help-all lists every setting; each field of transformers.TrainingArguments is one. A recipe is a YAML file with lines
+`name: value`, or the name of a published one. A flag replaces the value in the recipe.
 """
 EPILOG = f"""\
-{WORDS_AND_RECIPES}
-examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 weight_decay=0.1
-          hf-video train recipes/videomae_base_kinetics400.yaml data=my_videos output_dir=my_model model=converted
+{RECIPES}
+examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videomae-base --epochs 10 --weight-decay 0.1
+          hf-video train my_videos --output-dir my_model --model converted --recipe videomae_base_kinetics400
 """
 
 
@@ -52,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "train",
         help="train a video classifier on your videos",
-        usage="hf-video train DATA|RECIPE.yaml --output-dir DIR [options] [name=value ...]",
+        usage="hf-video train DATA --output-dir DIR [--recipe NAME_OR_FILE] [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

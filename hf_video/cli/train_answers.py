@@ -17,7 +17,7 @@ from .processes import failing_together
 from .run_settings import make
 from .run_start import add_start_options, start_run
 from .stopping import ended_before_first_step
-from .train import WORDS_AND_RECIPES
+from .train import RECIPES
 from .training_data import warn_of_repetitions
 
 if TYPE_CHECKING:
@@ -30,14 +30,12 @@ DATA is one of these:
   a file .csv, .json or .jsonl of rows with `video` and `answer` (or `caption`); optional are `question`, and `start`
   and `end` in seconds
   a folder with such files named train, validation and test
-  a recipe: a YAML file of settings, or the name of a published one, such as malmm/msvd_qa
 
-The vision tower and the language model are frozen unless train_vision_tower, train_language_model or lora_rank says
-otherwise.
+The vision tower and the language model are frozen without --train-vision-tower, --train-language-model or --lora-rank.
 """
 EPILOG = f"""\
-{WORDS_AND_RECIPES}
-example: hf-video train-answers recipes/malmm/msvd_qa.yaml data=msvd model=instructblip_with_memory output_dir=msvd_qa
+{RECIPES}
+example: hf-video train-answers msvd --model instructblip_with_memory --output-dir msvd_qa --recipe malmm/msvd_qa
 """
 
 
@@ -46,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "train-answers",
         help="train a model that answers about videos",
-        usage="hf-video train-answers DATA|RECIPE.yaml --model MODEL --output-dir DIR [options] [name=value ...]",
+        usage="hf-video train-answers DATA --model MODEL --output-dir DIR [--recipe NAME_OR_FILE] [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -111,7 +109,7 @@ def _train_answers(args: argparse.Namespace, lock: RunLock) -> tuple[AnswerTrain
         if "validation" not in data:
             without = {"eval_strategy": "no", "load_best_model_at_end": False}
             # A recipe is for any data; what a word asks for is an error of Transformers.
-            here |= {name: value for name, value in without.items() if name not in start.given.words}
+            here |= {name: value for name, value in without.items() if name not in start.given.flags}
         arguments = make(AnswerTrainingArguments, values | here)
         augmentation = make(ClipAugmentation, values)
         if checkpoint is not None and (rank := saved_lora_rank(checkpoint)) != arguments.lora_rank:

@@ -44,7 +44,7 @@ def _recipe_folders() -> tuple[Path, Path]:
 
 
 def read_recipe(path: str | os.PathLike) -> dict[str, str | list[str]]:
-    """The settings of a recipe by name, each as in a word `name=value` of the command line, or a list of words.
+    """The settings of a recipe by name, each as text behind its flag, or a list of texts.
 
     A value is a number, a word, true or false, a list of words, or a mapping; null leaves a setting at its default.
 

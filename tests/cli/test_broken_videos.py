@@ -13,7 +13,7 @@ from ..data.broken_videos import spread_broken_videos
 from ..video_files import damage_frame
 from .conftest import TINY_MODEL
 
-RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "learning_rate=0.01"]
+RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "--learning-rate=0.01"]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_evaluation_goes_on_where_all_of_a_batch_break_off(digits, tmp_path, cap
     for frame in range(1, 8):
         shutil.move(damage_frame(broken, frame), broken)
     words = ["train", str(tmp_path / "data"), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *RUN]
-    words += ["--epochs", "1", "--on-error", "skip", "per_device_eval_batch_size=1"]
+    words += ["--epochs", "1", "--on-error", "skip", "--per-device-eval-batch-size=1"]
     assert main(words) == 0
     assert f"1 videos could not be read:\n  {broken}" in capsys.readouterr().out
 

@@ -123,7 +123,7 @@ def test_a_run_on_a_manifest_is_the_run_on_its_data(data, tmp_path, capsys):
     for source in (data, manifest):
         folder = tmp_path / source.stem
         folder = folder.with_name(f"model of {folder.name}")
-        words = [*TINY_MODEL, *TINY_RUN, "--on-error", "skip", "max_steps=2"]
+        words = [*TINY_MODEL, *TINY_RUN, "--on-error", "skip", "--max-steps=2"]
         assert main(["train", str(source), "--output-dir", str(folder), *words]) == 0
         reports.append(json.loads((folder / "report" / "metrics.json").read_text()))
         facts.append(json.loads((folder / "training_facts.json").read_text())["data"])

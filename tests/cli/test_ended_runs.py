@@ -37,12 +37,18 @@ def commands(tmp_path_factory):
         (folder / "answers" / f"{name}.json").write_text(json.dumps(rows[: 1 + (name == "train")]))
     for each in tiny_pair():
         each.save_pretrained(folder / "model")
-    common = ["max_steps=3", "save_strategy=steps", "save_steps=1", "eval_strategy=no", "load_best_model_at_end=false"]
+    common = [
+        "--max-steps=3",
+        "--save-strategy=steps",
+        "--save-steps=1",
+        "--eval-strategy=no",
+        "--no-load-best-model-at-end",
+    ]
     # The rate of other schedules ends at 0, where one step more would not show.
-    common += ["lr_scheduler_type=constant"]
+    common += ["--lr-scheduler-type=constant"]
     train = ["train", str(digits), *TINY_MODEL, "--num-attention-heads", "2", "--batch-size", "4", "--device", "cpu"]
-    answers = ["train-answers", str(folder / "answers"), f"model={folder / 'model'}", f"video_root={folder}"]
-    answers += ["device=cpu", "batch_size=1", "num_frames=2", "num_beams=1", "max_new_tokens=2"]
+    answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
+    answers += ["--device=cpu", "--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]
     return {"train": [*train, *common], "train-answers": [*answers, *common]}
 
 
@@ -54,7 +60,7 @@ def undisturbed(commands, tmp_path_factory):
     def run(command):
         if command not in found:
             folder = tmp_path_factory.mktemp(command) / "out"
-            assert main([*commands[command], f"output_dir={folder}"]) == 0
+            assert main([*commands[command], f"--output-dir={folder}"]) == 0
             found[command] = folder
         return found[command]
 
@@ -96,7 +102,7 @@ ROWS = [
 @pytest.mark.parametrize(("command", "moment", "how"), ROWS)
 def test_an_ended_run_has_the_bits_of_one_left_alone(commands, undisturbed, tmp_path, capsys, command, moment, how):
     out = tmp_path / "out"
-    words = [*commands[command], f"output_dir={out}"]
+    words = [*commands[command], f"--output-dir={out}"]
     number = 2 if moment in OF_CHECKPOINT else 1
     assert end(moment, how, words, number) == EXIT_CODES[how], capsys.readouterr().err
     message = capsys.readouterr().err

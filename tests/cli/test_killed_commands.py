@@ -65,7 +65,7 @@ def words_of(digits, trained, tmp_path_factory):
             ),
             "probe": (
                 *("probe", *of_model, "--output-dir", folder / "out", "--features", folder / "features"),
-                *("num_train_epochs=1", "--batch-size", "4"),
+                *("--num-train-epochs=1", "--batch-size", "4"),
             ),
             "evaluate": (
                 *("evaluate", *of_model, "--output", folder / "result.json"),

@@ -45,7 +45,7 @@ def launch(launcher, *words):
 def train(launcher, digits, folder):
     """The losses of all steps and evaluations of `hf-video train`, as its last checkpoint has them."""
     num_processes = 2 if launcher else 1
-    options = ["--epochs", 2, "--batch-size", GLOBAL_BATCH_SIZE // num_processes, "logging_steps=1"]
+    options = ["--epochs", 2, "--batch-size", GLOBAL_BATCH_SIZE // num_processes, "--logging-steps=1"]
     words = ["train", digits, "--output-dir", folder, *TINY_MODEL, "--num-attention-heads", 2, *options]
     finished = launch(launcher, *words)
     assert finished.returncode == 0, finished.stderr[-5000:]
@@ -79,8 +79,8 @@ def test_two_processes_train_as_one_on_the_same_batches(launcher, digits, losses
 
 @pytest.mark.slow
 def test_two_processes_train_answers(questions, tmp_path):
-    words = [f"model={tmp_path / 'start'}", f"output_dir={tmp_path / 'model'}", f"video_root={tmp_path}"]
-    finished = launch(TORCHRUN, "train-answers", questions, *words, "epochs=1", "batch_size=2", "num_frames=3")
+    words = [f"--model={tmp_path / 'start'}", f"--output-dir={tmp_path / 'model'}", f"--video-root={tmp_path}"]
+    finished = launch(TORCHRUN, "train-answers", questions, *words, "--epochs=1", "--batch-size=2", "--num-frames=3")
     assert finished.returncode == 0, finished.stderr[-5000:]
     assert finished.stdout.count("try it") == finished.stdout.count("right answers") == 1
     state = json.loads((tmp_path / "model" / "checkpoint-1" / "trainer_state.json").read_text())

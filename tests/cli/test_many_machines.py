@@ -49,11 +49,16 @@ def train_words(data, folder, *, num_processes, num_steps=NUM_STEPS, save_steps=
     words += [
         "--batch-size",
         GLOBAL_BATCH_SIZE // num_processes,
-        "dataloader_drop_last=true",
-        f"max_steps={num_steps}",
+        "--dataloader-drop-last=true",
+        f"--max-steps={num_steps}",
     ]
-    words += ["save_strategy=steps", f"save_steps={save_steps}", "eval_strategy=no", "load_best_model_at_end=false"]
-    return [str(word) for word in [*words, "logging_steps=1", "disable_tqdm=true"]]
+    words += [
+        "--save-strategy=steps",
+        f"--save-steps={save_steps}",
+        "--eval-strategy=no",
+        "--no-load-best-model-at-end",
+    ]
+    return [str(word) for word in [*words, "--logging-steps=1", "--disable-tqdm"]]
 
 
 def losses_of(folder):
@@ -149,7 +154,7 @@ def test_after_the_loss_of_the_host_everything_is_started_again(data, undisturbe
 @pytest.mark.slow
 def test_the_queue_ends_both_machines_and_starts_them_again(data, undisturbed, tmp_path):
     """It gives notice by SIGTERM, which does not reach all machines at the same moment."""
-    words = [*train_words(data, tmp_path / "model", num_processes=2), "enable_jit_checkpoint=true"]
+    words = [*train_words(data, tmp_path / "model", num_processes=2), "--enable-jit-checkpoint=true"]
     with Agents([*HF_VIDEO, *words], tmp_path / "first", steps_per_epoch=STEPS_PER_EPOCH) as agents:
         agents.wait_for_step(13)
         for agent in agents.agents:

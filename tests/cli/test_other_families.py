@@ -20,8 +20,8 @@ RUN = [
     "4",
     "--device",
     "cpu",
-    "gradient_accumulation_steps=2",
-    "validation_fraction=0.5",
+    "--gradient-accumulation-steps=2",
+    "--validation-fraction=0.5",
 ]
 
 
@@ -117,7 +117,7 @@ def test_probe(finished, few, tmp_path, kind):
         "--features",
         tmp_path / "kept",
     ]
-    assert main(["probe", str(few), *map(str, words), "--device", "cpu", "--epochs", "1", "num_neighbors=4"]) == 0
+    assert main(["probe", str(few), *map(str, words), "--device", "cpu", "--epochs", "1", "--num-neighbors=4"]) == 0
     assert json.loads((tmp_path / "probe" / "report" / "metrics.json").read_text())["num_videos"] == 8
 
 
@@ -138,11 +138,11 @@ def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(family, few, source,
 
 
 REFUSALS = {
-    "layer_decay=0.75": "has no `layer_groups`, so layer_decay=0.75 is impossible",
-    "freeze_layers=1": "has no `layer_groups`, so freeze_layers=1 is impossible",
-    "lora_rank=2": "has no `layer_groups`, so lora_rank=2 is impossible",
-    "num_clips=2": "takes one view of a video, not num_clips=2",
-    "image_size=48": "only takes the input size it was made for: image_size=32",
+    "--layer-decay=0.75": "has no `layer_groups`, so layer_decay=0.75 is impossible",
+    "--freeze-layers=1": "has no `layer_groups`, so freeze_layers=1 is impossible",
+    "--lora-rank=2": "has no `layer_groups`, so lora_rank=2 is impossible",
+    "--num-clips=2": "takes one view of a video, not num_clips=2",
+    "--image-size=48": "only takes the input size it was made for: image_size=32",
 }
 
 
@@ -155,7 +155,7 @@ def test_what_a_family_cannot_do_is_said_before_anything_is_written(family, few,
         assert sentence in fails("train", few, "--model", model, "--output-dir", tmp_path / "run", word)
     drops = {"timesformer": "does not take drop_path_rate=0.1: Field 'drop_path_rate' expected int"}
     if family != "vjepa2":
-        message = fails("train", few, "--model", model, "--output-dir", tmp_path / "run", "drop_path_rate=0.1")
+        message = fails("train", few, "--model", model, "--output-dir", tmp_path / "run", "--drop-path-rate=0.1")
         assert drops.get(family, "has no drop_path_rate: leave out") in message
     assert not (tmp_path / "run").exists()
 

@@ -67,7 +67,7 @@ def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails)
     who = f"{run} is being written by process {process.pid} on {socket.gethostname()}"
     for words in (["--resume"], [], ["--overwrite-output-dir"]):
         assert who in fails("train", digits, "--output-dir", run, *words)
-    assert who in fails("train-answers", digits, "model=m", f"output_dir={run}", "--resume")
+    assert who in fails("train-answers", digits, "--model=m", f"--output-dir={run}", "--resume")
     assert files_of(tmp_path) == before
 
 
@@ -182,7 +182,7 @@ def test_a_run_of_an_earlier_version_is_resumed_to_the_same_weights(digits, trai
 
 def test_no_token_is_in_the_files_of_a_run(digits, tmp_path):
     token = "hf_thisIsASecretOfOneUser"
-    words = [*TINY_MODEL, *TINY_RUN, f"hub_token={token}", "max_steps=1"]
+    words = [*TINY_MODEL, *TINY_RUN, f"--hub-token={token}", "--max-steps=1"]
     assert main(["train", str(digits), "--output-dir", str(tmp_path / "out"), *words]) == 0
     files = files_of(tmp_path)
     assert tmp_path / "out" / "train_options.json" in files

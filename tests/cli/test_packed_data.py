@@ -19,8 +19,8 @@ from .conftest import TINY_MODEL
 from .test_resume_auto import RUN, at_step, check_equal, result_of, run_command
 
 # The validation split is held out. Its videos, the augmentation and the mixing are drawn.
-WORDS = [*TINY_MODEL[:-1], "2", "--num-attention-heads", "2", "--batch-size", "4", "mixup_alpha=0.8", *RUN]
-WORDS += ["validation_fraction=0.3", "rand_augment_num_ops=1"]
+WORDS = [*TINY_MODEL[:-1], "2", "--num-attention-heads", "2", "--batch-size", "4", "--mixup-alpha=0.8", *RUN]
+WORDS += ["--validation-fraction=0.3", "--rand-augment-num-ops=1"]
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,17 @@ def pack(whole, tmp_path):
 def undisturbed(digits, tmp_path_factory):
     """The output folder of a training on the files."""
     folder = tmp_path_factory.mktemp("files") / "out"
-    assert main(["train", str(digits), *WORDS, f"output_dir={folder}"]) == 0
+    assert main(["train", str(digits), *WORDS, f"--output-dir={folder}"]) == 0
     assert len(set(result_of(folder)[0])) == 8
     return folder
 
 
 def check_killed_runs(begin, go_on, undisturbed, out, *ends, more=()):
     for end in ends:
-        (ended,) = run_command(1, ["train", begin, *WORDS, *more, f"output_dir={out}"], end)
+        (ended,) = run_command(1, ["train", begin, *WORDS, *more, f"--output-dir={out}"], end)
         assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
     assert newest_complete(out)[0].name == "checkpoint-3"
-    assert main(["train", go_on, *WORDS, *more, f"output_dir={out}"]) == 0
+    assert main(["train", go_on, *WORDS, *more, f"--output-dir={out}"]) == 0
     check_equal(out, result_of(undisturbed))
 
 
@@ -60,7 +60,7 @@ def test_a_training_on_a_pack_that_is_killed_in_an_epoch(whole, undisturbed, tmp
 @pytest.mark.parametrize("begin", ["files", "pack"])
 def test_a_training_that_is_killed_twice_with_workers(digits, whole, undisturbed, tmp_path, begin, num_workers):
     begin, go_on = (digits, f"file://{whole}") if begin == "files" else (whole / "index.parquet", whole)
-    more = (f"dataloader_num_workers={num_workers}",)
+    more = (f"--dataloader-num-workers={num_workers}",)
     check_killed_runs(str(begin), str(go_on), undisturbed, tmp_path / "out", at_step(2), at_step(5), more=more)
 
 
@@ -69,7 +69,7 @@ def test_a_training_that_was_begun_on_files_goes_on_from_their_pack(whole, undis
     for name in ("checkpoint-6", "checkpoint-8"):
         shutil.rmtree(out / name)
     (out / "model.safetensors").unlink()
-    assert main(["train", str(whole), *WORDS, f"output_dir={out}"]) == 0
+    assert main(["train", str(whole), *WORDS, f"--output-dir={out}"]) == 0
     check_equal(out, result_of(undisturbed))
     facts = [json.loads((folder / "training_facts.json").read_text())["data"] for folder in (out, undisturbed)]
     assert [part["sha256"] for part in facts[0].values() if part] == [
@@ -82,7 +82,7 @@ def test_other_videos_are_not_gone_on_with(digits, undisturbed, tmp_path, fails)
     video, other = sorted(data.glob("train/*/*.mp4"))[:2]
     shutil.copy(other, video)
     out = shutil.copytree(undisturbed, tmp_path / "out")
-    words = ["train", write_pack(data, tmp_path / "other"), *WORDS, f"output_dir={out}"]
+    words = ["train", write_pack(data, tmp_path / "other"), *WORDS, f"--output-dir={out}"]
     assert "have the same names as when the run being resumed began, and another content" in fails(*words)
 
 
@@ -129,7 +129,7 @@ def test_an_inspection_decodes_the_members(pack, capsys):
 def test_a_shard_that_is_missing_is_said_before_work_begins(pack, trained, tmp_path, fails):
     os.unlink(pack / "shard-00000.tar")
     commands = {
-        "train": ("--output-dir", tmp_path / "out", "on_error=skip", *WORDS),
+        "train": ("--output-dir", tmp_path / "out", "--on-error=skip", *WORDS),
         "evaluate": ("--model", trained, "--on-error", "skip", "--split", "train", "--device", "cpu"),
     }
     for command, words in commands.items():
@@ -144,14 +144,14 @@ def test_damage_follows_the_rules_of_broken_videos(pack, tmp_path, fails):
         with open(row["shard"], "r+b") as shard:
             shard.seek(row["offset"] + 10)
             shard.write(b"damage")
-    words = ["train", str(pack), *WORDS, "max_steps=4", "save_steps=4", f"output_dir={tmp_path / 'out'}"]
+    words = ["train", str(pack), *WORDS, "--max-steps=4", "--save-steps=4", f"--output-dir={tmp_path / 'out'}"]
     assert "is not what the index says" in fails(*words)
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    assert main([*words, "on_error=skip"]) == 0
+    assert main([*words, "--on-error=skip"]) == 0
 
 
 def test_a_folder_that_holds_the_pack_is_not_renamed(pack, fails):
-    words = ["train", pack, *WORDS[:-4], f"output_dir={pack.parent}", "--overwrite-output-dir"]
+    words = ["train", pack, *WORDS[:-4], f"--output-dir={pack.parent}", "--overwrite-output-dir"]
     words = [word for word in words if word not in ("--resume", "auto")]
     assert "lies inside --output-dir" in fails(*words)
 

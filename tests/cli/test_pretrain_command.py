@@ -27,7 +27,14 @@ from .test_launching import FORKED, launch
 TINY = ["--num-frames", "4", "--image-size", "32", "--patch-size", "8", "--hidden-size", "24", "--device", "cpu"]
 TINY += ["--num-hidden-layers", "1", "--mask-ratio", "0.5"]
 VIDEOVIT = [*TINY, "--num-attention-heads", "2", "--decoder-num-hidden-layers", "1"]
-RUN = ["--batch-size", "8", "logging_steps=1", "save_strategy=steps", "save_steps=1", "lr_scheduler_type=constant"]
+RUN = [
+    "--batch-size",
+    "8",
+    "--logging-steps=1",
+    "--save-strategy=steps",
+    "--save-steps=1",
+    "--lr-scheduler-type=constant",
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +60,9 @@ def teacher(tmp_path_factory):
 def commands(videos, teacher):
     """A run of each family, two epochs of one step."""
     common = ["pretrain", str(videos), *RUN, "--epochs", "3", "--learning-rate", "0.01"]
-    videomamba = ["family=videomamba", "--teacher", str(teacher), "tubelet_size=1", "drop_path_rate=0.1"]
+    videomamba = ["--family=videomamba", "--teacher", str(teacher), "--tubelet-size=1", "--drop-path-rate=0.1"]
     return {
-        "videovit": [*common, *VIDEOVIT, "multi_scale_crop=true", "num_augmentations=2", "decoder_mask_ratio=0.5"],
+        "videovit": [*common, *VIDEOVIT, "--multi-scale-crop", "--num-augmentations=2", "--decoder-mask-ratio=0.5"],
         "videomamba": [*common, *TINY, *videomamba],
     }
 
@@ -88,7 +95,9 @@ def test_a_run_leaves_a_model_that_learned_its_processor_and_a_report(pretrained
 @pytest.mark.parametrize("family", ["videovit", "videomamba"])
 def test_the_result_is_fine_tuned_by_train(pretrained, digits, tmp_path, family):
     words = ["train", str(digits), "--model", str(pretrained / family), "--output-dir", str(tmp_path / "out")]
-    assert main([*words, *TINY_RUN[2:], "max_steps=1", "learning_rate=1e-9", "--sampling-strategy", "uniform"]) == 0
+    assert (
+        main([*words, *TINY_RUN[2:], "--max-steps=1", "--learning-rate=1e-9", "--sampling-strategy", "uniform"]) == 0
+    )
     tuned = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
     before = AutoModelForPreTraining.from_pretrained(pretrained / family)
     expected = {name: value for name, value in before.base_model.state_dict().items() if "norm_f" not in name}
@@ -119,13 +128,15 @@ def test_an_interrupted_run_is_resumed_to_the_same_weights(
 
 
 def test_a_run_goes_on_from_a_model_and_from_a_classifier(pretrained, trained, videos, tmp_path):
-    words = ["pretrain", str(videos), "max_steps=1", "--batch-size", "2", "device=cpu", "learning_rate=1e-9"]
-    first = ["--model", str(pretrained / "videovit"), "--mask-ratio", "0.75", f"output_dir={tmp_path / 'one'}"]
+    words = ["pretrain", str(videos), "--max-steps=1", "--batch-size", "2", "--device=cpu", "--learning-rate=1e-9"]
+    first = ["--model", str(pretrained / "videovit"), "--mask-ratio", "0.75", f"--output-dir={tmp_path / 'one'}"]
     trainer, _ = pretrain(parse([*words, *first]))
     assert trainer.model.config.mask_ratio == 0.75
     before = AutoModelForPreTraining.from_pretrained(pretrained / "videovit").state_dict()
     torch.testing.assert_close(trainer.model.state_dict(), before, rtol=0, atol=1e-6)
-    trainer, _ = pretrain(parse([*words, "--model", str(trained), f"output_dir={tmp_path / 'two'}", "mask_ratio=0.5"]))
+    trainer, _ = pretrain(
+        parse([*words, "--model", str(trained), f"--output-dir={tmp_path / 'two'}", "--mask-ratio=0.5"])
+    )
     weight = AutoModelForVideoClassification.from_pretrained(trained).state_dict()["videovit.layers.0.mlp.fc1.weight"]
     torch.testing.assert_close(
         trainer.model.state_dict()["videovit.layers.0.mlp.fc1.weight"], weight, rtol=0, atol=1e-6
@@ -136,7 +147,7 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
     """Without dual masking, where clips may have different numbers of patches to predict."""
     losses = []
     for launcher, batch_size in (((), "8"), (FORKED, "4")):
-        words = [word for word in commands["videovit"] if word != "decoder_mask_ratio=0.5"]
+        words = [word for word in commands["videovit"] if word != "--decoder-mask-ratio=0.5"]
         words[words.index("--batch-size") + 1] = batch_size
         folder = tmp_path / batch_size
         finished = launch(launcher, *words, "--output-dir", folder)
@@ -148,8 +159,8 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
 
 def test_a_list_of_paths_without_labels_is_enough(videos, tmp_path):
     (tmp_path / "list.csv").write_text("path\n" + "".join(f"{video}\n" for video in sorted(videos.glob("*.mp4"))[:3]))
-    words = ["pretrain", str(tmp_path / "list.csv"), *VIDEOVIT, "max_steps=1", "--batch-size", "2"]
-    trainer, losses = pretrain(parse([*words, f"output_dir={tmp_path / 'out'}"]))
+    words = ["pretrain", str(tmp_path / "list.csv"), *VIDEOVIT, "--max-steps=1", "--batch-size", "2"]
+    trainer, losses = pretrain(parse([*words, f"--output-dir={tmp_path / 'out'}"]))
     assert losses["num_videos"] == 3 and trainer.train_dataset.dataset.column_names == ["video", "start", "end"]
 
 
@@ -158,17 +169,17 @@ def test_a_list_of_paths_without_labels_is_enough(videos, tmp_path):
     [
         (["--mask-ratio", "1"], "--mask-ratio is 1; a number between 0 and 1 is expected"),
         (["--mask-ratio", "0.01"], "`mask_ratio`=0.01 hides 0 of 16 patches of a frame"),
-        (["decoder_mask_ratio=0.3"], "decoder_mask_ratio is 0.3; 0, 0.25, 0.5 or 0.75 is expected"),
-        (["decoder_mask_ratio=0.5", "--image-size", "24"], "Squares of 2 x 2 patches need an even grid, got 3 x 3"),
-        (["mask_type=attention"], "a VideoViT has no teacher: take tube or random"),
-        (["family=videomamba"], "num_attention_heads is of a VideoViT, and a VideoMamba has none"),
+        (["--decoder-mask-ratio=0.3"], "--decoder-mask-ratio is 0.3; 0, 0.25, 0.5 or 0.75 is expected"),
+        (["--decoder-mask-ratio=0.5", "--image-size", "24"], "Squares of 2 x 2 patches need an even grid, got 3 x 3"),
+        (["--mask-type=attention"], "a VideoViT has no teacher: take tube or random"),
+        (["--family=videomamba"], "num_attention_heads is of a VideoViT, and a VideoMamba has none"),
         (["--teacher", "TEACHER"], "A VideoViT learns from pixels, without a teacher: leave out --teacher."),
         (["--model", "VIDEOMAE"], "of the type 'videomae', which is not pre-trained by masks here"),
-        (["eval_strategy=epoch"], "Pre-training evaluates nothing"),
-        (["linear_probe=true"], "'linear_probe' is not a setting"),
-        (["multi_scale_crop=true", "crop_min_area=0.1"], "multi_scale_crop and crop_min_area are two ways to crop"),
+        (["--eval-strategy=epoch"], "Pre-training evaluates nothing"),
+        (["--linear-probe"], "'linear_probe' is not a setting"),
+        (["--multi-scale-crop", "--crop-min-area=0.1"], "multi_scale_crop and crop_min_area are two ways to crop"),
         (["--hidden-size", "25"], "`hidden_size` (25) must be a multiple"),
-        (["last_aligned_feature=raw"], "A videovit has no last_aligned_feature: leave it out."),
+        (["--last-aligned-feature=raw"], "A videovit has no last_aligned_feature: leave it out."),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(videos, teacher, tmp_path, fails, words, message):
@@ -181,7 +192,7 @@ def test_wrong_options_are_named_and_nothing_is_written(videos, teacher, tmp_pat
         sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 16}
         VideoMAEForPreTraining(VideoMAEConfig(**sizes)).save_pretrained(places["VIDEOMAE"])
         options = {"--model": options["--model"], "--device": "cpu"}
-    if "decoder_mask_ratio=0.5" in words:
+    if "--decoder-mask-ratio=0.5" in words:
         options["--image-size"] = "24"
     flat = [str(places.get(word, word)) for pair in options.items() for word in pair]
     flat += [word for word in words if "=" in word]
@@ -190,14 +201,22 @@ def test_wrong_options_are_named_and_nothing_is_written(videos, teacher, tmp_pat
 
 
 def test_what_a_videomamba_and_its_teacher_lack_is_named(pretrained, videos, teacher, tmp_path, fails):
-    words = ["pretrain", videos, "--output-dir", tmp_path / "out", *TINY, "family=videomamba"]
+    words = ["pretrain", videos, "--output-dir", tmp_path / "out", *TINY, "--family=videomamba"]
     assert "A VideoMamba learns from a teacher, an image model such as CLIP: name one" in fails(*words)
-    message = fails(*words, "--teacher", teacher, "decoder_mask_ratio=0.5")
+    message = fails(*words, "--teacher", teacher, "--decoder-mask-ratio=0.5")
     assert "decoder_mask_ratio is 0.5, and a VideoMamba has no decoder." in message
     assert "--teacher nowhere/at/all: there is no such folder" in fails(*words, "--teacher", "nowhere/at/all")
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "hidden_size": 8}
     CLIPVisionModel(CLIPVisionConfig(image_size=16, patch_size=4, **sizes)).save_pretrained(tmp_path / "other")
-    words = ["pretrain", videos, "--output-dir", tmp_path / "out", "--model", pretrained / "videomamba", "device=cpu"]
+    words = [
+        "pretrain",
+        videos,
+        "--output-dir",
+        tmp_path / "out",
+        "--model",
+        pretrained / "videomamba",
+        "--device=cpu",
+    ]
     message = fails(*words, "--teacher", tmp_path / "other")
     assert "The teacher's features have 8 channels, `config.projection_dim` is 16" in message
     assert not (tmp_path / "out").exists()

@@ -197,7 +197,7 @@ def test_a_recipe_has_the_values_of_the_original(name):
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_settings_of_a_recipe_are_read(name, tmp_path):
-    words = ["data=d", "output_dir=o", "fp16=false", "bf16=false"]
+    words = ["d", "--output-dir=o", "--no-fp16", "--no-bf16"]
     values = choose_values(PRETRAIN, read_given(parse(["pretrain", f"pretraining/{name}", *words])))
     here = {"output_dir": str(tmp_path), "use_cpu": True}
     made = vars(make(PreTrainingArguments, values | here)) | vars(make(ClipAugmentation, values))
@@ -264,8 +264,8 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
         sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "decoder_hidden_size": 12}
         sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
     words = [f"{setting}={str(value).lower()}" for setting, value in sizes.items() if setting != "teacher"]
-    words += [f"teacher={sizes['teacher']}"] if "teacher" in sizes else []
-    words += [f"data={digits}", f"output_dir={tmp_path / 'out'}"]
+    words += [f"--teacher={sizes['teacher']}"] if "teacher" in sizes else []
+    words += [str(digits), f"--output-dir={tmp_path / 'out'}"]
     trainer, losses = pretrain(parse(["pretrain", str(RECIPES[name]), *words]))
     assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
     config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset

@@ -21,7 +21,7 @@ def probe(digits, trained, features, output_dir, *words):
 
 def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, features, tmp_path, capsys):
     out = tmp_path / "out"
-    assert probe(digits, trained, features, out, "num_train_epochs=3") == 0
+    assert probe(digits, trained, features, out, "--num-train-epochs=3") == 0
     metrics = json.loads((out / "report" / "metrics.json").read_text())
     assert (metrics["split"], metrics["num_videos"], metrics["training_videos"]) == ("test", 8, 16)
     assert (out / "report" / "curves.png").exists() and (out / "report" / "worst_clips.png").exists()
@@ -40,7 +40,7 @@ def test_a_linear_probe_is_a_model_that_all_commands_take(digits, trained, featu
 
 @pytest.mark.parametrize("kind", ["attentive", "knn"])
 def test_other_probes_write_a_report(digits, trained, features, tmp_path, kind):
-    assert probe(digits, trained, features, tmp_path / "out", "--kind", kind, "num_train_epochs=2") == 0
+    assert probe(digits, trained, features, tmp_path / "out", "--kind", kind, "--num-train-epochs=2") == 0
     assert json.loads((tmp_path / "out" / "report" / "metrics.json").read_text())["probe"] == kind
     assert (tmp_path / "out" / "attentive_probe.safetensors").exists() is (kind == "attentive")
     assert not (tmp_path / "out" / "config.json").exists()

@@ -73,7 +73,7 @@ def place_of(name, trainer):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    given = read_given(parse(["train", str(recipe), "data=d", "output_dir=o", "model=m", "fp16=false"]))
+    given = read_given(parse(["train", "--recipe", str(recipe), "d", "--output-dir=o", "--model=m", "--no-fp16"]))
     values = choose_values(TRAIN, given)
     here = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_eval_batch_size": 8}
     kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
@@ -93,9 +93,9 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
 )
 def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_path):
     model = models / recipe.stem.partition("_")[0]
-    words = [f"data={videos}", f"output_dir={tmp_path / 'out'}", f"model={model}", "max_steps=2", "device=cpu"]
+    words = [str(videos), f"--output-dir={tmp_path / 'out'}", f"--model={model}", "--max-steps=2", "--device=cpu"]
     words += [f"{name}={str(value).lower()}" for name, value in CHANGED.items()]
-    trainer, _ = train(parse(["train", str(recipe), *words, "num_crops=1", "num_clips=1"]))
+    trainer, _ = train(parse(["train", "--recipe", str(recipe), *words, "--num-crops=1", "--num-clips=1"]))
     assert trainer.state.global_step == 2
     settings = yaml.safe_load(recipe.read_text()) | CHANGED | {"num_clips": 1, "num_crops": 1}
     for name, value in settings.items():
@@ -115,8 +115,8 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_pat
 
 def test_the_protocol_of_the_recipe_is_saved_with_the_model(models, videos, tmp_path):
     recipe = write_recipe(tmp_path, "num_frames: 4", "num_clips: 2", "num_crops: 3", "max_steps: 1")
-    words = [f"data={videos}", f"output_dir={tmp_path / 'out'}", "image_size=32", "device=cpu"]
-    assert main(["train", str(recipe), *words, "--model", str(models / "videomae")]) == 0
+    words = [str(videos), f"--output-dir={tmp_path / 'out'}", "--image-size=32", "--device=cpu"]
+    assert main(["train", "--recipe", str(recipe), *words, "--model", str(models / "videomae")]) == 0
     processor = VideoClipProcessor.from_pretrained(tmp_path / "out")
     assert (processor.num_clips, processor.num_crops) == (2, 3)
     checkpoint = VideoClipProcessor.from_pretrained(tmp_path / "out" / "checkpoint-1")
@@ -136,20 +136,20 @@ def test_a_published_recipe_is_known_by_its_name_unless_there_is_such_a_path(tmp
 def test_options_go_before_words_and_words_before_the_recipe(models, videos, tmp_path):
     lines = ("epochs: 3", "learning_rate: 0.5", "weight_decay: 0.5", "base_learning_rate: 0.7", "max_steps: 1")
     recipe = write_recipe(tmp_path, *lines, f"data: {videos}", f"output_dir: {tmp_path / 'out'}", "image_size: 32")
-    options = ["--epochs", "2", "--model", str(models / "videomae"), "learning_rate=0.25", "weight_decay=0.125"]
-    trainer, _ = train(parse(["train", str(recipe), *options, "device=cpu"]))
+    options = ["--epochs", "2", "--model", str(models / "videomae"), "--learning-rate=0.25", "--weight-decay=0.125"]
+    trainer, _ = train(parse(["train", "--recipe", str(recipe), *options, "--device=cpu"]))
     assert (trainer.args.num_train_epochs, trainer.args.learning_rate, trainer.args.weight_decay) == (2, 0.25, 0.125)
 
 
 def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_path):
     lines = ("num_frames: 2", "image_size: 32", "epochs: 2", "mixup_alpha: 0.8", "ema_decay: 0.9", "batch_size: 4")
     recipe = write_recipe(tmp_path, *lines, f"data: {videos}")
-    words = [str(recipe), "--model", str(models / "videomae"), "device=cpu"]
-    assert main(["train", *words, f"output_dir={tmp_path / 'whole'}"]) == 0
-    command = ["train", *words, f"output_dir={tmp_path / 'parts'}"]
+    words = [str(recipe), "--model", str(models / "videomae"), "--device=cpu"]
+    assert main(["train", *words, f"--output-dir={tmp_path / 'whole'}"]) == 0
+    command = ["train", *words, f"--output-dir={tmp_path / 'parts'}"]
     trainer, _ = train(parse([*command]))
     (tmp_path / "parts" / "model.safetensors").unlink()
-    resumed, _ = train(parse(["train", str(recipe), f"output_dir={tmp_path / 'parts'}", "--resume"]))
+    resumed, _ = train(parse(["train", "--recipe", str(recipe), f"--output-dir={tmp_path / 'parts'}", "--resume"]))
     assert resumed.ema is not None and resumed.data_collator.mixing.mixup_alpha == 0.8
     weights = [AutoModelForVideoClassification.from_pretrained(tmp_path / name) for name in ("whole", "parts")]
     first, second = (model.state_dict() for model in weights)
@@ -174,15 +174,17 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
 def test_wrong_recipes_are_named_and_nothing_is_written(lines, message, digits, tmp_path, fails):
     recipe = write_recipe(tmp_path, *lines)
     model = [] if lines == ["epochs: 3"] else ["--model", tmp_path]
-    assert message in fails("train", recipe, *model, f"data={digits}", f"output_dir={tmp_path / 'out'}")
+    assert message in fails("train", "--recipe", recipe, *model, str(digits), f"--output-dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_named(tmp_path, fails):
     recipe = write_recipe(tmp_path, "epochs: 3")
-    assert "There is no recipe" in fails("train", tmp_path / "none.yaml", "--output-dir", tmp_path / "out")
-    assert "The videos are missing: give DATA or data=" in fails("train", recipe, "--output-dir", tmp_path / "out")
-    assert "The output folder is missing: give --output-dir" in fails("train", recipe, "data=videos")
+    assert "There is no recipe" in fails("train", "--recipe", tmp_path / "none.yaml", "--output-dir", tmp_path / "out")
+    assert "The videos are missing: give DATA or data=" in fails(
+        "train", "--recipe", recipe, "--output-dir", tmp_path / "out"
+    )
+    assert "The output folder is missing: give --output-dir" in fails("train", "--recipe", recipe, "videos")
 
 
 def write_recipe(folder, *lines):
@@ -204,34 +206,36 @@ def test_mappings_and_empty_lists_are_read(tmp_path):
 
 
 def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
-    words = (f"data={digits}", f"output_dir={tmp_path / 'out'}")
+    words = (str(digits), f"--output-dir={tmp_path / 'out'}")
     message = fails("train", "videomae_base_ssv3", *words)
     assert "There is no recipe or folder videomae_base_ssv3. Did you mean videomae_base_ssv2?" in message
     assert "data is given twice, as DATA and as data=" in fails("train", digits, *words)
 
 
-@pytest.mark.parametrize("word", ["learning_rate=0.1", "base_learning_rate=0.1"])
+@pytest.mark.parametrize("word", ["--learning-rate=0.1", "--base-learning-rate=0.1"])
 def test_one_learning_rate_replaces_the_other_of_a_recipe(word, tmp_path):
     name, other = sorted(["learning_rate", "base_learning_rate"], key=word.startswith, reverse=True)
     recipe = write_recipe(tmp_path, f"{other}: 0.5", "data: x", "output_dir: y", "model: z")
-    given = read_given(parse(["train", str(recipe), word]))
+    given = read_given(parse(["train", "--recipe", str(recipe), word]))
     assert given.value(name) == 0.1 and given.value(other) is None
 
 
 @pytest.mark.parametrize("command", ["train", "train-answers"])
 def test_a_recipe_with_a_setting_twice_or_without_an_end_is_refused(tmp_path, fails, command):
-    words = ("model=x", f"data={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    words = ("--model=x", str(tmp_path), f"--output-dir={tmp_path / 'out'}")
     recipe = write_recipe(tmp_path, "seed: 1", "weight_decay: 0.1", "seed: 2")
-    assert f"{recipe} cannot be read as YAML: 'seed' is given twice (line 3, " in fails(command, recipe, *words)
+    assert f"{recipe} cannot be read as YAML: 'seed' is given twice (line 3, " in fails(
+        command, "--recipe", recipe, *words
+    )
     recipe = write_recipe(tmp_path, "a: &a [x]", "b: *a")
-    assert "aliases are not read" in fails(command, recipe, *words)
+    assert "aliases are not read" in fails(command, "--recipe", recipe, *words)
     recipe = write_recipe(tmp_path, "seed: " + "[" * 20_000)
-    assert "nested too deeply" in fails(command, recipe, *words)
+    assert "nested too deeply" in fails(command, "--recipe", recipe, *words)
 
 
 @pytest.mark.parametrize("command", ["train", "train-answers"])
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_a_recipe_that_is_no_file_is_refused(tmp_path, fails, command, kind):
     recipe = make_odd_file(tmp_path / "recipe.yaml", kind)
-    message = fails(command, recipe, "model=x", f"data={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    message = fails(command, "--recipe", recipe, "--model=x", str(tmp_path), f"--output-dir={tmp_path / 'out'}")
     assert re.search(f"{recipe} {ODD_FILES[kind]}", message)

@@ -28,8 +28,8 @@ from .test_output_folder import files_of, hold  # noqa: F401
 ROOT = Path(__file__).parents[2]
 ENDED_COMMAND = str(Path(__file__).with_name("ended_command.py"))
 # The first checkpoints, of steps 3 and 6, lie inside of epochs.
-RUN = ["max_steps=8", "logging_steps=1", "save_strategy=steps", "save_steps=3", "save_total_limit=9"]
-RUN += ["eval_strategy=no", "load_best_model_at_end=false", "--device", "cpu", "--resume", "auto"]
+RUN = ["--max-steps=8", "--logging-steps=1", "--save-strategy=steps", "--save-steps=3", "--save-total-limit=9"]
+RUN += ["--eval-strategy=no", "--no-load-best-model-at-end", "--device", "cpu", "--resume", "auto"]
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +46,10 @@ def commands(digits, tmp_path_factory):
     for each in tiny_pair():
         each.save_pretrained(folder / "model")
     train = ["train", str(digits), *TINY_MODEL[:-1], "2", "--num-attention-heads", "2", "--batch-size", "2"]
-    answers = ["train-answers", str(folder / "answers"), f"model={folder / 'model'}", f"video_root={folder}"]
-    answers += ["batch_size=1", "num_frames=2", "num_beams=1", "max_new_tokens=2"]
+    answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
+    answers += ["--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]
     # Both draw random numbers in each step: the second of the layers is dropped at times.
-    return {"train": [*train, "mixup_alpha=0.8", "drop_path_rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
+    return {"train": [*train, "--mixup-alpha=0.8", "--drop-path-rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
 
 
 def run_processes(number, *words):
@@ -80,7 +80,7 @@ def undisturbed(commands, tmp_path_factory):
     def run(command, number):
         if (command, number) not in found:
             folder = tmp_path_factory.mktemp(command) / "out"
-            finished = run_command(number, [*commands[command], f"output_dir={folder}"])
+            finished = run_command(number, [*commands[command], f"--output-dir={folder}"])
             assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
             found[command, number] = result_of(folder)
             assert len(set(found[command, number][0])) == 8
@@ -92,7 +92,7 @@ def undisturbed(commands, tmp_path_factory):
 def check_restarts(words, number, out, expected, *ends):
     """Runs a command until it is ended for the last time and is left to finish: losses and weights are those expected,
     bit for bit."""
-    words = [*words, f"output_dir={out}"]
+    words = [*words, f"--output-dir={out}"]
     for end in ends:
         ended = run_command(number, words, end)
         assert ended[int(end[3])].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
@@ -114,7 +114,7 @@ def at_step(number, rank=0):
 def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, tmp_path):
     """The processes that go on then train once more into another folder, where nothing has happened."""
     words = commands["train"]
-    ended = run_command(2, [*words, f"output_dir={tmp_path / 'out'}"], at_step(5, rank=1))
+    ended = run_command(2, [*words, f"--output-dir={tmp_path / 'out'}"], at_step(5, rank=1))
     assert ended[1].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
     assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
     program = "import sys; from hf_video.cli.main import main; from pathlib import Path; words = sys.argv[2:]\n"
@@ -147,27 +147,27 @@ def test_a_run_that_is_killed_again_and_again(commands, undisturbed, tmp_path, c
 
 def test_sigterm_saves_the_step_in_which_it_comes(commands, tmp_path, capsys):
     """With `enable_jit_checkpoint`, so that the restart loses nothing."""
-    words, out = [*commands["train"], "enable_jit_checkpoint=true"], tmp_path / "out"
-    assert main([*words, f"output_dir={tmp_path / 'whole'}"]) == 0
+    words, out = [*commands["train"], "--enable-jit-checkpoint=true"], tmp_path / "out"
+    assert main([*words, f"--output-dir={tmp_path / 'whole'}"]) == 0
     with ending("a step ends", "SIGTERM", 5):
-        assert main([*words, f"output_dir={out}"]) == 143
+        assert main([*words, f"--output-dir={out}"]) == 143
     assert f"{out / 'checkpoint-5'} is kept; run the same command again to continue" in capsys.readouterr().err
     assert newest_complete(out)[0] == out / "checkpoint-5" and not (out / "model.safetensors").exists()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert main([*words, f"output_dir={out}"]) == 0
+    assert main([*words, f"--output-dir={out}"]) == 0
     check_equal(out, result_of(tmp_path / "whole"))
 
 
 @pytest.mark.slow
 def test_sigterm_at_the_end_of_an_epoch_does_not_lose_its_evaluation(digits, tmp_path):
-    words = ["train", str(digits), *TINY_MODEL, *TINY_RUN, "logging_steps=1", "enable_jit_checkpoint=true"]
+    words = ["train", str(digits), *TINY_MODEL, *TINY_RUN, "--logging-steps=1", "--enable-jit-checkpoint=true"]
     words += ["--resume", "auto"]
     histories = []
     for name in ("whole", "out"):
         if name == "out":
             with ending("a step ends", "SIGTERM", 1):  # the only step of the first epoch
-                assert main([*words, f"output_dir={tmp_path / name}"]) == 143
-        assert main([*words, f"output_dir={tmp_path / name}"]) == 0
+                assert main([*words, f"--output-dir={tmp_path / name}"]) == 143
+        assert main([*words, f"--output-dir={tmp_path / name}"]) == 0
         state = json.loads((tmp_path / name / "checkpoint-2" / "trainer_state.json").read_text())
         histories.append(
             [(entry["step"], entry["eval_loss"]) for entry in state["log_history"] if "eval_loss" in entry]
@@ -179,7 +179,7 @@ def test_sigterm_at_the_end_of_an_epoch_does_not_lose_its_evaluation(digits, tmp
 @pytest.mark.parametrize("command", ["train", "train-answers"])
 def test_sigterm_on_one_process_saves_the_same_step_on_all(commands, undisturbed, tmp_path, command):
     out = tmp_path / "out"
-    words = [*commands[command], f"output_dir={out}", "enable_jit_checkpoint=true"]
+    words = [*commands[command], f"--output-dir={out}", "--enable-jit-checkpoint=true"]
     ended = run_command(2, words, ("a step ends", "SIGTERM", "5", "1"))
     # What starts the processes kills those that are still there when the first one has ended.
     assert {each.returncode for each in ended} <= {143, -signal.SIGKILL}, [each.stderr[-3000:] for each in ended]
@@ -225,12 +225,15 @@ def test_what_a_run_left_before_its_first_checkpoint_is_begun_anew(digits, train
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["weight_decay=0.5"], "weight_decay=0.5 differs from the run being resumed (0.05)"),
-        (["torch_compile_mode=default"], "torch_compile_mode=default differs from the run being resumed (not set)"),
+        (["--weight-decay=0.5"], "--weight-decay 0.5 differs from the run being resumed (0.05)"),
+        (
+            ["--torch-compile-mode=default"],
+            "--torch-compile-mode default differs from the run being resumed (not set)",
+        ),
         (["--overwrite-output-dir"], "choose one of them"),
         (["resume=auto"], "resume is set by the option --resume"),
-        (["save_only_model=true"], "With save_only_model=true there is nothing that --resume auto can go on from"),
-        (["save_strategy=no", "load_best_model_at_end=false"], "With save_strategy=no there is nothing"),
+        (["--save-only-model"], "With save_only_model=true there is nothing that --resume auto can go on from"),
+        (["--save-strategy=no", "--no-load-best-model-at-end"], "With save_strategy=no there is nothing"),
     ],
 )
 def test_another_command_does_not_go_on(digits, run, fails, change, message):
@@ -344,7 +347,7 @@ def test_an_error_of_one_process_ends_all_and_is_said_once(digits, tmp_path):
 @pytest.mark.slow
 def test_another_number_of_processes_goes_on_with_as_many_videos_a_step(commands, tmp_path):
     words = [word for word in commands["train"] if not word.startswith(("mixup", "drop_path"))]
-    words.append(f"output_dir={tmp_path / 'out'}")
+    words.append(f"--output-dir={tmp_path / 'out'}")
     run_command(2, words, at_step(5))
     assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
     (tmp_path / "out" / LOCK_FILE).unlink()
@@ -355,7 +358,7 @@ def test_another_number_of_processes_goes_on_with_as_many_videos_a_step(commands
         assert "trains on 4 videos a step (number of processes: 2), and here a step would have 2" in refused.stderr
     assert files_of(tmp_path) == before
     assert run_command(1, [*words, "--batch-size", "4"])[0].returncode == 0
-    expected = [word for word in words if "output_dir" not in word] + [f"output_dir={tmp_path / 'whole'}"]
+    expected = [word for word in words if "output_dir" not in word] + [f"--output-dir={tmp_path / 'whole'}"]
     run_command(2, expected)
     (found, weights), (losses, expected) = (result_of(tmp_path / name) for name in ("out", "whole"))
     assert found == pytest.approx(losses, abs=1e-5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from hf_video.cli.run_settings import read_given
 main(["train", "--help"])
 for words in (["--gradient-noise", "0.5"], ["gradient_noise=0.5"]):
     assert read_given(parse(["train", "data", "--output-dir", "out", *words])).value("gradient_noise") == 0.5
-assert read_given(parse(["train", "recipe.yaml", "data=d", "output_dir=o"])).value("gradient_noise") == 0.5
+assert read_given(parse(["train", "--recipe", "recipe.yaml", "d", "--output-dir=o"])).value("gradient_noise") == 0.5
 assert "| `gradient_noise` | a number of at least 0 | 0.25 | Noise on gradients. |" in reference()
 assert not {"torch", "transformers"} & set(sys.modules)
 from hf_video.training import VideoTrainingArguments
@@ -94,9 +95,9 @@ def given(*words, command="train"):
 
 
 def test_names_of_transformers_and_short_ones_are_the_same_setting():
-    for words in (["--epochs", "5"], ["--num-train-epochs", "5"], ["epochs=5"], ["num_train_epochs=5"]):
-        assert given(*words).words["num_train_epochs"] == 5
-    assert given("batch_size=4", "num_workers=2", "--bf16", "--no-fp16").words == {
+    for words in (["--epochs", "5"], ["--num-train-epochs", "5"], ["--epochs=5"], ["--num-train-epochs=5"]):
+        assert given(*words).flags["num_train_epochs"] == 5
+    assert given("--batch-size=4", "--num-workers=2", "--bf16", "--no-fp16").flags == {
         "per_device_train_batch_size": 4,
         "dataloader_num_workers": 2,
         "bf16": True,
@@ -104,30 +105,77 @@ def test_names_of_transformers_and_short_ones_are_the_same_setting():
         "data": "data",
         "output_dir": "out",
     }
-    with pytest.raises(ValueError, match="num_train_epochs is given twice, as an option and as epochs="):
-        given("--num-train-epochs", "5", "epochs=4")
+    assert given("--num-train-epochs", "5", "--epochs=4").flags["num_train_epochs"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["learning_rate=1e-4"], "learning_rate=1e-4: a setting is a flag. Write --learning-rate 1e-4"),
+        (["epochs=3"], "epochs=3: a setting is a flag. Write --num-train-epochs 3"),
+        (["torch_compile_mode=default"], "a setting is a flag. Write --torch-compile-mode default"),
+        (["bf16=true"], "bf16=true: a setting is a flag. Write --bf16"),
+        (["load_best_model_at_end=false"], "a setting is a flag. Write --no-load-best-model-at-end"),
+        (["learning_rat=1"], "'learning_rat' is not a setting. Did you mean learning_rate"),
+        (["--learning-rat", "1"], "hf-video train has no option --learning-rat. Did you mean --learning-rate"),
+        (["--torch-compile-mode"], "--torch-compile-mode needs a value"),
+    ],
+)
+def test_a_word_and_a_misspelt_flag_are_answered_with_the_flag(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        given(*words)
+
+
+def test_data_stands_alone_and_a_recipe_behind_its_flag():
+    with pytest.raises(ValueError, match="data=videos: DATA stands alone. Write videos without data="):
+        read_given(parse(["train", "data=videos", "--output-dir", "out"]))
+    with pytest.raises(
+        ValueError, match="is a recipe, and DATA names videos. Write --recipe videomae_base_kinetics400"
+    ):
+        read_given(parse(["train", "videomae_base_kinetics400", "--output-dir", "out"]))
+
+
+def test_help_lists_what_people_use_and_help_all_the_rest(capsys):
+    texts = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as end:
+            parse(["train", flag])
+        assert end.value.code == 0
+        texts[flag] = capsys.readouterr().out
+    assert len(texts["--help"].splitlines()) < 100 < len(texts["--help-all"].splitlines())
+    assert "--learning-rate" in texts["--help"] and "--neftune-noise-alpha" not in texts["--help"]
+    for flag in ("--neftune-noise-alpha", "--torch-compile-mode", "--distillation-teacher"):
+        assert flag in texts["--help-all"]
 
 
 def test_every_other_field_of_transformers_is_read_by_its_type():
-    words = ("hub_strategy=end", "dataloader_in_order=false", "include_for_metrics=inputs,loss", "log_on_each_node=no")
+    words = (
+        "--hub-strategy=end",
+        "--dataloader-in-order=false",
+        "--include-for-metrics=inputs,loss",
+        "--log-on-each-node=no",
+    )
     expected = {"hub_strategy": "end", "dataloader_in_order": False, "include_for_metrics": ["inputs", "loss"]}
-    assert expected.items() <= given(*words).words.items()
+    assert expected.items() <= given(*words).flags.items()
     for word, message in (
-        ("dataloader_in_order=maybe", "dataloader_in_order is 'maybe'; true or false is expected"),
-        ("hub_strategy=often", "hub_strategy is 'often'; end, every_save, checkpoint or all_checkpoints is expected"),
-        ("optim=nonsense", "optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
-        ("lr_scheduler_type=nonsense", "lr_scheduler_type is 'nonsense'; linear, cosine"),
-        ("parallelism_config=x", "parallelism_config is 'x'"),
-        ("log_level_replica=loud", "log_level_replica is 'loud'; detail, debug, info"),
-        ("train_sampling_strategy=any", "train_sampling_strategy is 'any'; random, sequential"),
-        ("dataloader_multiprocessing_context=", "dataloader_multiprocessing_context is ''; fork, spawn"),
+        ("--dataloader-in-order=maybe", "--dataloader-in-order is 'maybe'; true or false is expected"),
+        (
+            "--hub-strategy=often",
+            "--hub-strategy is 'often'; end, every_save, checkpoint or all_checkpoints is expected",
+        ),
+        ("--optim=nonsense", "--optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
+        ("--lr-scheduler-type=nonsense", "--lr-scheduler-type is 'nonsense'; linear, cosine"),
+        ("--parallelism-config=x", "--parallelism-config is 'x'"),
+        ("--log-level-replica=loud", "--log-level-replica is 'loud'; detail, debug, info"),
+        ("--train-sampling-strategy=any", "--train-sampling-strategy is 'any'; random, sequential"),
+        ("--dataloader-multiprocessing-context=", "--dataloader-multiprocessing-context is ''; fork, spawn"),
     ):
         with pytest.raises(ValueError, match=message):
             given(word)
 
 
 def test_every_other_field_of_transformers_is_a_flag():
-    found = given("--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1").words
+    found = given("--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1").flags
     assert {
         "torch_compile_mode": "default",
         "dataloader_drop_last": True,
@@ -150,7 +198,7 @@ def test_a_recipe_is_a_flag_and_other_flags_replace_its_values(tmp_path):
 
 @pytest.mark.parametrize(("word", "value"), [("false", False), ("true", True), ("non_padding", "non_padding")])
 def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
-    assert given(f"include_num_input_tokens_seen={word}").words["include_num_input_tokens_seen"] == value
+    assert given(f"--include-num-input-tokens-seen={word}").flags["include_num_input_tokens_seen"] == value
 
 
 # Each changes the result; the last ones are declared by Transformers alone.
@@ -169,7 +217,7 @@ FREE = {
 @pytest.fixture
 def saved(tmp_path):
     """The file of a run with a few settings of its own."""
-    values = choose_values(TRAIN, given("label_smoothing_factor=0.2", "torch_compile_mode=default"))
+    values = choose_values(TRAIN, given("--label-smoothing-factor=0.2", "--torch-compile-mode=default"))
     save(tmp_path / "saved.json", values, {})
     return tmp_path / "saved.json"
 
@@ -181,7 +229,7 @@ def resumed(file, *words):
 def test_a_resumed_run_goes_on_with_what_it_had(saved):
     values = resumed(saved)
     assert (values["label_smoothing_factor"], values["torch_compile_mode"]) == (0.2, "default")
-    assert resumed(saved, "weight_decay=0.05", "torch_compile_mode=default") == values
+    assert resumed(saved, "--weight-decay=0.05", "--torch-compile-mode=default") == values
 
 
 @pytest.mark.parametrize("command", ["train-answers", "probe"])
@@ -229,7 +277,7 @@ def test_the_files_of_earlier_versions_are_read(tmp_path):
         **{"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "dataloader_num_workers": 1},
         **{"weight_decay": 0.3, "bf16": True, "layer_decay_only": ["a", "b"], "torch_compile_mode": "default"},
     }
-    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "weight_decay=0.3"}), saved)
+    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "--weight-decay=0.3"}), saved)
     assert (chosen["weight_decay"], chosen["seed"], chosen["mixup_alpha"]) == (0.3, 42, 0.0)
 
 

@@ -53,23 +53,37 @@ def rows_of(kinds, reserved=()):
 
 TRAIN_ROWS = [
     *rows_of([VideoTrainingArguments, ClipAugmentation, ClipMixing]),
-    *("epochs=0", "batch_size=0", "num_workers=-1", "validation_fraction=1", "num_frames=0", "image_size=0"),
-    *("frame_sampling_rate=0", "sampling_strategy=random", "drop_path_rate=1", "classifier_dropout=nan"),
-    *("patch_size=0", "tubelet_size=0", "hidden_size=-8", "num_hidden_layers=0", "num_attention_heads=0"),
-    *("num_clips=0", "num_crops=0", "on_error=ignore", "device=tpu", "classifier_init_scale=inf"),
-    *("metric_for_best_model=nope", "report_to=nothing", "dataloader_persistent_workers=true"),
-    *("log_level=loud", "train_sampling_strategy=any", "run_length_threshold=-1"),
+    *(
+        "--epochs=0",
+        "--batch-size=0",
+        "--num-workers=-1",
+        "--validation-fraction=1",
+        "--num-frames=0",
+        "--image-size=0",
+    ),
+    *("--frame-sampling-rate=0", "--sampling-strategy=random", "--drop-path-rate=1", "--classifier-dropout=nan"),
+    *("--patch-size=0", "--tubelet-size=0", "--hidden-size=-8", "--num-hidden-layers=0", "--num-attention-heads=0"),
+    *("--num-clips=0", "--num-crops=0", "--on-error=ignore", "--device=tpu", "--classifier-init-scale=inf"),
+    *("--metric-for-best-model=nope", "--report-to=nothing", "--dataloader-persistent-workers"),
+    *("--log-level=loud", "--train-sampling-strategy=any", "--run-length-threshold=-1"),
 ]
 ANSWER_ROWS = [
     *rows_of([AnswerTrainingArguments, ClipAugmentation], {"num_augmentations"}),
-    *("epochs=0", "batch_size=0", "num_workers=-1", "memory_bank_length=-1", "num_frames=0", "num_frames=-1"),
     *(
-        "sampling_strategy=random",
-        "min_new_tokens=99",
-        "num_return_sequences=9",
-        "first_words=maybe",
-        "device=tpu",
-        "report_to=nothing",
+        "--epochs=0",
+        "--batch-size=0",
+        "--num-workers=-1",
+        "--memory-bank-length=-1",
+        "--num-frames=0",
+        "--num-frames=-1",
+    ),
+    *(
+        "--sampling-strategy=random",
+        "--min-new-tokens=99",
+        "--num-return-sequences=9",
+        "--first-words=maybe",
+        "--device=tpu",
+        "--report-to=nothing",
     ),
 ]
 
@@ -124,6 +138,6 @@ def test_a_mapping_with_an_unknown_name(tmp_path, fails):
 
 @pytest.mark.parametrize("row", ANSWER_ROWS)
 def test_train_answers(answers, tmp_path, refuses, row):
-    device = [] if row.startswith("device") else ["device=cpu"]
-    words = ("train-answers", answers, f"model={answers / 'model'}", f"output_dir={tmp_path / 'out'}")
+    device = [] if row.startswith("device") else ["--device=cpu"]
+    words = ("train-answers", answers, f"--model={answers / 'model'}", f"--output-dir={tmp_path / 'out'}")
     refuses(*words, *device, row=row)

@@ -27,8 +27,8 @@ from .conftest import TINY_MODEL
 ROOT = Path(__file__).parents[2]
 ENGINES = {"DDP": None, "FSDP2": "fsdp2.yaml", "FSDP2 with shards": "fsdp2_sharded.yaml"}
 STEPS = 6
-RUN = ["--num-attention-heads", 2, "--device", "cpu", "--batch-size", 2, "gradient_accumulation_steps=2"]
-RUN += ["--epochs", 2, "learning_rate=0.01", "logging_steps=1", "train_sampling_strategy=sequential"]
+RUN = ["--num-attention-heads", 2, "--device", "cpu", "--batch-size", 2, "--gradient-accumulation-steps=2"]
+RUN += ["--epochs", 2, "--learning-rate=0.01", "--logging-steps=1", "--train-sampling-strategy=sequential"]
 RUN += [f"{name}_{what}" for name in ("save", "eval") for what in ("strategy=steps", "steps=2")]
 # The second process reads every other batch of two. Each of these videos has a whole one in its batch.
 BROKEN_ROWS = (2, 7, 14)
@@ -78,7 +78,7 @@ def train(engine, videos, folder, *words):
 
 def test_shards_end_as_a_whole_model_and_their_checkpoints_say_what_they_are(videos, tmp_path):
     folder = tmp_path / "model"
-    out = train("FSDP2 with shards", videos, folder, "max_steps=2", "--on-error", "skip")
+    out = train("FSDP2 with shards", videos, folder, "--max-steps=2", "--on-error", "skip")
     assert out.count(f"model    {folder}") == 1 and "3 videos could not be read:" in out
     checkpoint = folder / "checkpoint-2"
     assert not list(checkpoint.glob("*.safetensors"))
@@ -102,7 +102,7 @@ def ddp_losses(request, videos, tmp_path_factory):
 def test_engines_have_the_same_losses_and_resume_bit_equal(engine, ddp_losses, videos, tmp_path):
     on_error, expected = ddp_losses
     folder, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train(engine, videos, folder, "--on-error", on_error, "save_total_limit=10")
+    train(engine, videos, folder, "--on-error", on_error, "--save-total-limit=10")
     found = losses(folder)
     assert found.keys() == expected.keys() and len(set(found.values())) == STEPS + 3
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=0, atol=1e-6)
@@ -137,12 +137,19 @@ def test_videomamba_is_sharded_too(videos, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
-    options = [f"video_root={tmp_path}", "epochs=2", "batch_size=1", "num_frames=3", "device=cpu", "logging_steps=1"]
-    options += ["max_new_tokens=3", f"model={tmp_path / 'start'}"]
+    options = [
+        f"--video-root={tmp_path}",
+        "--epochs=2",
+        "--batch-size=1",
+        "--num-frames=3",
+        "--device=cpu",
+        "--logging-steps=1",
+    ]
+    options += ["--max-new-tokens=3", f"--model={tmp_path / 'start'}"]
     found = {}
     for engine in ("DDP", "FSDP2 with shards"):
         folder = tmp_path / engine
-        out = launch(engine, "train-answers", questions, f"output_dir={folder}", *options)
+        out = launch(engine, "train-answers", questions, f"--output-dir={folder}", *options)
         assert out.count("right answers") == 1
         history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
         found[engine] = [entry[name] for entry in history for name in ("loss", "eval_loss") if name in entry]
@@ -153,7 +160,7 @@ def test_a_model_that_answers_is_sharded_too(questions, tmp_path):
     folder, resumed = tmp_path / "FSDP2 with shards", tmp_path / "resumed"
     shutil.copytree(folder, resumed)
     shutil.rmtree(resumed / "checkpoint-4")
-    launch("FSDP2 with shards", "train-answers", "--resume", questions, f"output_dir={resumed}", options[0])
+    launch("FSDP2 with shards", "train-answers", "--resume", questions, f"--output-dir={resumed}", options[0])
     states = []
     for each in (folder, resumed):
         model, report = AutoModelForImageTextToText.from_pretrained(each, output_loading_info=True)
@@ -180,7 +187,7 @@ def test_deepspeed_ends_as_a_whole_model_and_resumes(stage, videos, tmp_path):
         assert finished.returncode == 0, finished.stderr[-5000:]
 
     folder, resumed = tmp_path / "whole", tmp_path / "resumed"
-    options = [*TINY_MODEL, *RUN, "--on-error", "skip", "save_total_limit=10"]
+    options = [*TINY_MODEL, *RUN, "--on-error", "skip", "--save-total-limit=10"]
     options[options.index("cpu")] = "cuda"
     run(videos, "--output-dir", folder, *options)
     [last, *_] = sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1]))

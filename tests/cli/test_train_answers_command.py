@@ -50,8 +50,8 @@ def settings_of(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    words = [f"data={tmp_path}", "model=m", "output_dir=o", "fp16=false"]
-    given = read_given(parse(["train-answers", str(recipe), *words]))
+    words = [str(tmp_path), "--model=m", "--output-dir=o", "--no-fp16"]
+    given = read_given(parse(["train-answers", "--recipe", str(recipe), *words]))
     assert len(given.recipe) == len(settings_of(recipe))
     values = choose_values(TRAIN_ANSWERS, given)
     arguments = make(AnswerTrainingArguments, values | {"output_dir": str(tmp_path), "use_cpu": True})
@@ -65,9 +65,9 @@ def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
 def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     settings = settings_of(recipe) | CHANGED
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
-    words = [f"data={folder}", f"model={model}", f"output_dir={tmp_path / 'out'}", "max_steps=1", "device=cpu"]
+    words = [str(folder), f"--model={model}", f"--output-dir={tmp_path / 'out'}", "--max-steps=1", "--device=cpu"]
     words += [f"{name}={str(value).lower()}" for name, value in CHANGED.items()]
-    trainer, metrics = train_answers(parse(["train-answers", str(recipe), *words]))
+    trainer, metrics = train_answers(parse(["train-answers", "--recipe", str(recipe), *words]))
     assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
     generation = trainer.model.generation_config
     args, dataset = trainer.args, trainer.train_dataset
@@ -103,34 +103,47 @@ def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp
     from hf_video.training.answering import AnswerTrainer
 
     monkeypatch.setattr(AnswerTrainer, "predict_answers", lambda self, dataset: ([["one two"]], ["one"]))
-    words = [str(data / "questions"), f"model={model}", "max_steps=1", "device=cpu", "num_beams=1"]
-    _, metrics = train_answers(parse(["train-answers", *words, f"output_dir={tmp_path / 'a'}", "first_words=true"]))
+    words = [str(data / "questions"), f"--model={model}", "--max-steps=1", "--device=cpu", "--num-beams=1"]
+    _, metrics = train_answers(parse(["train-answers", *words, f"--output-dir={tmp_path / 'a'}", "--first-words"]))
     assert metrics["top1"] == 1
-    _, metrics = train_answers(parse(["train-answers", *words, f"output_dir={tmp_path / 'b'}"]))
+    _, metrics = train_answers(parse(["train-answers", *words, f"--output-dir={tmp_path / 'b'}"]))
     assert metrics["top1"] == 0
 
 
 def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data, tmp_path, capsys):
-    words = ["train-answers", str(data / "questions"), f"model={model}", "device=cpu", "num_beams=1", "lora_rank=2"]
-    words += ["batch_size=1", "save_strategy=steps", "save_steps=1", "learning_rate=0.01", "max_new_tokens=3"]
-    words[3:3] = ["eval_strategy=no", "load_best_model_at_end=false"]
-    assert main([*words, "max_steps=4", f"output_dir={tmp_path / 'whole'}"]) == 0
+    words = [
+        "train-answers",
+        str(data / "questions"),
+        f"--model={model}",
+        "--device=cpu",
+        "--num-beams=1",
+        "--lora-rank=2",
+    ]
+    words += [
+        "--batch-size=1",
+        "--save-strategy=steps",
+        "--save-steps=1",
+        "--learning-rate=0.01",
+        "--max-new-tokens=3",
+    ]
+    words[3:3] = ["--eval-strategy=no", "--no-load-best-model-at-end"]
+    assert main([*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}"]) == 0
     assert "try it   hf-video watch" in capsys.readouterr().out
-    parts = f"output_dir={tmp_path / 'parts'}"
-    trainer, _ = train_answers(parse([*words, "max_steps=4", "save_total_limit=4", parts]))
+    parts = f"--output-dir={tmp_path / 'parts'}"
+    trainer, _ = train_answers(parse([*words, "--max-steps=4", "--save-total-limit=4", parts]))
     for step in (3, 4):
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    resumed, _ = train_answers(parse([*words, "max_steps=4", parts, "--resume"]))
+    resumed, _ = train_answers(parse([*words, "--max-steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
     with pytest.raises(ValueError, match=r"lora_rank=4 differs from the run being resumed \(2\)"):
-        train_answers(parse([*words[:-4], "lora_rank=4", "max_steps=4", parts, "--resume"]))
+        train_answers(parse([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
     # Without its settings, as earlier versions left a run, the checkpoint tells the rank of the adapters.
     (tmp_path / "parts" / "train_options.json").unlink()
     with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
-        train_answers(parse([*[word for word in words if "lora" not in word], "max_steps=4", parts, "--resume"]))
+        train_answers(parse([*[word for word in words if "lora" not in word], "--max-steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
     other = [word.replace(str(model), str(checkpoint)) for word in words]
-    train_answers(parse([*other, "max_steps=1", f"output_dir={tmp_path / 'other'}"]))
+    train_answers(parse([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
     first, second = (
         AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
     )
@@ -138,8 +151,15 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
 
 
 def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
-    words = ["train-answers", str(data / "questions"), f"model={model}", "device=cpu", "num_beams=1", "max_steps=1"]
-    words += ["memory_bank_length=0", "num_frames=3", f"output_dir={tmp_path / 'out'}"]
+    words = [
+        "train-answers",
+        str(data / "questions"),
+        f"--model={model}",
+        "--device=cpu",
+        "--num-beams=1",
+        "--max-steps=1",
+    ]
+    words += ["--memory-bank-length=0", "--num-frames=3", f"--output-dir={tmp_path / 'out'}"]
     trainer, metrics = train_answers(parse(words))
     num_queries = trainer.model.config.num_query_tokens
     assert metrics["num_videos"] == 1
@@ -150,25 +170,25 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
     ("words", "message"),
     [
         (["promt=x"], "'promt' is not a setting. Did you mean prompt?"),
-        (["num_frames=many"], "num_frames is 'many'; a whole number of at least 1 is expected"),
+        (["--num-frames=many"], "--num-frames is 'many'; a whole number of at least 1 is expected"),
         (["num_train_epoch=3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
-        (["first_words=maybe"], "first_words is 'maybe'; true or false is expected"),
-        (["num_augmentations=2"], "'num_augmentations' is not a setting"),
+        (["--first-words=maybe"], "--first-words is 'maybe'; true or false is expected"),
+        (["--num-augmentations=2"], "'num_augmentations' is not a setting"),
         (["prompt=what is shown"], "has no place {} for them"),
-        (["num_return_sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
+        (["--num-return-sequences=9"], "--num-return-sequences is 9; from 1 to num_beams (5)"),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, data, tmp_path, fails):
     out = tmp_path / "out"
-    common = [data / "questions", f"model={model}", f"output_dir={out}", "device=cpu"]
+    common = [data / "questions", f"--model={model}", f"--output-dir={out}", "--device=cpu"]
     assert message in fails("train-answers", *common, *words)
     assert not out.exists()
 
 
 def test_what_is_missing_or_in_the_way_is_named(model, data, tmp_path, fails):
-    assert "The model to fine-tune is missing" in fails("train-answers", data, "output_dir=o")
-    assert "The output folder is missing" in fails("train-answers", data, f"model={model}")
+    assert "The model to fine-tune is missing" in fails("train-answers", data, "--output-dir=o")
+    assert "The output folder is missing" in fails("train-answers", data, f"--model={model}")
     (tmp_path / "mine").write_text("")
-    words = (data / "questions", f"model={model}", f"output_dir={tmp_path}", "device=cpu")
+    words = (data / "questions", f"--model={model}", f"--output-dir={tmp_path}", "--device=cpu")
     assert "is not empty (mine)" in fails("train-answers", *words)
     assert "There is nothing to resume" in fails("train-answers", *words, "--resume")

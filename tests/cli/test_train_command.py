@@ -68,7 +68,7 @@ def test_overwriting_renames_the_earlier_run(digits, tmp_path, capsys):
     (output_dir / "mine.txt").write_text("kept")
     (tmp_path / "model.backup-1").mkdir()
     command = ["train", str(digits), "--output-dir", str(output_dir), *TINY_MODEL, *TINY_RUN]
-    assert main([*command, "--overwrite-output-dir", "max_steps=1"]) == 0
+    assert main([*command, "--overwrite-output-dir", "--max-steps=1"]) == 0
     assert (tmp_path / "model.backup-2" / "mine.txt").read_text() == "kept"
     assert (output_dir / "model.safetensors").exists()
     assert f"{output_dir} was renamed to {tmp_path / 'model.backup-2'}." in capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_a_trained_model_is_fine_tuned_with_its_classes_by_name(digits, trained,
     (reordered / "config.json").write_text(json.dumps(config))
 
     command = ["train", str(digits), "--output-dir", str(tmp_path / "out"), "--model", str(reordered), *TINY_RUN[2:]]
-    assert main([*command, "--num-frames", "8", "max_steps=1", "learning_rate=1e-9"]) == 0
+    assert main([*command, "--num-frames", "8", "--max-steps=1", "--learning-rate=1e-9"]) == 0
     tuned = AutoModelForVideoClassification.from_pretrained(tmp_path / "out")
     assert [tuned.config.id2label[index] for index in range(8)] == names
     assert tuned.config.num_frames == VideoClipProcessor.from_pretrained(tmp_path / "out").num_frames == 8
@@ -97,7 +97,7 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
     shutil.copytree(digits / "train" / "left-up", data / "one")
     shutil.copytree(digits / "train" / "up-left", data / "two")
     command = ["train", str(data), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *TINY_RUN[2:]]
-    assert main([*command, "max_steps=1"]) == 0
+    assert main([*command, "--max-steps=1"]) == 0
     assert AutoModelForVideoClassification.from_pretrained(tmp_path / "out").config.id2label == {0: "one", 1: "two"}
     assert "knows 8 other classes (down-left, down-right, left-down, ...), the data have 2 (one, two)" in caplog.text
 
@@ -116,15 +116,15 @@ def test_other_classes_give_another_head_with_a_line(digits, trained, tmp_path, 
             "--sampling-strategy is 'random'; dense, strided, uniform, tsn, sparse or linspace is expected",
         ),
         (["weight_decy=1"], "'weight_decy' is not a setting. Did you mean weight_decay?"),
-        (["warmup_steps=-1"], "warmup_steps is -1; a number of at least 0 is expected"),
-        (["mixup_alpha=nan"], "mixup_alpha is nan; a number of at least 0 is expected"),
-        (["no_weight_decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
+        (["--warmup-steps=-1"], "--warmup-steps is -1; a number of at least 0 is expected"),
+        (["--mixup-alpha=nan"], "--mixup-alpha is nan; a number of at least 0 is expected"),
+        (["--no-weight-decay=nothing"], "no_weight_decay names ['nothing'], which no parameter"),
         (
-            ["metric_for_best_model=nope"],
+            ["--metric-for-best-model=nope"],
             "'nope', which is not measured: use top1_accuracy, top5_accuracy, mean_class_accuracy or loss",
         ),
-        (["base_learning_rate=1", "learning_rate=1"], "learning_rate and base_learning_rate are both given"),
-        (["output_dir=elsewhere"], "output_dir is given twice, as an option and as output_dir=..."),
+        (["--base-learning-rate=1", "--learning-rate=1"], "learning_rate and base_learning_rate are both given"),
+        (["--output-dir=elsewhere"], "--output-dir is given twice, as an option and as output_dir=..."),
         (["--model", "/no/such/model"], "--model /no/such/model: there is no such folder"),
         (["--model", "a/model", "--hidden-size", "8"], "--hidden-size is for a model from scratch, not for --model"),
         (["--image-size", "8"], "16 frames of 8 pixels hold no patch"),
@@ -167,8 +167,8 @@ def test_a_run_is_resumed_where_it_and_its_data_were_moved(digits, trained, tmp_
 def test_evaluation_counts_the_views_of_a_video_in_its_batches(digits, trained, tmp_path):
     model = shutil.copytree(trained, tmp_path / "model")
     VideoClipProcessor.from_pretrained(model, num_clips=2, num_crops=3).save_pretrained(model)
-    words = ["--model", str(model), *TINY_RUN[2:], "max_steps=1"]
-    for number, (word, expected) in enumerate((("seed=1", 16 // 6), ("per_device_eval_batch_size=12", 2))):
+    words = ["--model", str(model), *TINY_RUN[2:], "--max-steps=1"]
+    for number, (word, expected) in enumerate((("--seed=1", 16 // 6), ("--per-device-eval-batch-size=12", 2))):
         command = ["train", str(digits), "--output-dir", str(tmp_path / str(number)), *words, word]
         trainer, _ = train.train(parse(command))
         assert trainer.args.per_device_eval_batch_size == expected
@@ -249,9 +249,9 @@ def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
     message = fails("train", digits, "--output-dir", trained, "--resume", "--num-frames", "8")
     assert "--num-frames 8 differs from the run being resumed (4)" in message
     for word, message in (
-        ("batch_size=8", "batch_size=8 differs from the run being resumed (16)"),
-        ("learning_rate=0.5", "learning_rate=0.5 differs from the run being resumed (0.001)"),
-        ("base_learning_rate=0.5", "base_learning_rate=0.5 differs from the run being resumed (not set)"),
-        ("gradient_accumulation_steps=2", "gradient_accumulation_steps=2 differs from the run being resumed (1)"),
+        ("--batch-size=8", "--batch-size 8 differs from the run being resumed (16)"),
+        ("--learning-rate=0.5", "--learning-rate 0.5 differs from the run being resumed (0.001)"),
+        ("--base-learning-rate=0.5", "--base-learning-rate 0.5 differs from the run being resumed (not set)"),
+        ("--gradient-accumulation-steps=2", "--gradient-accumulation-steps 2 differs from the run being resumed (1)"),
     ):
         assert message in fails("train", digits, "--output-dir", trained, "--resume", word)

@@ -20,7 +20,7 @@ def train(digits, folder, *words):
 
 
 def test_a_narrow_student_learns_features_is_resumed_and_saved_without_the_projection(digits, trained, tmp_path):
-    words = [f"distillation_teacher={trained}", "distillation_target=features_mse", "load_best_model_at_end=false"]
+    words = [f"--distillation-teacher={trained}", "--distillation-target=features_mse", "--no-load-best-model-at-end"]
     assert train(digits, tmp_path / "whole", *STUDENT, *words) == 0
     kept = load_file(tmp_path / "whole" / "checkpoint-1" / "model.safetensors")
     assert kept["distillation_projection.weight"].shape == (24, 16)
@@ -41,7 +41,7 @@ def test_a_teacher_that_does_not_fit_is_named_before_anything_is_written(digits,
     for name in ("left-up", "up-left"):
         shutil.copytree(digits / "train" / name, data / name.upper())
     command = ("train", data, "--output-dir", tmp_path / "out", *STUDENT)
-    message = fails(*command, f"distillation_teacher={trained}")
+    message = fails(*command, f"--distillation-teacher={trained}")
     assert "The teacher does not know 2 of 2 classes, such as 'LEFT-UP'" in message
 
     shutil.copytree(trained, tmp_path / "teacher")
@@ -49,18 +49,18 @@ def test_a_teacher_that_does_not_fit_is_named_before_anything_is_written(digits,
     processor.image_mean = [0.5, 0.5, 0.5]
     processor.save_pretrained(tmp_path / "teacher")
     command = ("train", digits, *command[2:])
-    message = fails(*command, f"distillation_teacher={tmp_path / 'teacher'}")
+    message = fails(*command, f"--distillation-teacher={tmp_path / 'teacher'}")
     assert "wants image_mean=(0.5, 0.5, 0.5), the student gets" in message
-    message = fails(*command, f"distillation_teacher={trained}", "distillation_weight=2")
+    message = fails(*command, f"--distillation-teacher={trained}", "--distillation-weight=2")
     assert "distillation_weight is 2; a number above 0, up to 1" in message
-    message = fails(*command, "distillation_target=tokens")
+    message = fails(*command, "--distillation-target=tokens")
     assert "distillation_target is 'tokens'; logits, features_cosine or features_mse is expected" in message
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_is_recorded_for_tensorboard(digits, tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    assert train(digits, tmp_path / "out", *TINY_MODEL, *TINY_RUN, "max_steps=1", "report_to=tensorboard") == 0
+    assert train(digits, tmp_path / "out", *TINY_MODEL, *TINY_RUN, "--max-steps=1", "--report-to=tensorboard") == 0
     assert list((tmp_path / "out" / "runs").glob("*/events.out.tfevents.*"))
 
 
@@ -68,6 +68,6 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_is_written(dig
     from transformers.integrations import integration_utils
 
     monkeypatch.setattr(integration_utils, "is_trackio_available", lambda: False)
-    message = fails("train", digits, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "report_to=trackio")
+    message = fails("train", digits, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "--report-to=trackio")
     assert "report_to=trackio needs a package that is not installed: pip install trackio." in message
     assert not (tmp_path / "out").exists()

@@ -30,7 +30,7 @@ def directions(digits, tmp_path_factory):
 @pytest.fixture(scope="module")
 def multi_label_model(directions, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "multi_label"
-    words = ["--num-clips", "2", "mixup_alpha=0.8", "horizontal_flip=true"]
+    words = ["--num-clips", "2", "--mixup-alpha=0.8", "--horizontal-flip"]
     assert main(["train", str(directions), "--output-dir", str(folder), *TINY_MODEL, *TINY_RUN, *words]) == 0
     return folder
 
@@ -77,7 +77,7 @@ def test_predictions_are_independent_probabilities(multi_label_model, digits, ca
 def test_options_and_models_of_one_class_a_clip_are_refused(
     multi_label_model, directions, digits, trained, tmp_path, fails
 ):
-    words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "label_smoothing_factor=0.1"]
+    words = ["--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN, "--label-smoothing-factor=0.1"]
     assert "label_smoothing_factor is 0.1, but a video may have several" in fails("train", directions, *words)
     assert not (tmp_path / "out").exists()
     message = fails("evaluate", digits, "--model", multi_label_model)
@@ -135,7 +135,7 @@ def test_a_validation_split_without_any_class_is_refused_before_training(directi
 def test_a_run_begins_with_a_warning_of_clips_that_repeat(digits, tmp_path, caplog):
     folder = shutil.copytree(digits, tmp_path / "data")
     shutil.copy(folder / "train" / "left-up" / "0000.mp4", folder / "test" / "up-left" / "copy.mp4")
-    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "max_steps=1"]
+    words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--max-steps=1"]
     assert main(words) == 0
     warnings = [record.getMessage() for record in caplog.records if record.name == "hf_video.cli.training_data"]
     assert [warning.split(":")[0] for warning in warnings] == [

@@ -29,14 +29,14 @@ def changed(before, after):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        pytest.param(["linear_probe=true"], {"classifier.weight", "classifier.bias"}, marks=pytest.mark.slow),
-        (["lora_rank=2"], {"classifier", "attention", "mlp"}),
-        pytest.param(["freeze_layers=2"], {"fc_norm", "classifier"}, marks=pytest.mark.slow),
+        pytest.param(["--linear-probe"], {"classifier.weight", "classifier.bias"}, marks=pytest.mark.slow),
+        (["--lora-rank=2"], {"classifier", "attention", "mlp"}),
+        pytest.param(["--freeze-layers=2"], {"fc_norm", "classifier"}, marks=pytest.mark.slow),
     ],
 )
 def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, trained, tmp_path, words, expected):
     command = ["train", str(digits), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *RUN, *words]
-    command += ["learning_rate=0.01", "load_best_model_at_end=false"]
+    command += ["--learning-rate=0.01", "--no-load-best-model-at-end"]
     trainer, report = train(parse(command))
     moved = changed(weights_in(trained), weights_in(tmp_path / "out"))
     assert moved and all(any(part in name for part in expected) for name in moved)
@@ -47,10 +47,10 @@ def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, tra
     assert report["split"] == "test" and dataset.__name__ == "ClipDataset"
     scores, labels = evaluate_dataset(saved, trainer.eval_dataset, progress=False)
     assert top_k_accuracy(scores, labels) == trainer.predict(trainer.eval_dataset).metrics["test_top1_accuracy"]
-    assert (tmp_path / "out" / "adapter" / "adapter_config.json").exists() is ("lora_rank=2" in words)
+    assert (tmp_path / "out" / "adapter" / "adapter_config.json").exists() is ("--lora-rank=2" in words)
 
 
-@pytest.mark.parametrize("word", ["lora_rank=2", pytest.param("linear_probe=true", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("word", ["--lora-rank=2", pytest.param("--linear-probe", marks=pytest.mark.slow)])
 def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
     command = ["train", str(digits), "--output-dir", str(tmp_path / "whole"), "--model", str(trained), *RUN, word]
     assert main(command) == 0
@@ -62,7 +62,7 @@ def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
 
 
 def test_lora_is_for_trained_models(digits, tmp_path, fails):
-    message = fails("train", digits, "--output-dir", tmp_path / "out", "lora_rank=4", *RUN)
+    message = fails("train", digits, "--output-dir", tmp_path / "out", "--lora-rank=4", *RUN)
     assert "lora_rank adapts a trained model: say which with --model" in message
     assert not (tmp_path / "out").exists()
 
@@ -70,13 +70,13 @@ def test_lora_is_for_trained_models(digits, tmp_path, fails):
 def test_video_root(digits, tmp_path):
     rows = [f"{name}/000{number}.mp4,{name}" for name in ("left-up", "up-left") for number in range(3)]
     (tmp_path / "train.csv").write_text("\n".join(["path,label", *rows]))
-    words = ["--video-root", str(digits / "train"), *RUN, "max_steps=1", "--image-size", "32", "--num-frames", "4"]
+    words = ["--video-root", str(digits / "train"), *RUN, "--max-steps=1", "--image-size", "32", "--num-frames", "4"]
     assert main(["train", str(tmp_path / "train.csv"), "--output-dir", str(tmp_path / "out"), *words]) == 0
     assert json.loads((tmp_path / "out" / "train_options.json").read_text())["video_root"] == str(digits / "train")
 
 
 def test_run_length_tokens_are_trained_saved_and_used(digits, trained, tmp_path):
-    words = [*RUN, "run_length_threshold=0.1", "use_run_length_embedding=true", "load_best_model_at_end=false"]
+    words = [*RUN, "--run-length-threshold=0.1", "--use-run-length-embedding", "--no-load-best-model-at-end"]
     train(parse(["train", str(digits), "--output-dir", str(tmp_path), "--model", str(trained), *words]))
     classify = pipeline("video-classification", str(tmp_path))
     encoder = classify.model.videovit

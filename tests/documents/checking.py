@@ -106,7 +106,7 @@ def _parsed(read: Callable[[list[str]], argparse.Namespace], words: list[str]) -
 
 def _check_hf_video(words: list[str]) -> None:
     args = _parsed(parse, words)
-    if getattr(args, "settings", None) and args.settings.takes_words:
+    if getattr(args, "settings", None) and args.settings.takes_training_arguments:
         read_given(args)
     if hasattr(args, "source"):
         _check_conversion(args.source, args.arguments)

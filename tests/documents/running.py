@@ -98,7 +98,7 @@ def remove_outputs(text: str, folder: Path) -> None:
             continue
         named = [
             *(after for word, after in zip(words, words[1:], strict=False) if word in ("--output", "--output-dir")),
-            *(word.partition("=")[2] for word in words if word.startswith(("--output", "output_dir="))),
+            *(word.partition("=")[2] for word in words if word.startswith("--output")),
         ]
         if words[:2] == ["hf-video", "convert"]:
             named.append(words[4])

@@ -69,7 +69,7 @@ def _make_videos(folder: Path, digits: list[Path]) -> None:
 def _make_models(folder: Path) -> None:
     words = ["train", str(folder / "my_videos"), "--output-dir", str(folder / "my_model"), *SIZES]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        code = main([*words, "disable_tqdm=true"])
+        code = main([*words, "--disable-tqdm"])
     if code:
         raise RuntimeError(f"hf-video train ended with exit code {code}.")
     shutil.copytree(folder / "my_model", folder / "another_model")

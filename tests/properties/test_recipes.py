@@ -1,4 +1,4 @@
-"""Random recipes and words are read, or refused by an error that names the setting."""
+"""Random recipes and flags are read, or refused by an error that names the setting."""
 
 import argparse
 import functools
@@ -8,6 +8,7 @@ import tempfile
 import typing
 from collections import Counter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import pytest
@@ -103,15 +104,18 @@ def recipe_and_arguments(command):
     """A folder with a recipe, and the arguments of a command that reads it: to parse them takes longest."""
     folder = tempfile.TemporaryDirectory()
     recipe = Path(folder.name) / "recipe.yaml"
-    places = [f"{name}={value}" for name, value in PLACES.items()]
-    return folder, recipe, parse([command, str(recipe), *places])
+    places = [
+        PLACES["data"],
+        *(f"--{name.replace('_', '-')}={value}" for name, value in PLACES.items() if name != "data"),
+    ]
+    return folder, recipe, parse([command, "--recipe", str(recipe), *places])
 
 
-def read(command, recipe_settings, words=()):
-    """What the command makes of a recipe with these settings, and of words after it."""
+def read(command, recipe_settings, flags=MappingProxyType({})):
+    """What the command makes of a recipe with these settings, and of flags after it."""
     _, recipe, args = recipe_and_arguments(command)
     recipe.write_text(yaml.safe_dump(recipe_settings, allow_unicode=True))
-    args = argparse.Namespace(**{**vars(args), "words": [*args.words, *words]})
+    args = argparse.Namespace(**{**vars(args), "given": args.given | dict(flags)})
     return choose_values(COMMANDS[command], read_given(args))
 
 
@@ -126,9 +130,11 @@ def recipes_of(command):
 def check_valid(command, values):
     found = read(command, values)
     assert {name: found[name] for name in values} == values
-    # A word does what a line does.
-    words = [f"{name}={json.dumps(value) if isinstance(value, bool) else value}" for name, value in values.items()]
-    assert read(command, {"seed": 3}, words) | {"seed": 0} == found | {"seed": 0}
+    # A flag does what a line does.
+    texts = {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values.items()}
+    settings = COMMANDS[command]
+    flags = {settings.canonical(name): (f"--{name}", text) for name, text in texts.items()}
+    assert read(command, {"seed": 3}, flags) | {"seed": 0} == found | {"seed": 0}
 
 
 def check_junk(command, name, value):

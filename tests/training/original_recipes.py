@@ -290,8 +290,10 @@ def ours(recipe: str, words: list[str] = ()) -> tuple[dict[str, Any], set[str]]:
     settings = TRAIN_ANSWERS if recipe.startswith("malmm/") else TRAIN
     command = "train-answers" if recipe.startswith("malmm/") else "train"
     with tempfile.TemporaryDirectory() as folder:
-        given = read_given(parse([command, recipe, "data=d", "model=m", f"output_dir={folder}/out", *words]))
-    names = {*given.recipe, *given.words} - {"data", "model", "output_dir"}
+        given = read_given(
+            parse([command, "--recipe", recipe, "d", "--model=m", f"--output-dir={folder}/out", *words])
+        )
+    names = {*given.recipe, *given.flags} - {"data", "model", "output_dir"}
     values = choose_values(settings, given)
     return values | {"lr_scheduler_kwargs": json.loads(values["lr_scheduler_kwargs"])}, names
 
