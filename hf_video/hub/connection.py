@@ -10,6 +10,12 @@ from huggingface_hub.utils import _http, httpx
 
 # Seconds. The Hub is silent for longer while it makes a large commit than while it sends a file.
 SHORTEST_LIMIT = 60.0
+_REFUSALS = {
+    401: "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token.",
+    403: "Your token may not write to {}. Use a write token of its owner, or a name of your own.",
+    412: "Somebody else committed to {} meanwhile, or the answer to your own commit was lost. Look at what changed, "
+    "and publish again.",
+}
 AGAIN = "run the same command again: what has been sent is not sent twice."
 
 
@@ -18,7 +24,7 @@ class PublishError(ValueError):
 
 
 def time_limit() -> float:
-    """How long the Hub may be silent, in seconds. `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub can make it longer."""
+    """Seconds that the Hub may be silent. `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub can make it longer."""
     return max(SHORTEST_LIMIT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
@@ -88,14 +94,7 @@ def _explain_refusal(repo_id: str, error: Exception) -> str:
     if isinstance(error, HFValidationError):
         return f"{repo_id!r} is no name of a repository: {error}"
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status == 401:
-        return "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token."
-    if status == 403:
-        return f"Your token may not write to {repo_id}. Use a write token of its owner, or a name of your own."
-    if status == 412:
-        return (
-            f"Somebody else committed to {repo_id} meanwhile, or the answer to your own commit was lost. Look at what "
-            "changed and publish again."
-        )
+    if status in _REFUSALS:
+        return _REFUSALS[status].format(repo_id)
     message = getattr(error, "server_message", None) or str(error).strip().splitlines()[0]
     return f"The Hub refused to publish {repo_id}: {message}"

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
 from hf_video.metrics import Metric, measured_in
 from hf_video.settings import few
 
-from .folder_checks import CARD, PROCESSOR_FILES
+from .folder_checks import CARD
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
@@ -40,10 +41,10 @@ class Result(NamedTuple):
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
-    """Write the card of the model in a folder.
+    """Writes the card of the model in a folder, which is complete but for it.
 
     Args:
-        folder: the complete repository; the card describes its configuration and weights.
+        folder: the card describes its configuration and weights.
         repo_id: `user/name`, the repository that the example loads.
         facts: facts from `read_facts`. The card leaves out what they do not have.
         needs_hf_video: whether the model only loads if hf_video is installed.
@@ -51,14 +52,14 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
     auto_class = auto_class_of(architecture)
-    found = results(facts, auto_class)
+    measured = results(facts, auto_class)
     card = ModelCard.from_template(
-        metadata(name, config["model_type"], auto_class, facts, found),
+        metadata(name, config["model_type"], auto_class, facts, measured),
         template_path=str(TEMPLATE),
         name=name,
         summary=_summary(architecture, config, facts, needs_hf_video),
         usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
-        results=found,
+        results=measured,
         sections=_sections(folder, facts),
         limits=_limits(config, facts, auto_class, needs_hf_video),
     )
@@ -161,18 +162,14 @@ def usage(
     trust = "" if needs_hf_video else ", trust_remote_code=True"
     frames = "" if num_frames is None else f", num_frames={num_frames}"
     if auto_class in ("AutoModelForVideoClassification", "AutoModelForImageClassification"):
+        imports = "pipeline"
         file = "image.png" if auto_class == "AutoModelForImageClassification" else "video.mp4"
         code = f"""\
-{requirement}from transformers import pipeline
-
-model_id = "{repo_id}"
 classifier = pipeline("{PIPELINES[auto_class]}", model=model_id{trust})
 print(classifier("{file}"{frames}))"""
     elif auto_class == "AutoModelForImageTextToText":
+        imports = f"{auto_class}, AutoProcessor"
         code = f"""\
-{requirement}from transformers import {auto_class}, AutoProcessor
-
-model_id = "{repo_id}"
 processor = AutoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="{question}", return_tensors="pt")
@@ -185,14 +182,11 @@ print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True)
             requirement = requirement.replace("import hf_video", f"from hf_video import {auto_class}")
             imports = "AutoVideoProcessor"
         code = f"""\
-{requirement}from transformers import {imports}
-
-model_id = "{repo_id}"
 processor = AutoVideoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 outputs = model(**processor("video.mp4", return_tensors="pt"))
 print(outputs.keys())"""
-    return f"```python\n{code}\n```"
+    return f'```python\n{requirement}from transformers import {imports}\n\nmodel_id = "{repo_id}"\n{code}\n```'
 
 
 def is_repository(source: dict[str, Any]) -> bool:
@@ -205,17 +199,14 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def weight_hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every weight file of a folder, by its name."""
-    hashes = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
-    processor = folder / PROCESSOR_FILES[0]
+    processor = folder / VIDEO_PROCESSOR_NAME
     if "num_frames" in config or not processor.is_file():
         return None
     return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
@@ -257,7 +248,7 @@ def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
         "Clips": {name.replace("_", " "): _cell(value) for name, value in facts.get("clips", {}).items()},
         "Recipe": training,
         "Hardware and versions": environment | facts.get("versions", {}),
-        "Weights (SHA-256)": {name: f"`{digest}`" for name, digest in weight_hashes(folder).items()},
+        "Weights (SHA-256)": {path.name: f"`{sha256_of(path)}`" for path in sorted(folder.glob("*.safetensors"))},
     }
     return [{"title": title, "rows": rows} for title, rows in tables.items() if rows]
 

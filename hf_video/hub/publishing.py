@@ -1,6 +1,5 @@
 """Publishes a model folder as a repository on the Hub that anyone can load: stage, check, push, verify."""
 
-import hashlib
 import logging
 import os
 import shutil
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -28,7 +27,7 @@ from .folder_checks import (
     select_files,
 )
 from .loading_check import verify
-from .model_card import is_repository, write_card, write_evaluation_results
+from .model_card import is_repository, sha256_of, write_card, write_evaluation_results
 from .secret_scanning import TEXT
 from .training_facts import REPORT, read_facts
 
@@ -133,22 +132,20 @@ def stage(
             repo_id = f"{api.whoami()['name']}/{repo_id}"
     chosen, left_out = select_files(folder, with_training_state)
     read = [*chosen, REPORT] if (folder / REPORT).is_symlink() else chosen
-    if problems := find_odd_files(folder, read):
-        _refuse(folder, problems)
+    _refuse(folder, find_odd_files(folder, read))
     hashes = {}
     for name in chosen:
         (staging / name).parent.mkdir(exist_ok=True)
         if (folder / name).stat().st_size < LINKED_FROM or not _link(folder / name, staging / name):
             shutil.copyfile(folder / name, staging / name)
         else:
-            hashes[name] = _hash(staging / name)
+            hashes[name] = sha256_of(staging / name)
     if (state := staging / TRAINER_STATE_NAME).is_file():
         content = read_part(staging, TRAINER_STATE_NAME)
         # The path is one of this machine, which a resumed run elsewhere could not use.
         write_json(state, content | {"best_model_checkpoint": None})
     config, problems = read_config(staging)
-    if problems:
-        _refuse(folder, problems)
+    _refuse(folder, problems)
     if labels is not None:
         _set_labels(config, labels)
     add_code(staging, config)
@@ -156,13 +153,12 @@ def stage(
     try:
         facts = read_facts(folder) if facts is None else facts
     except ValueError as error:
-        _refuse(folder, [str(error)])
+        raise PublishError(f"{folder} cannot be published as it is: {error}") from error
     _complete_license(facts.get("source") or {}, api)
     if publication.card_is_generated:
         write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
     write_evaluation_results(staging, facts)
-    if problems := find_problems(staging):
-        _refuse(folder, problems)
+    _refuse(folder, find_problems(staging))
     verify(str(staging), with_hf_video=publication.needs_hf_video)
     return publication
 
@@ -301,10 +297,7 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
     for name, checked in publication.hashes.items():
         if sent.get(name) != checked:
             raise PublishError(f"{name} has changed since it was checked; nothing was published. Publish again.")
-    return [
-        *additions,
-        *(CommitOperationDelete(name) for name in stale),
-    ]
+    return [*additions, *map(CommitOperationDelete, stale)]
 
 
 def _complete_license(source: dict[str, Any], api: HfApi) -> None:
@@ -329,9 +322,10 @@ def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
     config["label2id"] = {label: index for index, label in enumerate(labels)}
 
 
-def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
-    listed = "\n".join(f"  - {problem}" for problem in problems)
-    raise PublishError(f"{folder} cannot be published as it is:\n{listed}")
+def _refuse(folder: Path, problems: Sequence[str]) -> None:
+    """Raises `PublishError` if there are any problems."""
+    if problems:
+        raise PublishError("\n  - ".join([f"{folder} cannot be published as it is:", *problems]))
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -341,8 +335,3 @@ def _link(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

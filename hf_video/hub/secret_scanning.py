@@ -58,15 +58,8 @@ _STRING = rb"[\t\x20-\x7e]{6,}"
 
 
 def scan(path: Path, name: str) -> list[str]:
-    """Finds what must not be published in a file.
-
-    Args:
-        path: a regular file.
-        name: its name in the repository, which is scanned as well.
-
-    Returns:
-        A sentence with the way out for each line that has a secret or a path. The secret is not repeated.
-    """
+    """A sentence with the way out for each line of a regular file that has a secret or a path, which must not be
+    published, and for its name in the repository. The secret is not repeated."""
     problems = []
     if not name.isprintable() or "\\" in name:
         problems.append(f"{name!a} is no plain name for a file. Rename it.")
