@@ -142,10 +142,8 @@ class Page:
             for trigger in (self.open_url.click, self.url.submit):
                 work(trigger, self._open_url, [self.url], [self.video])
         work(self.classify.click, classify, [], [self.classes])
-        timeline = [self.segments, self.timeline_picture]
-        work(self.find_segments.click, find_segments, [self.onset], timeline)
-        heat_map = [self.heat_map, self.heat_map_frames]
-        part = [self.target, self.part, self.moment]
+        work(self.find_segments.click, find_segments, [self.onset], [self.segments, self.timeline_picture])
+        part, heat_map = [self.target, self.part, self.moment], [self.heat_map, self.heat_map_frames]
         work(self.explain.click, draw_heat_map, part, heat_map, js=_WITH_MOMENT)
         for trigger in (self.ask.click, self.question.submit):
             work(trigger, answer, [self.question], [self.answer])

@@ -72,8 +72,7 @@ class LoadedModel:
         return [] if self.answers else [config.id2label[index] for index in range(config.num_labels)]
 
     def locked(self, steps: Any) -> Iterator[Any]:
-        """What a generator gives. The model is free for others between two steps. The generator is closed at the
-        end."""
+        """What a generator gives, which is closed at the end. Others may use the model between two steps."""
         nothing = object()
         with closing(steps):
             while True:
@@ -97,22 +96,11 @@ def name_models(models: Iterable[str]) -> list[str]:
 
 
 def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterator[Path | int]:
-    """
-    The bytes of a video so far, after each megabyte, and last its file. Of an unfinished one nothing stays.
-
-    Args:
-        url: its address, of http or https.
-        folder: an empty folder for the file, which is named as in the address.
-        max_size: most bytes.
-        ticket: ends the work between two pieces.
-
-    Raises:
-        VideoReadError: the address is none, or the video cannot be fetched or is too large.
-        Cancelled: the work was cancelled.
-    """
+    """The bytes of a video so far, after each megabyte, and last its file, which is named as in the address. If it is
+    not whole, because it has more than `max_size` bytes or the work was cancelled, `folder` is removed. It is a
+    `VideoReadError` if the address is not one of http or https."""
     name = public_url(url)
     too_large = f"{name} is larger than {max_size / MEGABYTE:,.0f} MB, the most that this page takes."
-    is_whole = False
     try:
         with open_response(url) as response:
             last_part = unquote(urlsplit(url).path).rpartition("/")[2]
@@ -124,10 +112,9 @@ def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterat
                     if output.tell() - told >= MEGABYTE:
                         told = output.tell()
                         yield told
-        is_whole = True
-    finally:
-        if not is_whole:
-            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     yield file
 
 
