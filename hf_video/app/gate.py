@@ -35,7 +35,7 @@ class Gate:
         app: what is behind.
         folder: where Gradio writes uploads while they come. Those that were broken off are removed when one comes
             later.
-        max_size: most bytes of an upload.
+        max_size: bytes that an upload may have.
         only_local: whether the page is for this machine alone.
     """
 
@@ -66,7 +66,7 @@ class Gate:
         await self.app(scope, receive_within, send)
 
     def _largest_body(self, method: str, path: str, headers: Headers) -> int:
-        """Most bytes of a request. Raises `HTTPException` if it is refused."""
+        """The bytes that a request may have. Raises `HTTPException` if it is refused."""
         if self.only_local and not is_loopback(_host_name(headers.get("host", ""))):
             raise HTTPException(403, "This page is for its own machine alone: open it at localhost.")
         if method in ("GET", "HEAD", "OPTIONS"):

@@ -34,7 +34,7 @@ class Page:
     Args:
         models: the models.
         visitors: who has the page open.
-        max_upload: most megabytes of a video.
+        max_upload: megabytes that a video may have.
         workers: requests that are worked on at a time, over all visitors.
         only_local: whether the page is for this machine alone. Then it opens addresses; for others it would reach
             the private network of this machine.

@@ -35,7 +35,7 @@ def serve(
         models: the models.
         host: the address to listen at.
         port: the port.
-        queue: most requests that wait.
+        queue: requests that may wait.
         tell_address: called with the address of the page when it can be opened.
         options: of [`Page`].
 

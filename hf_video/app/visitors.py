@@ -131,7 +131,8 @@ class Visitors:
         self._lock = Lock()
 
     def __getitem__(self, session: str) -> Visitor:
-        return self._by_session.setdefault(session, Visitor(self.folder / token_hex(16)))
+        with self._lock:
+            return self._by_session.setdefault(session, Visitor(self.folder / token_hex(16)))
 
     def keep(self, session: str, video: Path | None) -> bool:
         """Notes which video a page holds. Work on another one ends; the file that the page held before is removed,

@@ -141,10 +141,10 @@ def find_segments(model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: f
     segments: list[Segment] = []
     damage: Exception | None = None
 
-    def add(found: list[Segment]) -> None:
-        for segment in found:
+    def add(closed: list[Segment]) -> None:
+        for segment in closed:
             output.add_segment(segment)
-        segments.extend(found)
+        segments.extend(closed)
 
     yield "Opening the video ...", "", ""
     folder = visitor.new_folder()

@@ -92,7 +92,7 @@ def _limited_waiting() -> Iterator[None]:
 
 def _explain_refusal(repo_id: str, error: Exception) -> str:
     if isinstance(error, HFValidationError):
-        return f"{repo_id!r} is no name of a repository: {error}"
+        return f"{repo_id!r} is not the name of a repository: {error}"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in _REFUSALS:
         return _REFUSALS[status].format(repo_id)

@@ -92,7 +92,9 @@ def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
                 f"{name} is a link out of the folder, to {target}; remove it, or put a copy of that in its place."
             )
         elif not target.is_file():
-            problems.append(f"{name} is no regular file, nor a link to one; remove it, or put a file in its place.")
+            problems.append(
+                f"{name} is neither a regular file nor a link to one; remove it, or put a file in its place."
+            )
     return problems
 
 

@@ -67,15 +67,15 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 
 
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
+    """Writes the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
     data = facts.get("data", {}).get("validation", {})
     if "hub_id" not in data:
         return
     auto_class = auto_class_of(json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0])
-    found = [result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"]
-    if not found:
+    top1 = next((result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"), None)
+    if top1 is None:
         return
-    value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
+    value, notes = round(100 * top1.value, 2), f"{top1.split} split, {top1.views}"
     entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data.get("revision"), notes=notes)
     path = folder / EVALUATION_RESULTS
     path.parent.mkdir(exist_ok=True)
@@ -89,7 +89,9 @@ def auto_class_of(architecture: str) -> str:
     return ours.get(architecture) or next(heads, "AutoModel")
 
 
-def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any], found: list[Result]) -> ModelCardData:
+def metadata(
+    name: str, model_type: str, auto_class: str, facts: dict[str, Any], measured: list[Result]
+) -> ModelCardData:
     """The metadata of a card, with the results as `model-index`."""
     pipeline, source = PIPELINES.get(auto_class), facts.get("source") or {}
     return ModelCardData(
@@ -97,8 +99,8 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         pipeline_tag=pipeline,
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
-        datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in found)) or None,
+        datasets=sorted({slug(result.data) for result in measured}) or None,
+        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in measured)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -111,7 +113,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 metric_name=f"{result.metric.title} ({result.views})",
                 metric_value=round(result.value, 4),
             )
-            for result in found
+            for result in measured
         ]
         or None,
     )
@@ -128,18 +130,12 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
-    report, validation = facts.get("report", {}), facts.get("validation", {})
-    found = [
-        Result(name, report["split"], report["num_videos"], protocol, metric, value)
-        for metric, value in measured_in(report)
-    ]
+    report = facts.get("report", {})
+    measured = [(report.get("split"), report.get("num_videos"), measured_in(report))]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
-        found += [
-            Result(name, "validation", num_videos, protocol, metric, value)
-            for metric, value in measured_in(validation, "eval_")
-        ]
-    return found
+        measured.append(("validation", num_videos, measured_in(facts.get("validation", {}), "eval_")))
+    return [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
 
 
 def usage(

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -170,15 +171,12 @@ def remote_files(publication: Publication, revision: str | None = None, api: HfA
         PublishError: the Hub refused, or cannot be reached.
     """
     api = api or HfApi()
-    with explained(publication.repo_id):
-        for branch in (revision, None):  # a new branch begins as `main`
-            try:
-                info = api.model_info(publication.repo_id, revision=branch)
-                return {file.rfilename for file in info.siblings or []}
-            except RepositoryNotFoundError:
-                break
-            except RevisionNotFoundError:
-                continue
+    with explained(publication.repo_id), suppress(RepositoryNotFoundError):
+        try:
+            info = api.model_info(publication.repo_id, revision=revision)
+        except RevisionNotFoundError:  # a new branch begins as `main`
+            info = api.model_info(publication.repo_id)
+        return {file.rfilename for file in info.siblings or []}
     return set()
 
 

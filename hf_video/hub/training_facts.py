@@ -71,7 +71,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the facts into a model folder, which is made if it does not exist."""
+    """Writes the facts into a model folder, which is made if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
 
