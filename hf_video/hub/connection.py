@@ -50,10 +50,8 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         reason = str(cause) or type(cause).__name__
         if isinstance(cause, httpx.TimeoutException):
-            request = f"{cause.request.method} {cause.request.url.path}"
-            reason = (
-                f"at {request} the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
-            )
+            reason = f"at {cause.request.method} {cause.request.url.path} the Hub was silent for {time_limit():g} s"
+            reason += "; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
         raise PublishError(
             f"The upload to {repo_id} was interrupted ({reason}). {describe_outcome()}; {AGAIN}"
         ) from error

@@ -165,11 +165,8 @@ def stage(
 
 
 def remote_files(publication: Publication, revision: str | None = None, api: HfApi | None = None) -> set[str]:
-    """The files of the branch that [`push`] commits to; none if the repository does not exist.
-
-    Raises:
-        PublishError: the Hub refused, or cannot be reached.
-    """
+    """The files of the branch that [`push`] commits to; none if the repository does not exist. It is a `PublishError`
+    if the Hub refuses or cannot be reached."""
     api = api or HfApi()
     with explained(publication.repo_id), suppress(RepositoryNotFoundError):
         try:
@@ -232,28 +229,18 @@ def push(
                 api.preupload_lfs_files(repo_id, additions=[operation], revision=revision, free_memory=False)
     with explained(repo_id, partial(_describe_outcome, api, repo_id, revision, head.sha)):
         commit = api.create_commit(
-            repo_id,
-            operations=operations,
-            commit_message=commit_message,
-            revision=revision,
-            parent_commit=head.sha,
+            repo_id, operations, commit_message=commit_message, revision=revision, parent_commit=head.sha
         )
     if check_download:
-        token = api.token if isinstance(api.token, str) else get_token()
+        access = {"endpoint": api.endpoint, "token": api.token if isinstance(api.token, str) else get_token()}
         try:
-            verify(
-                repo_id,
-                revision=commit.oid,
-                with_hf_video=publication.needs_hf_video,
-                endpoint=api.endpoint,
-                token=token,
-            )
+            verify(repo_id, revision=commit.oid, with_hf_video=publication.needs_hf_video, **access)
         except PublishError as error:
             raise PublishError(f"{repo_id} was uploaded as commit {commit.oid}, but: {error}") from error
         except KeyboardInterrupt:
+            untagged = f" and not tagged {tag}" if tag else ""
             raise KeyboardInterrupt(
-                f"{repo_id} was uploaded as commit {commit.oid}, but not looked at"
-                + (f" and not tagged {tag}." if tag else ".")
+                f"{repo_id} was uploaded as commit {commit.oid}, but not looked at{untagged}."
             ) from None
     if tag is not None:
         with explained(repo_id, lambda: f"Commit {commit.oid} was published, but has no tag"):

@@ -58,11 +58,8 @@ Facts = create_model("Facts", **_fields)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The facts in a model folder, with its report under `report`; empty if the folder has neither.
-
-    Raises:
-        OSError, ValueError: one of the files is damaged, see `io.read_object`.
-    """
+    """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
+    an `OSError` or a `ValueError`, see `io.read_object`."""
     facts, report = (
         read_object(path, kind) if (path := folder / name).is_file() else {}
         for name, kind in ((FACTS_FILE, Facts), (REPORT, Report))
@@ -77,14 +74,8 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def describe_training(args: TrainingArguments, model: Any, processor: Any, dataset: Any) -> dict[str, Any]:
-    """The facts that are known when a training begins. They contain no path of this machine.
-
-    Args:
-        args: the arguments of the `Trainer`.
-        model: the model to train.
-        processor: its video processor, if there is one.
-        dataset: the training set.
-    """
+    """The facts that are known when a training begins, for a `Trainer` with its arguments, model, video processor, if
+    there is one, and training set. They contain no path of this machine."""
     facts = {
         "model": type(model).__name__,
         "source": describe_source(model.name_or_path),
