@@ -3,6 +3,7 @@
 import shutil
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,9 +20,10 @@ _UPLOAD = "/gradio_api/upload"
 _SENT = (_UPLOAD, "/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 
 
+@dataclass
 class Gate:
     """
-    Middleware that refuses what is no part of the page.
+    Middleware that refuses what is not part of the page.
 
     - A page for this machine alone answers at the names of this machine alone. Another site could point its own name
       at this machine (DNS rebinding), and would then be the page for the browser.
@@ -29,19 +31,18 @@ class Gate:
     - Gradio's server has more ways in, of which some leave files.
     - The files of a request count together, and the disk keeps space for two more of them.
 
-    Args:
+    Attributes:
         app: what is behind.
         folder: where Gradio writes uploads while they come. Those that were broken off are removed when one comes
             later.
-        max_size: most bytes of an upload.
+        max_size: bytes that an upload may have.
         only_local: whether the page is for this machine alone.
     """
 
-    def __init__(self, app: ASGIApp, folder: Path, max_size: int, only_local: bool):
-        self.app = app
-        self.folder = folder
-        self.max_size = max_size
-        self.only_local = only_local
+    app: ASGIApp
+    folder: Path
+    max_size: int
+    only_local: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,11 +66,7 @@ class Gate:
         await self.app(scope, receive_within, send)
 
     def _largest_body(self, method: str, path: str, headers: Headers) -> int:
-        """Most bytes of a request.
-
-        Raises:
-            HTTPException: it is refused.
-        """
+        """The bytes that a request may have. Raises `HTTPException` if it is refused."""
         if self.only_local and not is_loopback(_host_name(headers.get("host", ""))):
             raise HTTPException(403, "This page is for its own machine alone: open it at localhost.")
         if method in ("GET", "HEAD", "OPTIONS"):

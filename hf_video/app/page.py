@@ -4,22 +4,22 @@ import logging
 import os
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.data_classes import FileData
 
-from hf_video.drawing.texts import clock
 from hf_video.inference.segments import SegmentFinder
 
 from . import page_texts as texts
 from .visitors import Cancelled, Ticket, Visitor, Visitors
-from .work import MEGABYTE, LoadedModel, answer, classify, draw_heat_map, fetch_video, find_segments
+from .work import MEGABYTE, LoadedModel, Step, answer, classify, draw_heat_map, fetch_video, find_segments
 
 logger = logging.getLogger(__name__)
 
+_DEFAULT_ONSET = signature(SegmentFinder).parameters["onset"].default
 _BUSY = "Too many others are waiting. Try again in a while."
 # Puts the time of the player in place of the last value that a button sends.
 _WITH_MOMENT = """
@@ -27,45 +27,42 @@ _WITH_MOMENT = """
 """
 
 
-@dataclass(frozen=True)
-class PageOptions:
+class Page:
     """
-    How a page is served.
+    A page for some models, of which the first is chosen at the start. Its methods are what its buttons do.
 
-    Attributes:
-        max_upload: most megabytes of a video.
+    Args:
+        models: the models.
+        visitors: who has the page open.
+        max_upload: megabytes that a video may have.
         workers: requests that are worked on at a time, over all visitors.
         only_local: whether the page is for this machine alone. Then it opens addresses; for others it would reach
             the private network of this machine.
         tell_error: gives a sentence for an error that an input explains, None for a bug.
         has_tracebacks: whether the log shows where an error came from.
+
+    Attributes:
+        blocks: the page, as Gradio has it.
     """
 
-    max_upload: int
-    workers: int
-    only_local: bool
-    tell_error: Callable[[Exception], str | None]
-    has_tracebacks: bool = False
-
-
-def make_page(models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions) -> gr.Blocks:
-    """The page for some models, of which the first is chosen at the start."""
-    return _Page(models, visitors, options).blocks
-
-
-class _Page:
-    """
-    A page. Its methods are what its buttons do: each gives values for components, again and again while it works.
-    """
-
-    def __init__(self, models: Sequence[LoadedModel], visitors: Visitors, options: PageOptions):
+    def __init__(
+        self,
+        models: Sequence[LoadedModel],
+        visitors: Visitors,
+        *,
+        max_upload: int,
+        workers: int,
+        only_local: bool,
+        tell_error: Callable[[Exception], str | None],
+        has_tracebacks: bool = False,
+    ):
         self.models = {model.name: model for model in models}
-        self.visitors = visitors
-        self.options = options
+        self.visitors, self.max_upload, self.workers, self.only_local = visitors, max_upload, workers, only_local
+        self.tell_error, self.has_tracebacks = tell_error, has_tracebacks
         title = models[0].name if len(models) == 1 else "Video models"
         # Results and files belong to the page in a browser: nothing of them is kept in this object.
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 6 * 3600)) as self.blocks:
-            ways = "record one, or open one by its address" if options.only_local else "or record one"
+            ways = "record one, or open one by its address" if only_local else "or record one"
             gr.Markdown(f"# {title}\n\nDrop a video, {ways}. Then choose what to do with it below.", elem_id="title")
             self._lay_out(models)
             self._wire()
@@ -80,7 +77,7 @@ class _Page:
                 self.video = VideoFile(sources=["upload", "webcam"], label="Video", elem_id="video")
                 gr.HTML(texts.message(), elem_id="playback")
             with gr.Column(min_width=320):
-                if self.options.only_local:
+                if self.only_local:
                     self.url = gr.Textbox(
                         label="Address of a video", placeholder="https://...", elem_id="url", max_lines=1, type="text"
                     )
@@ -94,7 +91,7 @@ class _Page:
                 self.classes = gr.Label(label="Classes", num_top_classes=5, elem_id="classes")
             with gr.Tab("Timeline"):
                 self.onset = gr.Slider(
-                    0.05, 1, value=_default_onset(), step=0.05, label="Score with which a segment begins"
+                    0.05, 1, value=_DEFAULT_ONSET, step=0.05, label="Score with which a segment begins"
                 )
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = gr.HTML(elem_id="segments")
@@ -129,7 +126,7 @@ class _Page:
     def _wire(self) -> None:
         shared: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
         at_once = shared | {"queue": False}
-        in_turn = shared | {"concurrency_id": "work", "concurrency_limit": self.options.workers}
+        in_turn = shared | {"concurrency_id": "work", "concurrency_limit": self.workers}
         works = []
 
         def work(trigger: Any, step: Callable, inputs: list, outputs: list, js: str | None = None) -> None:
@@ -141,17 +138,15 @@ class _Page:
             running.then(self._finish, None, self.cancel, **at_once)
             running.failure(self._turn_away, None, self.message, **at_once)
 
-        if self.options.only_local:
+        if self.only_local:
             for trigger in (self.open_url.click, self.url.submit):
                 work(trigger, self._open_url, [self.url], [self.video])
-        work(self.classify.click, self._classify, [], [self.classes])
-        timeline = [self.segments, self.timeline_picture]
-        work(self.find_segments.click, self._find_segments, [self.onset], timeline)
-        heat_map = [self.heat_map, self.heat_map_frames]
-        part = [self.target, self.part, self.moment]
-        work(self.explain.click, self._explain, part, heat_map, js=_WITH_MOMENT)
+        work(self.classify.click, classify, [], [self.classes])
+        work(self.find_segments.click, find_segments, [self.onset], [self.segments, self.timeline_picture])
+        part, heat_map = [self.target, self.part, self.moment], [self.heat_map, self.heat_map_frames]
+        work(self.explain.click, draw_heat_map, part, heat_map, js=_WITH_MOMENT)
         for trigger in (self.ask.click, self.question.submit):
-            work(trigger, self._ask, [self.question], [self.answer])
+            work(trigger, answer, [self.question], [self.answer])
 
         self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
         self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
@@ -159,109 +154,67 @@ class _Page:
         self.model.change(self._choose, self.model, chosen, **at_once)
         self.blocks.unload(self._leave)
 
+    def _visitor(self, request: gr.Request) -> Visitor:
+        return self.visitors[str(request.session_hash)]
+
     def _wait(self, request: gr.Request) -> dict[Any, Any]:
-        self.visitors[str(request.session_hash)].was_cancelled = False
+        self._visitor(request).was_cancelled = False
         return self._say("Waiting for a free place ...") | {self.cancel: _active(True)}
 
     def _turn_away(self, request: gr.Request) -> dict[Any, Any]:
         """Work tells its own errors; it fails only in the queue: if that is full, or if Cancel takes it out."""
-        if self.visitors[str(request.session_hash)].was_cancelled:
+        if self._visitor(request).was_cancelled:
             return self._say("Cancelled.")
         return {self.message: texts.message(_BUSY, is_problem=True)}
 
     def _finish(self, request: gr.Request) -> Any:
-        return _active(self.visitors[str(request.session_hash)].is_busy)
+        return _active(self._visitor(request).is_busy)
 
     def _choose(self, name: str, request: gr.Request) -> dict[Any, Any]:
-        self.visitors[str(request.session_hash)].cancel_outdated(model=name)
-        model = self.models[name]
+        visitor, model = self._visitor(request), self.models[name]
+        visitor.cancel_outdated(model=name)
         shown = {
             self.for_classes: gr.update(visible=not model.answers),
             self.for_questions: gr.update(visible=model.answers),
             self.target: gr.update(choices=_targets(model), value=""),
         }
-        return shown | self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
+        return shown | self._what_is_open(visitor) | self.results
 
     def _keep(self, video: str | None, request: gr.Request) -> dict[Any, Any]:
         file = None if video is None else Path(video)
         if not self.visitors.keep(str(request.session_hash), file):
             return {self.message: gr.skip()}
-        return self._what_is_open(self.visitors[str(request.session_hash)]) | self.results
+        return self._what_is_open(self._visitor(request)) | self.results
 
     def _leave(self, request: gr.Request) -> None:
         self.visitors.leave(str(request.session_hash))
 
     def _cancel(self, request: gr.Request) -> dict[Any, Any]:
-        visitor = self.visitors[str(request.session_hash)]
+        visitor = self._visitor(request)
         visitor.was_cancelled = True
         visitor.cancel()
         return self._say("Cancelled.") | {self.cancel: _active(False)}
 
-    def _open_url(self, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[dict[Any, Any]]:
-        most = self.options.max_upload * MEGABYTE
-        for found in fetch_video(url.strip(), visitor.new_folder(), most, ticket):
-            if isinstance(found, Path):
-                yield self._say(f"{found.name} is open.") | {self.video: str(found)}
+    def _open_url(self, model: LoadedModel, visitor: Visitor, ticket: Ticket, url: str) -> Iterator[Step]:
+        for fetched in fetch_video(url.strip(), visitor.new_folder(), self.max_upload * MEGABYTE, ticket):
+            if isinstance(fetched, Path):
+                yield f"{fetched.name} is open.", str(fetched)
             else:
-                yield self._say(f"{found / MEGABYTE:.0f} MB fetched ...")
-
-    def _classify(self, visitor: Visitor, ticket: Ticket) -> Iterator[dict[Any, Any]]:
-        file = _required(ticket)
-        yield self._say("Reading the video ...") | {self.classes: None}
-        scores = classify(self.models[ticket.model], file, ticket)
-        best = next(iter(scores))
-        yield self._say(f"{best}: {scores[best]:.1%}.") | {self.classes: scores}
-
-    def _find_segments(self, visitor: Visitor, ticket: Ticket, onset: float) -> Iterator[dict[Any, Any]]:
-        file, shown = _required(ticket), 0
-        yield self._say("Opening the video ...") | {self.segments: "", self.timeline_picture: ""}
-        for found in find_segments(self.models[ticket.model], file, visitor.new_folder(), ticket, onset=onset):
-            count = f"{len(found.segments)} segment{'s' * (len(found.segments) != 1)}"
-            if found.picture is None:
-                step = self._say(f"Looked at {clock(found.end)}, {count} so far ...")
-            elif found.ending is not None:
-                step = self._problem(visitor, found.ending)
-            else:
-                step = self._say(f"{count} in {clock(found.end)}." + " Choose one to see it." * bool(found.segments))
-            if len(found.segments) != shown or found.picture is not None:
-                shown = len(found.segments)
-                step[self.segments] = texts.segment_list(found.segments)
-            if found.picture is not None:
-                step[self.timeline_picture] = texts.picture(found.picture, f"Timeline: {count}")
-            yield step
-
-    def _explain(
-        self, visitor: Visitor, ticket: Ticket, target: str, is_around: bool, moment: float
-    ) -> Iterator[dict[Any, Any]]:
-        part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
-        file = _required(ticket)
-        yield self._say("Reading the video ...") | {self.heat_map: None, self.heat_map_frames: ""}
-        found = draw_heat_map(self.models[ticket.model], file, target or None, visitor.new_folder(), ticket, **part)
-        pictures = {self.heat_map_frames: texts.picture(found.picture, found.sentence)}
-        yield self._say(found.sentence) | {self.heat_map: str(found.video)} | pictures
-
-    def _ask(self, visitor: Visitor, ticket: Ticket, question: str) -> Iterator[dict[Any, Any]]:
-        file = _required(ticket)
-        if not question.strip():
-            raise ValueError("There is no question: type one first.")
-        yield self._say("Watching the video ...") | {self.answer: ""}
-        for found in answer(self.models[ticket.model], file, question.strip(), visitor, ticket):
-            if isinstance(found, str):
-                yield self._say("Answered.") | {self.answer: found}
-            else:
-                yield self._say(f"Watched {clock(found)} ...")
+                yield (f"{fetched / MEGABYTE:.0f} MB fetched ...",)
 
     def _guarded(
-        self, work: Callable[..., Iterator[dict[Any, Any]]], outputs: Sequence[Any]
+        self, work: Callable[..., Iterator[Step]], outputs: Sequence[Any]
     ) -> Callable[..., Iterator[dict[Any, Any]]]:
         """Work of a visitor, as Gradio calls it. An error is its last step, and so is the removal of what it has shown
         of another video or model."""
 
-        def run(request: gr.Request, video: str | None, model: str, *values: Any) -> Iterator[dict[Any, Any]]:
-            visitor = self.visitors[str(request.session_hash)]
+        def run(request: gr.Request, video: str | None, model: str, *inputs: Any) -> Iterator[dict[Any, Any]]:
+            visitor = self._visitor(request)
             with visitor.work(None if video is None else Path(video), model) as ticket:
                 try:
-                    yield from work(visitor, ticket, *values)
+                    for said, *values in work(self.models[model], visitor, ticket, *inputs):
+                        message = self._say(said) if isinstance(said, str) else self._problem(visitor, said)
+                        yield message | dict(zip(outputs, values, strict=False))
                 except Cancelled:
                     if ticket.is_outdated:
                         shown = {each: empty for each, empty in self.results.items() if each in outputs}
@@ -278,23 +231,14 @@ class _Page:
         return {self.message: texts.message(sentence)}
 
     def _problem(self, visitor: Visitor, error: Exception) -> dict[Any, Any]:
-        sentence = self.options.tell_error(error)
-        if sentence is None or self.options.has_tracebacks:
-            logger.error(str(error), exc_info=error if self.options.has_tracebacks else None)
+        sentence = self.tell_error(error)
+        if sentence is None or self.has_tracebacks:
+            logger.error(str(error), exc_info=error if self.has_tracebacks else None)
         names = {str(model.network.config.name_or_path): model.name for model in self.models.values()}
         if visitor.video is not None:
             names[str(visitor.video)] = visitor.video.name
         sentence = sentence or f"This is a bug ({type(error).__name__}): see the log of the server."
         return {self.message: texts.message(texts.without_paths(sentence, names), is_problem=True)}
-
-
-def _required(ticket: Ticket) -> Path:
-    if ticket.video is None:
-        raise ValueError("There is no video yet: drop one, or record one.")
-    # A folder would be read as frames; nobody can send one.
-    if not ticket.video.is_file():
-        raise ValueError("The video is no longer here: open it again.")
-    return ticket.video
 
 
 def _active(is_active: bool) -> Any:
@@ -303,12 +247,6 @@ def _active(is_active: bool) -> Any:
 
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:
     return [("the predicted class", ""), *((name, name) for name in model.class_names)]
-
-
-def _default_onset() -> float:
-    import inspect
-
-    return inspect.signature(SegmentFinder).parameters["onset"].default
 
 
 class _WithoutStub(type(gr.Video)):  # type: ignore[misc]

@@ -11,8 +11,8 @@ from html import escape
 from hf_video.drawing.texts import clock
 from hf_video.inference.segments import Segment
 
-# An absolute path of POSIX or Windows, also after `file:`. It is no part of an address or of a relative path, and ends
-# at a space.
+# An absolute path of POSIX or Windows, also after `file:`. It does not stand in an address or a relative path, and
+# ends at a space.
 _PATH = re.compile(
     r"""(?:(?<![\w:/.\\~-])|\bfile:(?://)?)(?:~?/|[A-Za-z]:[\\/])(?:[^\s/\\'"<>|:]+[/\\])+([^\s/\\'"<>|:,;)]*[\w)\]])?"""
 )

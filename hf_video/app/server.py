@@ -35,9 +35,9 @@ def serve(
         models: the models.
         host: the address to listen at.
         port: the port.
-        queue: most requests that wait.
+        queue: requests that may wait.
         tell_address: called with the address of the page when it can be opened.
-        options: of [`PageOptions`].
+        options: of [`Page`].
 
     Raises:
         OSError: the port is in use.
@@ -48,14 +48,14 @@ def serve(
         from starlette.middleware import Middleware
 
         from .gate import Gate
-        from .page import PageOptions, make_page
+        from .page import Page
         from .visitors import Visitors
 
         visitors = Visitors(folder)
         own, most = Path(__file__).parent, options["max_upload"]
         script = (own / "page.js").read_text(encoding="utf-8")
         theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-        page = make_page(models, visitors, PageOptions(**options))
+        page = Page(models, visitors, **options).blocks
         gate = Middleware(Gate, folder=folder, max_size=most * MEGABYTE, only_local=options["only_local"])
         page.queue(max_size=queue, api_open=False)
         try:

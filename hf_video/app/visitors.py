@@ -2,37 +2,44 @@
 
 import ipaddress
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock
-from typing import Any, TypeVar
-
-Item = TypeVar("Item")
+from typing import Any
 
 
 class Cancelled(Exception):
     """Work has ended because nobody wants it any more."""
 
 
+@dataclass(eq=False)
 class Ticket:
     """
     A piece of work that may be cancelled.
 
-    Args:
+    Attributes:
         video: the file that the page showed when the work was asked for.
         model: name of the model that it showed.
-
-    Attributes:
         is_outdated: whether it was cancelled because the page shows another video or model.
     """
 
-    def __init__(self, video: Path | None, model: str):
-        self.video = video
-        self.model = model
-        self.is_outdated = False
-        self._cancelled = Event()
+    video: Path | None
+    model: str
+    is_outdated: bool = False
+    _cancelled: Event = field(default_factory=Event)
+
+    @property
+    def file(self) -> Path:
+        """The video; it is a `ValueError` if there is none."""
+        if self.video is None:
+            raise ValueError("There is no video yet: drop one, or record one.")
+        # A folder would be read as frames; nobody can send one.
+        if not self.video.is_file():
+            raise ValueError("The video is no longer here: open it again.")
+        return self.video
 
     def cancel(self, is_outdated: bool = False) -> None:
         """Ends the work at its next check."""
@@ -40,82 +47,62 @@ class Ticket:
         self._cancelled.set()
 
     def check(self) -> None:
-        """
-        Goes on, or ends the work.
-
-        Raises:
-            Cancelled: the work was cancelled.
-        """
+        """Goes on, or raises `Cancelled`."""
         if self._cancelled.is_set():
             raise Cancelled
 
-    def until_cancelled(self, items: Iterable[Item]) -> Iterator[Item]:
-        """
-        The items, each after a check. The iterator is closed at the end, however it comes.
-
-        Raises:
-            Cancelled: the work was cancelled.
-        """
-        iterator = iter(items)
-        try:
+    def until_cancelled(self, items: Any) -> Iterator[Any]:
+        """The items, each after a [`check`]. The generator is closed at the end, however it comes."""
+        with closing(items):
             self.check()
-            for item in iterator:
+            for item in items:
                 yield item
                 self.check()
-        finally:
-            if hasattr(iterator, "close"):
-                iterator.close()
 
 
+@dataclass(eq=False)
 class Visitor:
     """
     An open page.
 
-    Args:
-        folder: for the files that are made for this page; made when the first one is.
-
     Attributes:
+        folder: for the files that are made for this page; made when the first one is.
         video: the file that the page holds.
         was_cancelled: whether its last work was, perhaps while it waited.
         watched: what was watched last, for further questions about it: (model, video, watcher).
         worked_on: the video of the last work, until the page tells which one it holds.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.video: Path | None = None
-        self.was_cancelled = False
-        self.watched: tuple[Any, ...] = ()
-        self.worked_on: Path | None = None
-        self._tickets: set[Ticket] = set()
-        self._lock = Lock()
+    folder: Path
+    video: Path | None = None
+    was_cancelled: bool = False
+    watched: tuple[Any, ...] = ()
+    worked_on: Path | None = None
+    # Read by other threads while they change: a copy is one step.
+    _tickets: set[Ticket] = field(default_factory=set)
 
     @contextmanager
     def work(self, video: Path | None, model: str) -> Iterator[Ticket]:
         """A ticket for the work in the block, on what the page showed when it was asked for."""
         ticket = Ticket(video, model)
-        with self._lock:
-            self._tickets.add(ticket)
-            self.worked_on = video
+        self._tickets.add(ticket)
+        self.worked_on = video
         try:
             yield ticket
         finally:
-            with self._lock:
-                self._tickets.discard(ticket)
+            self._tickets.discard(ticket)
 
     def cancel(self) -> None:
         """Cancels all work of this page."""
-        with self._lock:
-            for ticket in self._tickets:
-                ticket.cancel()
+        for ticket in self._tickets.copy():
+            ticket.cancel()
 
     def cancel_outdated(self, **shown: Path | str | None) -> None:
         """Cancels the work on another `video` or `model` than the page shows. Work on this one may have begun before
         the page told that it shows it."""
-        with self._lock:
-            for ticket in self._tickets:
-                if any(getattr(ticket, name) != value for name, value in shown.items()):
-                    ticket.cancel(is_outdated=True)
+        for ticket in self._tickets.copy():
+            if any(getattr(ticket, name) != value for name, value in shown.items()):
+                ticket.cancel(is_outdated=True)
 
     def new_folder(self) -> Path:
         """An empty folder of this page."""
@@ -145,9 +132,7 @@ class Visitors:
 
     def __getitem__(self, session: str) -> Visitor:
         with self._lock:
-            if session not in self._by_session:
-                self._by_session[session] = Visitor(self.folder / token_hex(16))
-            return self._by_session[session]
+            return self._by_session.setdefault(session, Visitor(self.folder / token_hex(16)))
 
     def keep(self, session: str, video: Path | None) -> bool:
         """Notes which video a page holds. Work on another one ends; the file that the page held before is removed,

@@ -1,4 +1,9 @@
-"""What the buttons of the page do with a model and a video. Other work goes on between two steps, or cancels it."""
+"""What the buttons of the page do with a model and a video. Other work goes on between two steps, or cancels it.
+
+The work of a button gives steps: a sentence, or at the end the error that cut it short, and the values of the outputs
+of the button, or of the first of them. It takes the model, who asked, and the ticket with the video. Besides what it
+names it raises `VideoReadError` if the video cannot be read, and `Cancelled`.
+"""
 
 import re
 import shutil
@@ -11,7 +16,6 @@ from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from hf_video import VideoWatcher
@@ -25,7 +29,10 @@ from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import public_url
 
+from . import page_texts as texts
 from .visitors import Ticket, Visitor
+
+Step = tuple[Any, ...]
 
 MEGABYTE = 2**20
 _LONGEST_NAME = 80
@@ -65,8 +72,7 @@ class LoadedModel:
         return [] if self.answers else [config.id2label[index] for index in range(config.num_labels)]
 
     def locked(self, steps: Any) -> Iterator[Any]:
-        """What a generator gives. The model is free for others between two steps. The generator is closed at the
-        end."""
+        """What a generator gives, which is closed at the end. Others may use the model between two steps."""
         nothing = object()
         with closing(steps):
             while True:
@@ -90,22 +96,11 @@ def name_models(models: Iterable[str]) -> list[str]:
 
 
 def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterator[Path | int]:
-    """
-    The bytes of a video so far, after each megabyte, and last its file. Of an unfinished one nothing stays.
-
-    Args:
-        url: its address, of http or https.
-        folder: an empty folder for the file, which is named as in the address.
-        max_size: most bytes.
-        ticket: ends the work between two pieces.
-
-    Raises:
-        VideoReadError: the address is none, or the video cannot be fetched or is too large.
-        Cancelled: the work was cancelled.
-    """
+    """The bytes of a video so far, after each megabyte, and last its file, which is named as in the address. If it is
+    not whole, because it has more than `max_size` bytes or the work was cancelled, `folder` is removed. It is a
+    `VideoReadError` if the address is not one of http or https."""
     name = public_url(url)
     too_large = f"{name} is larger than {max_size / MEGABYTE:,.0f} MB, the most that this page takes."
-    is_whole = False
     try:
         with open_response(url) as response:
             last_part = unquote(urlsplit(url).path).rpartition("/")[2]
@@ -117,191 +112,132 @@ def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterat
                     if output.tell() - told >= MEGABYTE:
                         told = output.tell()
                         yield told
-        is_whole = True
-    finally:
-        if not is_whole:
-            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     yield file
 
 
-def classify(model: LoadedModel, video: Path, ticket: Ticket) -> dict[str, float]:
-    """
-    The score of each class, by name, the highest first.
-
-    Raises:
-        VideoReadError: the video cannot be read.
-        ValueError: the scores are not finite.
-        Cancelled: the work was cancelled.
-    """
-    clips = model.processor(str(video), return_tensors="pt")[model.processor.model_input_names[0]]
+def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
+    """The score of each class, by name, the highest first. It is a `ValueError` if the scores are not finite."""
+    file = ticket.file
+    yield "Reading the video ...", None
+    clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     ticket.check()
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
     if not scores.isfinite().all():
         raise ValueError("The model's scores of this video are not finite.")
     order = scores.argsort(descending=True).tolist()
-    return {model.class_names[index]: scores[index].item() for index in order}
+    by_name = {model.class_names[index]: scores[index].item() for index in order}
+    best = next(iter(by_name))
+    yield f"{best}: {by_name[best]:.1%}.", by_name
 
 
-@dataclass
-class Timeline:
-    """
-    A timeline so far.
+def find_segments(model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: float) -> Iterator[Step]:
+    """The list of the segments, whenever it has grown, and at the end the picture of the timeline. A damaged video
+    gives the part before the damage."""
+    file, end = ticket.file, 0.0
+    segments: list[Segment] = []
+    damage: Exception | None = None
 
-    Attributes:
-        end: seconds of the video that were looked at.
-        segments: in the order in which they closed; at the end in the order in which they begin.
-        picture: PNG, at the end.
-        ending: what ended it before the video did.
-    """
+    def add(closed: list[Segment]) -> None:
+        for segment in closed:
+            output.add_segment(segment)
+        segments.extend(closed)
 
-    end: float = 0.0
-    segments: list[Segment] = field(default_factory=list)
-    picture: bytes | None = None
-    ending: Exception | None = None
-
-
-def find_segments(
-    model: LoadedModel, video: Path, folder: Path, ticket: Ticket, **thresholds: Any
-) -> Iterator[Timeline]:
-    """
-    The timeline of a video, given whenever it has grown: one object, which changes. A damaged video gives the part
-    before the damage.
-
-    Args:
-        model: a classifier.
-        video: the file.
-        folder: an empty folder, which is removed at the end.
-        ticket: ends the work between two windows.
-        thresholds: of [`make_finder`], such as `onset`.
-
-    Raises:
-        ValueError: the model is a regression model, or a threshold is out of its bounds.
-        VideoReadError: nothing of the video can be read.
-        Cancelled: the work was cancelled.
-    """
-    found = Timeline()
+    yield "Opening the video ...", "", ""
+    folder = visitor.new_folder()
     try:
-        finder = make_finder(model.network, **thresholds)
+        finder = make_finder(model.network, onset=onset)
         sizes = {"batch_size": _WINDOWS_AT_ONCE, **choose_windows(model.processor)}
-        windows = score_windows(model.network, model.processor, str(video), **sizes)
-        output = TimelineFolder(folder, video.name, finder, model.processor)
-
-        def add(segments: list[Segment]) -> None:
-            for segment in segments:
-                output.add_segment(segment)
-            found.segments += segments
-
+        windows = score_windows(model.network, model.processor, str(file), **sizes)
+        output = TimelineFolder(folder, file.name, finder, model.processor)
         try:
             for window in ticket.until_cancelled(model.locked(windows)):
-                found.end = window.end
+                end, shown = window.end, len(segments)
                 output.add_window(window)
                 add(finder.add(window.start, window.end, window.scores))
-                yield found
+                said = f"Looked at {clock(end)}, {_count(segments)} so far ..."
+                yield (said, texts.segment_list(segments)) if len(segments) != shown else (said,)
         except OSError as error:
-            if not found.end:
+            if not end:
                 raise
-            found.ending = error
+            damage = error
         add(finder.finish())
-        found.segments = output.finish({}, None if found.ending is None else "the video is damaged")
-        found.picture = (folder / "timeline.png").read_bytes()
-        yield found
+        segments = output.finish({}, None if damage is None else "the video is damaged")
+        picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
+    yield damage or said, texts.segment_list(segments), picture
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """
-    A heat map as files.
-
-    Attributes:
-        video: MP4 of the frames with their heat maps.
-        picture: PNG of all frames, without and with heat, in which those that counted most are marked.
-        sentence: what was explained, and which frames counted most.
-    """
-
-    video: Path
-    picture: bytes
-    sentence: str
+def _count(segments: list[Segment]) -> str:
+    return f"{len(segments)} segment{'s' * (len(segments) != 1)}"
 
 
 def draw_heat_map(
-    model: LoadedModel,
-    video: Path,
-    class_name: str | None,
-    folder: Path,
-    ticket: Ticket,
-    start: float | None = None,
-    end: float | None = None,
-) -> HeatMap:
-    """
-    The evidence for a class in the clip that the model sees.
+    model: LoadedModel, visitor: Visitor, ticket: Ticket, target: str, is_around: bool, moment: float
+) -> Iterator[Step]:
+    """The evidence for a class in the clip that the model sees: a video of the frames with their heat maps, and a
+    picture of all frames, in which those that counted most are marked.
 
     Args:
-        model: a classifier.
-        video: the file.
-        class_name: name of the class; None for the predicted one.
-        folder: an empty folder, for the video.
-        ticket: ends the work between its steps.
-        start, end: seconds of the part of the video that the clip is taken from; by default all of it.
+        model, visitor, ticket: see above.
+        target: name of the class; empty for the predicted one.
+        is_around: whether the clip is from one second before and after `moment`, not from the whole video.
+        moment: seconds.
 
     Raises:
-        VideoReadError: the video cannot be read.
         ValueError: the model cannot be explained.
         ImportError: what explains or draws is not installed.
-        Cancelled: the work was cancelled.
     """
-    clip = read_clip(model.processor, str(video), start=start, end=end)
+    file, folder = ticket.file, visitor.new_folder()
+    yield "Reading the video ...", None, ""
+    part = {"start": max(moment - 1, 0.0), "end": moment + 1} if is_around else {}
+    clip = read_clip(model.processor, str(file), **part)
     ticket.check()
     with model.lock:
         scores = predict_scores(model.network, clip.pixel_values)[0]
-        class_id = int(scores.argmax()) if class_name is None else model.class_names.index(class_name)
+        class_id = model.class_names.index(target) if target else int(scores.argmax())
         heat_maps = explain(model.network, clip.pixel_values, class_id)[0].numpy()
     ticket.check()
-    label, times = model.class_names[class_id], clip.times.tolist()
-    title = f"{video.name}\nwhat speaks for {label} ({scores[class_id]:.1%})"
+    label, times = f"{model.class_names[class_id]} ({scores[class_id]:.1%})", clip.times.tolist()
     picture, moving = folder / "heat_map.png", folder / "heat_map.mp4"
-    save_figure(draw_heat_maps(clip.images, heat_maps, times, title), picture)
+    save_figure(draw_heat_maps(clip.images, heat_maps, times, f"{file.name}\nwhat speaks for {label}"), picture)
     ticket.check()
     write_heat_map_video(moving, clip.images, heat_maps, times, clip.end)
-    return HeatMap(moving, picture.read_bytes(), _describe(label, float(scores[class_id]), heat_maps, times))
-
-
-def _describe(label: str, score: float, heat_maps: np.ndarray, times: list[float]) -> str:
     top = [clock(times[frame], 2) for frame in top_frames(frame_shares(heat_maps))]
+    said = f"For {label} the frames at {', '.join(top)} counted most."
     if not top:
-        return f"Nothing in these frames speaks for {label} ({score:.1%})."
-    return f"For {label} ({score:.1%}) the frames at {', '.join(top)} counted most."
+        said = f"Nothing in these frames speaks for {label}."
+    yield said, str(moving), texts.picture(picture.read_bytes(), said)
 
 
-def answer(model: LoadedModel, video: Path, question: str, visitor: Visitor, ticket: Ticket) -> Iterator[float | str]:
-    """
-    The seconds of the video that were watched, again and again, and last the answer.
-
-    The first question about a video decides what the model keeps of it. Others are answered from what was kept, which
-    the visitor remembers.
-
-    Raises:
-        VideoReadError: the video cannot be read.
-        ValueError: the question is too long.
-        Cancelled: the work was cancelled.
-    """
-    if visitor.watched[:2] != (model, video):
+def answer(model: LoadedModel, visitor: Visitor, ticket: Ticket, question: str) -> Iterator[Step]:
+    """The answer to a question. The first question about a video decides what the model keeps of it. Others are
+    answered from what was kept, which the visitor remembers. It is a `ValueError` if there is no question, or it is
+    too long."""
+    file, question = ticket.file, question.strip()
+    if not question:
+        raise ValueError("There is no question: type one first.")
+    yield "Watching the video ...", ""
+    if visitor.watched[:2] != (model, file):
         watcher = VideoWatcher(model.network, model.processor, question, chunk_size=_FRAMES_AT_ONCE)
         watcher.check_question(question)
         times: list[float] = []
 
         def images() -> Iterator:
-            for frame in stream_frames(str(video), _FRAMES_PER_SECOND):
+            for frame in stream_frames(str(file), _FRAMES_PER_SECOND):
                 times.append(frame.seconds)
                 yield frame.image
 
         for _ in model.locked(watcher.watch(images())):
             ticket.check()
-            yield times[watcher.frames_seen - 1]
-        visitor.watched = model, video, watcher
+            yield (f"Watched {clock(times[watcher.frames_seen - 1])} ...",)
+        visitor.watched = model, file, watcher
     ticket.check()
     with model.lock:
-        found = visitor.watched[2].answer(question, do_sample=False)
-    yield found
+        text = visitor.watched[2].answer(question, do_sample=False)
+    yield "Answered.", text

@@ -10,6 +10,12 @@ from huggingface_hub.utils import _http, httpx
 
 # Seconds. The Hub is silent for longer while it makes a large commit than while it sends a file.
 SHORTEST_LIMIT = 60.0
+_REFUSALS = {
+    401: "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token.",
+    403: "Your token may not write to {}. Use a write token of its owner, or a name of your own.",
+    412: "Somebody else committed to {} meanwhile, or the answer to your own commit was lost. Look at what changed, "
+    "and publish again.",
+}
 AGAIN = "run the same command again: what has been sent is not sent twice."
 
 
@@ -18,7 +24,7 @@ class PublishError(ValueError):
 
 
 def time_limit() -> float:
-    """How long the Hub may be silent, in seconds. `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub can make it longer."""
+    """Seconds that the Hub may be silent. `HF_HUB_DOWNLOAD_TIMEOUT` of huggingface_hub can make it longer."""
     return max(SHORTEST_LIMIT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
@@ -44,10 +50,8 @@ def explained(repo_id: str, describe_outcome: Callable[[], str] = lambda: "Nothi
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         reason = str(cause) or type(cause).__name__
         if isinstance(cause, httpx.TimeoutException):
-            request = f"{cause.request.method} {cause.request.url.path}"
-            reason = (
-                f"at {request} the Hub was silent for {time_limit():g} s; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
-            )
+            reason = f"at {cause.request.method} {cause.request.url.path} the Hub was silent for {time_limit():g} s"
+            reason += "; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer"
         raise PublishError(
             f"The upload to {repo_id} was interrupted ({reason}). {describe_outcome()}; {AGAIN}"
         ) from error
@@ -86,16 +90,9 @@ def _limited_waiting() -> Iterator[None]:
 
 def _explain_refusal(repo_id: str, error: Exception) -> str:
     if isinstance(error, HFValidationError):
-        return f"{repo_id!r} is no name of a repository: {error}"
+        return f"{repo_id!r} is not the name of a repository: {error}"
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status == 401:
-        return "The Hub does not accept your token. Log in with `hf auth login`, or set HF_TOKEN to a write token."
-    if status == 403:
-        return f"Your token may not write to {repo_id}. Use a write token of its owner, or a name of your own."
-    if status == 412:
-        return (
-            f"Somebody else committed to {repo_id} meanwhile, or the answer to your own commit was lost. Look at what "
-            "changed and publish again."
-        )
+    if status in _REFUSALS:
+        return _REFUSALS[status].format(repo_id)
     message = getattr(error, "server_message", None) or str(error).strip().splitlines()[0]
     return f"The Hub refused to publish {repo_id}: {message}"

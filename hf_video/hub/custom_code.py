@@ -1,34 +1,25 @@
 """Collects the custom code with which a repository loads without hf_video: `auto_map` and the files it points to."""
 
-import importlib.util
+import inspect
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import VIDEO_PROCESSOR_NAME
 
 import hf_video
-from hf_video.auto import CLASSES, CONFIGURATIONS, PUBLIC_NAMES
+from hf_video.auto import CLASSES, CONFIGURATIONS, FAMILIES, PUBLIC_NAMES
 from hf_video.loading.configurations import Processor
 
 from .connection import PublishError
-from .folder_checks import PROCESSOR_FILES, read_part
-
-PROCESSOR_AUTO_CLASSES = dict(
-    zip(PROCESSOR_FILES, ("AutoVideoProcessor", "AutoImageProcessor", "AutoProcessor"), strict=True)
-)
+from .folder_checks import PROCESSORS, read_part
 
 
-@dataclass(frozen=True)
-class CustomCode:
-    """Code that travels with a model.
-
-    Attributes:
-        auto_map: `module.Class` by Auto class, for the configuration, the models and the processors.
-        files: the modules to put at the root of the repository, by name.
-    """
+class CustomCode(NamedTuple):
+    """Code that travels with a model: `auto_map`, which has `module.Class` by Auto class, and the modules to put at
+    the root of the repository, by name."""
 
     auto_map: dict[str, str]
     files: dict[str, Path]
@@ -44,23 +35,16 @@ def classes_of(model_type: str) -> dict[str, str]:
     config_class = model_types().get(model_type)
     if config_class is None:
         return {}
-    rows = (row for row in CLASSES if row.config_class == config_class)
-    return {"AutoConfig": config_class} | {row.auto_class: row.class_name for row in rows}
+    return {"AutoConfig": config_class} | {auto_class: name for _, name, auto_class in FAMILIES[config_class]}
 
 
 def collect(classes: dict[str, str]) -> CustomCode:
-    """The custom code of some classes.
-
-    Args:
-        classes: names of public classes by Auto class.
-
-    Raises:
-        RuntimeError: two modules have the same file name, so that one would overwrite the other in a repository.
-    """
+    """The custom code of public classes, given by Auto class. It is a `RuntimeError` if two modules have the same file
+    name, so that one would overwrite the other in a repository."""
     auto_map: dict[str, str] = {}
     files: dict[str, Path] = {}
     for auto_class, class_name in classes.items():
-        source = _source_file(class_name)
+        source = Path(inspect.getfile(getattr(hf_video, class_name)))
         auto_map[auto_class] = f"{source.stem}.{class_name}"
         for file in (source, *map(Path, get_relative_import_files(source))):
             if files.setdefault(file.name, file) != file:
@@ -70,21 +54,13 @@ def collect(classes: dict[str, str]) -> CustomCode:
 
 def add_code(staging: Path, config: dict[str, Any]) -> None:
     """Puts the code of all classes that Transformers does not have beside the model, and names them in `auto_map`.
-
-    Args:
-        staging: the folder of the repository.
-        config: the content of its `config.json`, which is written again.
-
-    Raises:
-        PublishError: the model brings code of others along.
-    """
+    `config.json` is written again with `config`. It is a `PublishError` if the model has code of others."""
     classes = classes_of(config["model_type"])
-    processors = [name for name in PROCESSOR_AUTO_CLASSES if (staging / name).is_file()]
-    contents = {name: read_part(staging, name, Processor) for name in processors}
+    contents = {name: read_part(staging, name, Processor) for name in PROCESSORS if (staging / name).is_file()}
     if not classes and config.get("auto_map"):
         raise PublishError(f"The code of {config['model_type']!r} is not of hf_video: publish it with its own tools.")
     # A model of Transformers may have been trained with our processor.
-    video_processor = contents.get(PROCESSOR_FILES[0], {}).get("video_processor_type")
+    video_processor = contents.get(VIDEO_PROCESSOR_NAME, {}).get("video_processor_type")
     needed = classes | ({"AutoVideoProcessor": video_processor} if video_processor in PUBLIC_NAMES else {})
     code = collect(needed)
     for name, source in code.files.items():
@@ -93,7 +69,7 @@ def add_code(staging: Path, config: dict[str, Any]) -> None:
         config["auto_map"] = code.auto_map
     write_json(staging / "config.json", config)
     for name, content in contents.items():
-        auto_class = PROCESSOR_AUTO_CLASSES[name]
+        auto_class = PROCESSORS[name]
         if auto_class in code.auto_map:
             auto_classes = [auto_class]
             if isinstance(part := content.get("video_processor"), dict) and "AutoVideoProcessor" in code.auto_map:
@@ -110,11 +86,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def needs_hf_video(config: dict[str, Any]) -> bool:
-    """Whether a part of a model is of another family, which can only be loaded if hf_video is installed.
-
-    Args:
-        config: the content of `config.json`.
-    """
+    """Whether a part of a model is of another family, by its `config.json`: it only loads if hf_video is installed."""
     # A list, because the type of a damaged part may be anything.
     known, own = list(model_types()), config.get("model_type")
     parts = [part for part in config.values() if isinstance(part, dict)]
@@ -132,10 +104,3 @@ def register_custom_code() -> None:
         getattr(hf_video, name).register_for_auto_class()
     for row in CLASSES:
         getattr(hf_video, row.class_name).register_for_auto_class(row.auto_class)
-
-
-def _source_file(class_name: str) -> Path:
-    specification = importlib.util.find_spec(PUBLIC_NAMES[class_name], "hf_video")
-    if specification is None or specification.origin is None:
-        raise RuntimeError(f"The module of {class_name} has no file; install hf_video from its wheel or a clone.")
-    return Path(specification.origin)

@@ -10,7 +10,13 @@ from huggingface_hub import ModelCard
 from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import (
+    IMAGE_PROCESSOR_NAME,
+    PROCESSOR_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    VIDEO_PROCESSOR_NAME,
+)
 
 from hf_video.io import read_object
 from hf_video.loading.configurations import Config, Index
@@ -20,7 +26,12 @@ from .secret_scanning import TEXT, scan
 from .training_facts import FACTS_FILE
 
 CARD = "README.md"
-PROCESSOR_FILES = ("video_preprocessor_config.json", "preprocessor_config.json", "processor_config.json")
+# The Auto class that loads each of them.
+PROCESSORS = {
+    VIDEO_PROCESSOR_NAME: "AutoVideoProcessor",
+    IMAGE_PROCESSOR_NAME: "AutoImageProcessor",
+    PROCESSOR_NAME: "AutoProcessor",
+}
 TRAINING_STATE = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", TRAINER_STATE_NAME)
 TOKENIZER = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
@@ -28,7 +39,7 @@ TOKENIZER = (
 )
 # All other files of the folder may be private.
 PUBLISHED = (
-    *("config.json", "generation_config.json", *PROCESSOR_FILES, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
+    *("config.json", "generation_config.json", *PROCESSORS, "*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
     *(*TOKENIZER, *(f"qformer_tokenizer/{name}" for name in TOKENIZER), CARD, "LICENSE*", FACTS_FILE),
     # Not the picture of the worst clips, which shows frames of the user's videos.
     *("report/curves.png", "report/confusion_matrix.png"),
@@ -51,31 +62,20 @@ def select_files(folder: Path, with_training_state: bool = False) -> tuple[list[
     """
     entries = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = sorted(path.relative_to(folder).as_posix() for path in entries)
-    chosen = []
+    wanted = (*PUBLISHED, *(TRAINING_STATE if with_training_state else ()))
+    chosen, left_out = [], {}
     for name in names:
-        depth_matches = [pattern for pattern in PUBLISHED if pattern.count("/") == name.count("/")]
-        if "/" not in name and _matches(name, TRAINING_STATE):
-            wanted = with_training_state
-        else:
-            wanted = _matches(name, depth_matches)
-        if wanted:
+        if _matches(name, [pattern for pattern in wanted if pattern.count("/") == name.count("/")]):
             chosen.append(name)
-    left_out = (name for name in names if name not in chosen)
-    return chosen, {
-        name: next(why for pattern, why in LEFT_OUT.items() if _matches(name, [pattern])) for name in left_out
-    }
+        else:
+            left_out[name] = next(why for pattern, why in LEFT_OUT.items() if _matches(name, [pattern]))
+    return chosen, left_out
 
 
 def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
-    """Sentences about links that lead out of the folder or nowhere, linked folders, pipes and devices.
-
-    In the cache of huggingface_hub the files of a model are links to its blobs. These are allowed, because they came
-    from the Hub.
-
-    Args:
-        folder: the model folder.
-        names: paths relative to it.
-    """
+    """Sentences about links that lead out of the folder or nowhere, linked folders, pipes and devices, among paths
+    relative to it. In the cache of huggingface_hub the files of a model are links to its blobs, which came from the
+    Hub: these are allowed."""
     home = folder.resolve()
     snapshots = [parent for parent in (home, *home.parents) if parent.parent.name == "snapshots"]
     blobs = [snapshot.parents[1] / "blobs" for snapshot in snapshots]
@@ -92,26 +92,26 @@ def find_odd_files(folder: Path, names: Iterable[str]) -> list[str]:
                 f"{name} is a link out of the folder, to {target}; remove it, or put a copy of that in its place."
             )
         elif not target.is_file():
-            problems.append(f"{name} is no regular file, nor a link to one; remove it, or put a file in its place.")
+            problems.append(
+                f"{name} is neither a regular file nor a link to one; remove it, or put a file in its place."
+            )
     return problems
 
 
 def find_problems(folder: Path) -> list[str]:
-    """Every reason not to publish the files of a folder, each with the way out."""
+    """Every reason not to publish the files of a folder, each with the way out. Its `config.json` is in order."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     problems = []
     for name in names:
         if name.endswith(TEXT) or _matches(name, (*TRAINING_STATE, *PUBLISHED)):
             problems += scan(folder / name, name)
-    config, config_problems = read_config(folder)
-    problems += config_problems + _check_weights(folder, names)
-    if not any(name in PROCESSOR_FILES for name in names):
+    problems += _check_weights(folder, names)
+    if not any(name in PROCESSORS for name in names):
         problems.append(
-            f"There is no processor ({PROCESSOR_FILES[0]}), so nobody knows which frames the model takes. Save it "
+            f"There is no processor ({VIDEO_PROCESSOR_NAME}), so nobody knows which frames the model takes. Save it "
             "beside the model: processor.save_pretrained(folder)."
         )
-    if config and not config_problems:
-        problems += _check_labels(config)
+    problems += _check_labels(read_part(folder, "config.json"))
     if CARD in names:
         problems += check_card((folder / CARD).read_text(encoding="utf-8", errors="replace"))
     return problems
@@ -143,11 +143,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The content of a JSON file in a folder; see `io.read_object`.
-
-    Raises:
-        PublishError: it is no object, or a field has a value of another type. The error names the file in the folder.
-    """
+    """The content of a JSON file, see `io.read_object`. The `PublishError` names the file in the folder."""
     try:
         return read_object(folder / name, kind)
     except ValueError as error:

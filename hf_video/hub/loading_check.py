@@ -26,15 +26,13 @@ def verify(
     endpoint: str | None = None,
     token: str | None = None,
 ) -> dict[str, Any]:
-    """Load a model and its processor in a fresh process that cannot import hf_video and trusts the repository's code.
+    """Loads a model and its processor in a fresh process that cannot import hf_video and trusts the repository's code.
 
     Args:
-        source: a folder or a Hub repository.
-        revision: branch, tag or commit of a repository.
+        source: a folder or a Hub repository; of a repository, `revision` is a branch, tag or commit.
         with_hf_video: whether the process imports hf_video and runs no code of the repository. A composite model
             whose tower is of another family needs it.
-        endpoint: address of the Hub; that of huggingface_hub by default.
-        token: of a user who may read the repository.
+        endpoint, token: the Hub and who may read there; those of huggingface_hub by default.
 
     Returns:
         The names of the classes that were loaded, under `model` and `processor`.
@@ -72,15 +70,8 @@ def verify(
 
 
 def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, Any]:
-    """Load model and processor in this process: `model` and `processor`, the names of their classes, and `problems`,
-    lists of tensors by what is wrong with them.
-
-    Args:
-        source: a folder or a Hub repository.
-        revision: branch, tag or commit of a repository; empty for its main branch.
-        alone: whether hf_video is impossible to import.
-        seconds: how long the Hub may be silent.
-    """
+    """Loads model and processor in this process, without hf_video if `alone`. Gives the names of their classes,
+    `model` and `processor`, and `problems`, lists of tensors by what is wrong with them."""
     if alone:
         sys.modules["hf_video"] = None  # type: ignore[assignment]
     else:
@@ -90,9 +81,7 @@ def load(source: str, revision: str, alone: bool, seconds: float) -> dict[str, A
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     def limit(request: Any) -> None:
-        wanted = request.extensions.get("timeout", {})
-        kinds = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {kind: wanted.get(kind) or seconds for kind in kinds}
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
 
     get_session().event_hooks["request"].append(limit)
     trusted = {"revision": revision or None, "trust_remote_code": alone}

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
 from hf_video.metrics import Metric, measured_in
 from hf_video.settings import few
 
-from .folder_checks import CARD, PROCESSOR_FILES
+from .folder_checks import CARD
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
@@ -40,10 +41,10 @@ class Result(NamedTuple):
 
 
 def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video: bool = False) -> None:
-    """Write the card of the model in a folder.
+    """Writes the card of the model in a folder, which is complete but for it.
 
     Args:
-        folder: the complete repository; the card describes its configuration and weights.
+        folder: the card describes its configuration and weights.
         repo_id: `user/name`, the repository that the example loads.
         facts: facts from `read_facts`. The card leaves out what they do not have.
         needs_hf_video: whether the model only loads if hf_video is installed.
@@ -51,14 +52,14 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture, name = config["architectures"][0], repo_id.split("/")[-1]
     auto_class = auto_class_of(architecture)
-    found = results(facts, auto_class)
+    measured = results(facts, auto_class)
     card = ModelCard.from_template(
-        metadata(name, config["model_type"], auto_class, facts, found),
+        metadata(name, config["model_type"], auto_class, facts, measured),
         template_path=str(TEMPLATE),
         name=name,
         summary=_summary(architecture, config, facts, needs_hf_video),
         usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
-        results=found,
+        results=measured,
         sections=_sections(folder, facts),
         limits=_limits(config, facts, auto_class, needs_hf_video),
     )
@@ -66,15 +67,15 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
 
 
 def write_evaluation_results(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
+    """Writes the top-1 accuracy in the Hub's `.eval_results` format, if the data set is on the Hub."""
     data = facts.get("data", {}).get("validation", {})
     if "hub_id" not in data:
         return
     auto_class = auto_class_of(json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0])
-    found = [result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"]
-    if not found:
+    top1 = next((result for result in results(facts, auto_class) if result.metric.name == "top1_accuracy"), None)
+    if top1 is None:
         return
-    value, notes = round(100 * found[0].value, 2), f"{found[0].split} split, {found[0].views}"
+    value, notes = round(100 * top1.value, 2), f"{top1.split} split, {top1.views}"
     entry = EvalResultEntry(data["hub_id"], "default", value, dataset_revision=data.get("revision"), notes=notes)
     path = folder / EVALUATION_RESULTS
     path.parent.mkdir(exist_ok=True)
@@ -88,7 +89,9 @@ def auto_class_of(architecture: str) -> str:
     return ours.get(architecture) or next(heads, "AutoModel")
 
 
-def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any], found: list[Result]) -> ModelCardData:
+def metadata(
+    name: str, model_type: str, auto_class: str, facts: dict[str, Any], measured: list[Result]
+) -> ModelCardData:
     """The metadata of a card, with the results as `model-index`."""
     pipeline, source = PIPELINES.get(auto_class), facts.get("source") or {}
     return ModelCardData(
@@ -96,8 +99,8 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
         pipeline_tag=pipeline,
         license=source.get("license"),
         base_model=source["name"] if is_repository(source) else None,
-        datasets=sorted({slug(result.data) for result in found}) or None,
-        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in found)) or None,
+        datasets=sorted({slug(result.data) for result in measured}) or None,
+        metrics=list(dict.fromkeys(result.metric.hub_type or result.metric.name for result in measured)) or None,
         tags=["hf_video", "video", model_type],
         model_name=name,
         eval_results=[
@@ -110,7 +113,7 @@ def metadata(name: str, model_type: str, auto_class: str, facts: dict[str, Any],
                 metric_name=f"{result.metric.title} ({result.views})",
                 metric_value=round(result.value, 4),
             )
-            for result in found
+            for result in measured
         ]
         or None,
     )
@@ -127,18 +130,12 @@ def results(facts: dict[str, Any], auto_class: str) -> list[Result]:
     name = data.get("train", {}).get("name", "own videos")
     views = facts.get("views", {})
     protocol = f"{views.get('num_clips', 1)} clips x {views.get('num_crops', 1)} crops"
-    report, validation = facts.get("report", {}), facts.get("validation", {})
-    found = [
-        Result(name, report["split"], report["num_videos"], protocol, metric, value)
-        for metric, value in measured_in(report)
-    ]
+    report = facts.get("report", {})
+    measured = [(report.get("split"), report.get("num_videos"), measured_in(report))]
     if report.get("split") != "validation":
         num_videos = data.get("validation", {}).get("num_videos", 0)
-        found += [
-            Result(name, "validation", num_videos, protocol, metric, value)
-            for metric, value in measured_in(validation, "eval_")
-        ]
-    return found
+        measured.append(("validation", num_videos, measured_in(facts.get("validation", {}), "eval_")))
+    return [Result(name, split, number, protocol, *row) for split, number, rows in measured for row in rows]
 
 
 def usage(
@@ -161,18 +158,14 @@ def usage(
     trust = "" if needs_hf_video else ", trust_remote_code=True"
     frames = "" if num_frames is None else f", num_frames={num_frames}"
     if auto_class in ("AutoModelForVideoClassification", "AutoModelForImageClassification"):
+        imports = "pipeline"
         file = "image.png" if auto_class == "AutoModelForImageClassification" else "video.mp4"
         code = f"""\
-{requirement}from transformers import pipeline
-
-model_id = "{repo_id}"
 classifier = pipeline("{PIPELINES[auto_class]}", model=model_id{trust})
 print(classifier("{file}"{frames}))"""
     elif auto_class == "AutoModelForImageTextToText":
+        imports = f"{auto_class}, AutoProcessor"
         code = f"""\
-{requirement}from transformers import {auto_class}, AutoProcessor
-
-model_id = "{repo_id}"
 processor = AutoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 inputs = processor(videos="video.mp4", text="{question}", return_tensors="pt")
@@ -185,14 +178,11 @@ print(processor.batch_decode(model.generate(**inputs), skip_special_tokens=True)
             requirement = requirement.replace("import hf_video", f"from hf_video import {auto_class}")
             imports = "AutoVideoProcessor"
         code = f"""\
-{requirement}from transformers import {imports}
-
-model_id = "{repo_id}"
 processor = AutoVideoProcessor.from_pretrained(model_id{trust})
 model = {auto_class}.from_pretrained(model_id{trust})
 outputs = model(**processor("video.mp4", return_tensors="pt"))
 print(outputs.keys())"""
-    return f"```python\n{code}\n```"
+    return f'```python\n{requirement}from transformers import {imports}\n\nmodel_id = "{repo_id}"\n{code}\n```'
 
 
 def is_repository(source: dict[str, Any]) -> bool:
@@ -205,17 +195,14 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def weight_hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every weight file of a folder, by its name."""
-    hashes = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
-    processor = folder / PROCESSOR_FILES[0]
+    processor = folder / VIDEO_PROCESSOR_NAME
     if "num_frames" in config or not processor.is_file():
         return None
     return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
@@ -257,7 +244,7 @@ def _sections(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
         "Clips": {name.replace("_", " "): _cell(value) for name, value in facts.get("clips", {}).items()},
         "Recipe": training,
         "Hardware and versions": environment | facts.get("versions", {}),
-        "Weights (SHA-256)": {name: f"`{digest}`" for name, digest in weight_hashes(folder).items()},
+        "Weights (SHA-256)": {path.name: f"`{sha256_of(path)}`" for path in sorted(folder.glob("*.safetensors"))},
     }
     return [{"title": title, "rows": rows} for title, rows in tables.items() if rows]
 

@@ -1,15 +1,15 @@
 """Publishes a model folder as a repository on the Hub that anyone can load: stage, check, push, verify."""
 
-import hashlib
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, get_token
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -28,7 +28,7 @@ from .folder_checks import (
     select_files,
 )
 from .loading_check import verify
-from .model_card import is_repository, write_card, write_evaluation_results
+from .model_card import is_repository, sha256_of, write_card, write_evaluation_results
 from .secret_scanning import TEXT
 from .training_facts import REPORT, read_facts
 
@@ -133,22 +133,20 @@ def stage(
             repo_id = f"{api.whoami()['name']}/{repo_id}"
     chosen, left_out = select_files(folder, with_training_state)
     read = [*chosen, REPORT] if (folder / REPORT).is_symlink() else chosen
-    if problems := find_odd_files(folder, read):
-        _refuse(folder, problems)
+    _refuse(folder, find_odd_files(folder, read))
     hashes = {}
     for name in chosen:
         (staging / name).parent.mkdir(exist_ok=True)
         if (folder / name).stat().st_size < LINKED_FROM or not _link(folder / name, staging / name):
             shutil.copyfile(folder / name, staging / name)
         else:
-            hashes[name] = _hash(staging / name)
+            hashes[name] = sha256_of(staging / name)
     if (state := staging / TRAINER_STATE_NAME).is_file():
         content = read_part(staging, TRAINER_STATE_NAME)
         # The path is one of this machine, which a resumed run elsewhere could not use.
         write_json(state, content | {"best_model_checkpoint": None})
     config, problems = read_config(staging)
-    if problems:
-        _refuse(folder, problems)
+    _refuse(folder, problems)
     if labels is not None:
         _set_labels(config, labels)
     add_code(staging, config)
@@ -156,33 +154,26 @@ def stage(
     try:
         facts = read_facts(folder) if facts is None else facts
     except ValueError as error:
-        _refuse(folder, [str(error)])
+        raise PublishError(f"{folder} cannot be published as it is: {error}") from error
     _complete_license(facts.get("source") or {}, api)
     if publication.card_is_generated:
         write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
     write_evaluation_results(staging, facts)
-    if problems := find_problems(staging):
-        _refuse(folder, problems)
+    _refuse(folder, find_problems(staging))
     verify(str(staging), with_hf_video=publication.needs_hf_video)
     return publication
 
 
 def remote_files(publication: Publication, revision: str | None = None, api: HfApi | None = None) -> set[str]:
-    """The files of the branch that [`push`] commits to; none if the repository does not exist.
-
-    Raises:
-        PublishError: the Hub refused, or cannot be reached.
-    """
+    """The files of the branch that [`push`] commits to; none if the repository does not exist. It is a `PublishError`
+    if the Hub refuses or cannot be reached."""
     api = api or HfApi()
-    with explained(publication.repo_id):
-        for branch in (revision, None):  # a new branch begins as `main`
-            try:
-                info = api.model_info(publication.repo_id, revision=branch)
-                return {file.rfilename for file in info.siblings or []}
-            except RepositoryNotFoundError:
-                break
-            except RevisionNotFoundError:
-                continue
+    with explained(publication.repo_id), suppress(RepositoryNotFoundError):
+        try:
+            info = api.model_info(publication.repo_id, revision=revision)
+        except RevisionNotFoundError:  # a new branch begins as `main`
+            info = api.model_info(publication.repo_id)
+        return {file.rfilename for file in info.siblings or []}
     return set()
 
 
@@ -238,28 +229,18 @@ def push(
                 api.preupload_lfs_files(repo_id, additions=[operation], revision=revision, free_memory=False)
     with explained(repo_id, partial(_describe_outcome, api, repo_id, revision, head.sha)):
         commit = api.create_commit(
-            repo_id,
-            operations=operations,
-            commit_message=commit_message,
-            revision=revision,
-            parent_commit=head.sha,
+            repo_id, operations, commit_message=commit_message, revision=revision, parent_commit=head.sha
         )
     if check_download:
-        token = api.token if isinstance(api.token, str) else get_token()
+        access = {"endpoint": api.endpoint, "token": api.token if isinstance(api.token, str) else get_token()}
         try:
-            verify(
-                repo_id,
-                revision=commit.oid,
-                with_hf_video=publication.needs_hf_video,
-                endpoint=api.endpoint,
-                token=token,
-            )
+            verify(repo_id, revision=commit.oid, with_hf_video=publication.needs_hf_video, **access)
         except PublishError as error:
             raise PublishError(f"{repo_id} was uploaded as commit {commit.oid}, but: {error}") from error
         except KeyboardInterrupt:
+            untagged = f" and not tagged {tag}" if tag else ""
             raise KeyboardInterrupt(
-                f"{repo_id} was uploaded as commit {commit.oid}, but not looked at"
-                + (f" and not tagged {tag}." if tag else ".")
+                f"{repo_id} was uploaded as commit {commit.oid}, but not looked at{untagged}."
             ) from None
     if tag is not None:
         with explained(repo_id, lambda: f"Commit {commit.oid} was published, but has no tag"):
@@ -301,10 +282,7 @@ def _operations(publication: Publication, remote: set[str]) -> list[CommitOperat
     for name, checked in publication.hashes.items():
         if sent.get(name) != checked:
             raise PublishError(f"{name} has changed since it was checked; nothing was published. Publish again.")
-    return [
-        *additions,
-        *(CommitOperationDelete(name) for name in stale),
-    ]
+    return [*additions, *map(CommitOperationDelete, stale)]
 
 
 def _complete_license(source: dict[str, Any], api: HfApi) -> None:
@@ -329,9 +307,10 @@ def _set_labels(config: dict[str, Any], labels: Sequence[str]) -> None:
     config["label2id"] = {label: index for index, label in enumerate(labels)}
 
 
-def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
-    listed = "\n".join(f"  - {problem}" for problem in problems)
-    raise PublishError(f"{folder} cannot be published as it is:\n{listed}")
+def _refuse(folder: Path, problems: Sequence[str]) -> None:
+    """Raises `PublishError` if there are any problems."""
+    if problems:
+        raise PublishError("\n  - ".join([f"{folder} cannot be published as it is:", *problems]))
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -341,8 +320,3 @@ def _link(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

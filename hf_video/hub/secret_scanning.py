@@ -58,18 +58,11 @@ _STRING = rb"[\t\x20-\x7e]{6,}"
 
 
 def scan(path: Path, name: str) -> list[str]:
-    """Finds what must not be published in a file.
-
-    Args:
-        path: a regular file.
-        name: its name in the repository, which is scanned as well.
-
-    Returns:
-        A sentence with the way out for each line that has a secret or a path. The secret is not repeated.
-    """
+    """A sentence with the way out for each line of a regular file that has a secret or a path, which must not be
+    published, and for its name in the repository. The secret is not repeated."""
     problems = []
     if not name.isprintable() or "\\" in name:
-        problems.append(f"{name!a} is no plain name for a file. Rename it.")
+        problems.append(f"{name!a} is not a plain name for a file. Rename it.")
     if kinds := _find(name, with_paths=False):
         problems.append(f"The name of a file looks like {kinds[0]}. Rename it.")
     # In other files random bytes would look like paths.
@@ -91,12 +84,12 @@ def _find(text: str, with_paths: bool, is_json: bool = False) -> list[str]:
     # A string in JSON may hold JSON, whose escapes are undone in turn.
     while is_json and len(readings) < 4 and (plain := _without_escapes(readings[-1])) != readings[-1]:
         readings.append(plain)
-    found = [kind for kind, pattern in SECRETS.items() if any(re.search(pattern, each) for each in readings)]
+    kinds = [kind for kind, pattern in SECRETS.items() if any(re.search(pattern, each) for each in readings)]
     if with_paths:
         without_data = (re.sub(_DATA, "", each) for each in readings)
         paths = [match[0] for each in without_data if (match := re.search(PATH_OF_A_MACHINE, each))]
-        found += [re.sub("|".join(SECRETS.values()), "***", path) for path in paths[:1]]
-    return found
+        kinds += [re.sub("|".join(SECRETS.values()), "***", path) for path in paths[:1]]
+    return kinds
 
 
 def _without_escapes(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 import torch
 from huggingface_hub import ModelCard
-from pydantic import BaseModel, create_model
+from pydantic import create_model
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
@@ -39,50 +39,27 @@ SPLITS = ("train", "validation", "test")
 VIEWS = ("num_clips", "num_crops")
 
 
-class Source(BaseModel):
-    """What a model was made from."""
-
-    name: str
-    how: str = ""
+def _metrics(prefix: str = "") -> dict[str, Any]:
+    return {prefix + name: (float, 0.0) for name in METRICS}
 
 
-class Data(BaseModel):
-    """A set of videos."""
-
-    name: str = ""
-    num_videos: int = 0
-    hub_id: str = ""
-    revision: str = ""
-
-
-def _model_of_figures(name: str, prefix: str = "", **fields: Any) -> Any:
-    """A model of pydantic with fields for all metrics, whose names begin with `prefix`."""
-    metrics: dict[str, Any] = {prefix + metric: (float, 0.0) for metric in METRICS}
-    return create_model(name, **fields, **metrics)
-
-
-Report = _model_of_figures("Report", split=(str, ...), num_videos=(int, ...))
-Validation = _model_of_figures("Validation", "eval_")
-
-
-class Facts(BaseModel):
-    """Fields of `training_facts.json`."""
-
-    source: Source | None = None
-    data: dict[str, Data] = {}
-    recipe: dict[str, Any] = {}
-    clips: dict[str, Any] = {}
-    views: dict[str, Any] = {}
-    versions: dict[str, Any] = {}
-    validation: Validation = None  # type: ignore[valid-type]
+# Fields of the two files that a card is written from.
+Source = create_model("Source", name=(str, ...), how=(str, ""))
+Data = create_model("Data", name=(str, ""), num_videos=(int, 0), hub_id=(str, ""), revision=(str, ""))
+Validation = create_model("Validation", **_metrics("eval_"))
+Report = create_model("Report", split=(str, ...), num_videos=(int, ...), **_metrics())
+_fields: dict[str, Any] = dict.fromkeys(("recipe", "clips", "views", "versions"), (dict[str, Any], {}))
+_fields |= {
+    "source": (Source | None, None),
+    "data": (dict[str, Data], {}),  # type: ignore[valid-type]
+    "validation": (Validation, None),
+}
+Facts = create_model("Facts", **_fields)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The facts in a model folder, with its report under `report`; empty if the folder has neither.
-
-    Raises:
-        OSError, ValueError: one of the files is damaged, see `io.read_object`.
-    """
+    """The facts in a model folder, with its report under `report`; empty if the folder has neither. A damaged file is
+    an `OSError` or a `ValueError`, see `io.read_object`."""
     facts, report = (
         read_object(path, kind) if (path := folder / name).is_file() else {}
         for name, kind in ((FACTS_FILE, Facts), (REPORT, Report))
@@ -91,20 +68,14 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the facts into a model folder, which is made if it does not exist."""
+    """Writes the facts into a model folder, which is made if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
 
 
 def describe_training(args: TrainingArguments, model: Any, processor: Any, dataset: Any) -> dict[str, Any]:
-    """The facts that are known when a training begins. They contain no path of this machine.
-
-    Args:
-        args: the arguments of the `Trainer`.
-        model: the model to train.
-        processor: its video processor, if there is one.
-        dataset: the training set.
-    """
+    """The facts that are known when a training begins, for a `Trainer` with its arguments, model, video processor, if
+    there is one, and training set. They contain no path of this machine."""
     facts = {
         "model": type(model).__name__,
         "source": describe_source(model.name_or_path),
@@ -113,8 +84,9 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
         "clips": {name: _plain(value) for name in CLIPS if (value := getattr(processor, name, None)) is not None},
         "views": {name: getattr(processor, name) for name in VIEWS if hasattr(processor, name)},
         "seed": args.seed,
-        "versions": describe_versions(),
-        "hardware": describe_hardware(args),
+        "versions": {"python": platform.python_version(), "hf_video": hf_video.__version__}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "hardware": _hardware(args),
     }
     if teacher := getattr(args, "distillation_teacher", None):
         settings = {name: getattr(args, f"distillation_{name}") for name in DISTILLATION}
@@ -170,19 +142,12 @@ def describe_data(dataset: Any) -> dict[str, Any]:
     return description
 
 
-def describe_hardware(args: TrainingArguments) -> str:
-    """The devices that training runs on, such as `2 x NVIDIA H200` or `CPU (x86_64), 8 threads`."""
-    if args.device.type == "cuda":
-        return f"{args.world_size} x {torch.cuda.get_device_name(args.device)}"
+def _hardware(args: TrainingArguments) -> str:
+    """Such as `2 x NVIDIA H200` or `CPU (x86_64), 8 threads`."""
     if args.device.type == "cpu":
         return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
-    return f"{args.world_size} x {args.device.type}"
-
-
-def describe_versions() -> dict[str, str]:
-    """The versions of Python, of this package and of the packages that it builds on."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), "hf_video": hf_video.__version__} | versions
+    is_cuda = args.device.type == "cuda"
+    return f"{args.world_size} x {torch.cuda.get_device_name(args.device) if is_cuda else args.device.type}"
 
 
 def _size(video: str) -> int | None:

@@ -118,18 +118,11 @@ def pieces_of(task: Task, video: Video) -> Iterator[Piece]:
 def read_batches(
     readings: Iterable[Reading], batch_size: int, errors: dict[int, Exception], ends_run: bool
 ) -> Iterator[Batch]:
-    """The pieces of videos in batches. A batch may go on into the next video. It ends early before a piece of another
-    shape.
+    """The pieces of videos in batches of at most `batch_size`. A batch may go on into the next video. It ends early
+    before a piece of another shape.
 
-    Args:
-        readings: the pieces of each video, or why there are none.
-        batch_size: most pieces in a batch.
-        errors: filled with the reason of each video that cannot be read to its end, by its place. Some of its pieces
-            may have been given.
-        ends_run: whether an error of the machine is raised.
-
-    Raises:
-        MemoryError, OSError: an error of the machine, see `is_of_machine`.
+    `errors` gets the reason, by its place, of each video that cannot be read to its end, some of whose pieces may have
+    been given. With `ends_run`, an error of the machine is raised, see `is_of_machine`.
     """
     waiting: list[tuple[int, Piece]] = []
     for place, reading in enumerate(readings):
@@ -168,17 +161,8 @@ def _without_frames(error: Exception) -> Exception:
 def encode_batch(
     task: Task, model: PreTrainedModel, pixel_values: np.ndarray, ends_run: bool = True
 ) -> list[np.ndarray | Exception]:
-    """The float32 output of each piece, or why it has none. If the model refuses a batch, its pieces are tried alone.
-
-    Args:
-        task: encodes with the model.
-        model: in evaluation mode, on the device to compute on.
-        pixel_values: see `Batch`; the array may be read-only.
-        ends_run: whether an error of the machine is raised.
-
-    Raises:
-        MemoryError, torch.OutOfMemoryError, torch.AcceleratorError: an error of the machine.
-    """
+    """The float32 output of each piece of `Batch.pixel_values`, an array that may be read-only, or why it has none. If
+    the model refuses a batch, its pieces are tried alone. With `ends_run`, an error of the machine is raised."""
     try:
         return list(task.encode(model, torch.from_numpy(pixel_values)))
     except Exception as error:
@@ -195,14 +179,8 @@ def outputs_of_videos(
     encoded: Iterable[tuple[Batch, Sequence[np.ndarray | Exception]]],
     errors: dict[int, Exception],
 ) -> Iterator[VideoOutputs]:
-    """The outputs of each video, in their order, as its batches come. Memory holds those of one batch.
-
-    Args:
-        task: what is computed.
-        videos: those that were read.
-        encoded: the batches of `read_batches` in their order, with their outputs.
-        errors: the mapping that `read_batches` fills.
-    """
+    """The outputs of each video, in their order, as its batches come. Memory holds those of one batch. `encoded` has
+    the batches of `read_batches` in their order, with their outputs, and `errors` is what that function fills."""
     runs = _runs(task, encoded, errors)
     upcoming: tuple[int, Times, np.ndarray] | None = None
 

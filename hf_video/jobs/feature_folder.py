@@ -180,8 +180,7 @@ class FeatureFolder(Sink):
 
     def claim(self) -> None:
         """Makes the folder. Raises `ValueError` if it has files and no summary, or one of other settings."""
-        require_feature_folder(self.folder)
-        if summary := _read_summary(self.folder):
+        if summary := require_feature_folder(self.folder):
             require_same_settings(self, summary["key"], self.key)
             self.videos = {name: record for name, record in summary["videos"].items() if "error" not in record}
             self.videos |= self._read_journal()
@@ -189,44 +188,40 @@ class FeatureFolder(Sink):
         self.close()
 
     def plan(self, videos: Sequence[Video]) -> list[Part]:
+        self._planned = {}
         for video in videos:
-            known = self.videos.get(video.id, {}).get("source", video.source)
-            if known != video.source:
+            record, timed = self.videos.get(video.id, {}), _TimedVideo(video, self.source_fps)
+            if (known := record.get("source", video.source)) != video.source:
                 raise ValueError(
                     f"{self.folder} has features of {known} under the name {video.id!r}, which {video.source} would "
                     "overwrite: choose another folder, or rename the video."
                 )
-        timed = (_TimedVideo(video, self.source_fps) for video in videos)
-        self._planned = {video.id: video for video in timed if not self._has(video)}
+            if record.get("identity") != timed.identity or not self._path_of(video.id).is_file():
+                self._planned[video.id] = timed
         return [Part(name, [video]) for name, video in self._planned.items()]
 
     def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> Record | None:
         """The record of the video; None if it failed, and then it has no file."""
         video: Any = part.videos[0]
-        path = self._path_of(video.id)
+        of_video, path = next(outputs), self._path_of(video.id)
+        windows: Times = []
         path.parent.mkdir(parents=True, exist_ok=True)
-        for of_video in outputs:
-            windows: Times = []
-            with suppress(_UnreadableVideo), replacing_file(path) as unfinished:
-                with WRITERS[self.key["format"]](unfinished, video.id, self.shape) as append:
-                    for times, features in of_video:
-                        append(times, features)
-                        windows += times
-                if of_video.error is None:
-                    continue
+        with suppress(_UnreadableVideo), replacing_file(path) as unfinished:
+            with WRITERS[self.key["format"]](unfinished, video.id, self.shape) as append:
+                for times, features in of_video:
+                    append(times, features)
+                    windows += times
+            if of_video.error is not None:
                 raise _UnreadableVideo
-            # The features of the old content do not fit a changed file. A source that is not there may come back.
-            if video.identity[1] is not None:
-                path.unlink(missing_ok=True)
-            return None
-        return _describe(windows, video.take_times(), self.key["fps"])
+        if of_video.error is None:
+            return video.describe(windows, self.key["fps"])
+        # The features of the old content do not fit a changed file. A source that is not there may come back.
+        if video.identity[1] is not None:
+            path.unlink(missing_ok=True)
+        return None
 
     def _path_of(self, name: str) -> Path:
         return self.folder / f"{name}.{self.key['format']}"
-
-    def _has(self, video: "_TimedVideo") -> bool:
-        record = self.videos.get(video.id)
-        return record is not None and record["identity"] == video.identity and self._path_of(video.id).is_file()
 
     def note(self, result: PartResult) -> None:
         """Notes what became of a video; of a finished one on the disk as well."""
@@ -271,21 +266,15 @@ class FeatureFolder(Sink):
         return videos
 
 
-def require_feature_folder(folder: Path) -> None:
-    """Refuses a folder for features that has other files.
-
-    Raises:
-        ValueError: it is a file, or has files and no summary of features.
-    """
-    if _read_summary(folder) is None:
-        names = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
-        require_no_files(str(folder), folder.is_file(), names)
-
-
-def _read_summary(folder: Path) -> Record | None:
+def require_feature_folder(folder: Path) -> Record | None:
+    """The summary of a folder for features; None for a new one. It is a `ValueError` if it is a file, or has files and
+    no summary of features."""
     summary = read_own_json(folder / SUMMARY_FILE)
-    is_ours = isinstance(summary, dict) and all(isinstance(summary.get(name), dict) for name in ("key", "videos"))
-    return summary if is_ours else None
+    if isinstance(summary, dict) and all(isinstance(summary.get(name), dict) for name in ("key", "videos")):
+        return summary
+    names = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
+    require_no_files(str(folder), folder.is_file(), names)
+    return None
 
 
 class _TimedVideo:
@@ -315,21 +304,17 @@ class _TimedVideo:
             self._times.append(frame.seconds)
             yield frame
 
-    def take_times(self) -> list[float]:
-        """Seconds of the frames that were read, which are then forgotten."""
-        times, self._times, self._frames = self._times, [], None
-        return times
-
-
-def _describe(windows: Times, frame_times: Sequence[float], fps: float | None) -> Record:
-    """Number, rate and times of the windows of a video. Without a rate of samples, frames are counted: those of a
-    variable rate do not follow from their times."""
-    record: Record = {"num_windows": len(windows), "fps": fps}
-    if fps is None and len(frame_times) > 1:
-        record["fps"] = round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
-    times = {name: [window[place] for window in windows] for place, name in enumerate(("start", "end"))}
-    for name, seconds in times.items():
-        record[f"{name}s"] = seconds
-    for name, seconds in times.items():
-        record[f"{name}_frames"] = [bisect_left(frame_times, t) if fps is None else round(t * fps) for t in seconds]
-    return record
+    def describe(self, windows: Times, fps: float | None) -> Record:
+        """Number, rate and times of its windows. Without a rate of samples, frames are counted: those of a variable
+        rate do not follow from their times. The times of frames are then forgotten."""
+        frame_times, self._times, self._frames = self._times, [], None
+        record: Record = {"num_windows": len(windows), "fps": fps}
+        if fps is None and len(frame_times) > 1:
+            record["fps"] = round((len(frame_times) - 1) / (frame_times[-1] - frame_times[0]), 6)
+        times = {name: [window[place] for window in windows] for place, name in enumerate(("start", "end"))}
+        record |= {f"{name}s": seconds for name, seconds in times.items()}
+        for name, seconds in times.items():
+            record[f"{name}_frames"] = [
+                bisect_left(frame_times, t) if fps is None else round(t * fps) for t in seconds
+            ]
+        return record

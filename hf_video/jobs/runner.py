@@ -116,11 +116,7 @@ Engine = Callable[[Task, Sequence[Part], Sink], Generator[PartResult]]
 
 
 def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
-    """Refuses a place that no run has begun, unless it is an empty folder or nothing.
-
-    Raises:
-        ValueError: it is a file, or a folder with these files.
-    """
+    """Raises `ValueError` if a place that no run has begun is a file, or a folder with these files."""
     if is_file:
         raise ValueError(f"{place} is a file; a folder is expected.")
     if names:
@@ -129,11 +125,7 @@ def require_no_files(place: str, is_file: bool, names: Sequence[str]) -> None:
 
 
 def require_same_settings(sink: Sink, known: dict[str, Any], key: dict[str, Any]) -> None:
-    """Refuses to mix outputs of different settings.
-
-    Raises:
-        ValueError: what is there has another key.
-    """
+    """Raises `ValueError` if what is in the sink has another key: outputs of different settings are never mixed."""
 
     def difference(name: str) -> str:
         values = known.get(name), key.get(name)
@@ -202,19 +194,8 @@ def do_part(
     batch_size: int,
     readings: Iterable[Reading],
 ) -> PartResult:
-    """Reads the videos of a part, has their batches encoded, and writes their outputs.
-
-    Args:
-        task: what is computed.
-        part: the videos.
-        sink: where the outputs go.
-        encode: gives each batch with its outputs.
-        batch_size: pieces in a batch.
-        readings: the pieces of each video.
-
-    Raises:
-        MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, OSError: an error of the machine.
-    """
+    """Reads the videos of a part, has their batches of at most `batch_size` pieces encoded, and writes their outputs.
+    `readings` has the pieces of each video. An error of the machine is raised, see `read_batches`."""
     errors: dict[int, Exception] = {}
     batches = read_batches(readings, batch_size, errors, sink.is_kept)
     written = sink.write(task, part, outputs_of_videos(task, part.videos, encode(batches), errors))

@@ -21,7 +21,7 @@ def make(tmp_path, monkeypatch):
     """Makes the page of a small model; `tell_error` gives the sentence for an error."""
     pytest.importorskip("gradio")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    from hf_video.app.page import PageOptions, make_page
+    from hf_video.app.page import Page
 
     config = VideoMAEConfig(
         image_size=32, patch_size=16, num_frames=2, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -34,8 +34,8 @@ def make(tmp_path, monkeypatch):
     )
 
     def make_page_of(tell_error=lambda error: str(error), only_local=True):
-        options = PageOptions(max_upload=1, workers=1, only_local=only_local, tell_error=tell_error)
-        return make_page([model], Visitors(tmp_path), options)
+        options = {"max_upload": 1, "workers": 1, "only_local": only_local, "tell_error": tell_error}
+        return Page([model], Visitors(tmp_path), **options).blocks
 
     return make_page_of
 
@@ -89,7 +89,7 @@ def test_without_a_video_the_page_says_what_to_do(press):
 def test_a_video_that_is_gone_and_a_folder_are_no_video(press, tmp_path):
     (tmp_path / "frame.png").write_bytes(b"no picture")
     for path in (tmp_path / "gone.mp4", tmp_path):
-        last = press("classify", "videomae", str(path))[-1]
+        last = press("classify", str(path), "videomae")[-1]
         assert "The video is no longer here: open it again." in last
 
 

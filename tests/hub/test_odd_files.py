@@ -93,7 +93,7 @@ def test_pipes_sockets_devices_and_folders_are_refused(folder, refused):
         (folder / "vocab.txt").symlink_to("LICENSE")
         message = refused()
     for name in ("LICENSE", "README.md", "vocab.txt"):
-        assert f"- {name} is no regular file, nor a link to one" in message
+        assert f"- {name} is neither a regular file nor a link to one" in message
     assert "- LICENSE.txt is a link out of the folder, to /dev/zero" in message
 
 

@@ -153,7 +153,7 @@ def test_private_is_not_promised_of_a_public_repository(hub, publication):
         (False, REPO, "does not accept your token. Log in with `hf auth login`"),
         (READ, REPO, "may not write to alice/model. Use a write token"),
         (STRANGER, REPO, "may not write to alice/model. Use a write token"),
-        ("hf_write", "alice/a/b", "'alice/a/b' is no name of a repository"),
+        ("hf_write", "alice/a/b", "'alice/a/b' is not the name of a repository"),
     ],
 )
 def test_what_the_hub_refuses_is_explained(hub, publication, token, repo_id, message):
