@@ -167,8 +167,8 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
             group.add_argument(*flags, dest=each.name, required=is_required, **options)
     if parser.get_default("shows_all"):
         others = sorted(set(settings.training_fields()) - set(settings.by_name) - {"debug", *_FLAGS_OF_FIELDS})
-        flags = ", ".join(f"--{_dashed(name)}" for name in others)
-        parser.add_argument_group("Other fields of transformers.TrainingArguments, see its documentation", flags)
+        all_flags = ", ".join(f"--{_dashed(name)}" for name in others)
+        parser.add_argument_group("Other fields of transformers.TrainingArguments", all_flags)
 
 
 def _dashed(name: str) -> str:
@@ -207,6 +207,8 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in commands.items():
         command_parser = command.add_parser(added)
+        # A misspelt flag is answered with the closest one.
+        command_parser.allow_abbrev = False
         # To import the settings of the other commands would take longer than the rest of `--help`.
         if name in argv[:1] and hasattr(command, "add_options"):
             command_parser.set_defaults(shows_all="--help-all" in argv)
@@ -254,8 +256,7 @@ def _take_training_fields(
     words, others, given = [*argv], [], {}
     while words:
         flag, equals, value = (word := words.pop(0)).partition("=")
-        # argparse takes the beginning of a flag for the flag.
-        if not flag.startswith("--") or flag == "--" or any(each.startswith(flag) for each in known):
+        if not flag.startswith("--") or flag == "--" or flag in known:
             others.append(word)
             continue
         fields = settings.training_fields()

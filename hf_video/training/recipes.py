@@ -7,6 +7,7 @@ from typing import Any
 
 import hf_video
 from hf_video.io import read_yaml
+from hf_video.settings import closest
 
 RECIPE_SUFFIXES = (".yaml", ".yml")
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -57,7 +58,7 @@ def read_recipe(path: str | os.PathLike) -> dict[str, str | list[str]]:
     """
     path = published_recipe(str(path)) or Path(path).expanduser()
     if not os.path.lexists(path):
-        raise FileNotFoundError(f"There is no recipe {path}.")
+        raise FileNotFoundError(f"There is no recipe {path}. {closest(str(path), published_recipes())}".rstrip())
     # Numbers stay strings here: the type of its setting decides how each is read.
     settings = read_yaml(path)
     if not isinstance(settings, dict):

@@ -20,6 +20,7 @@ from hf_video.data import ClipAugmentation
 from hf_video.processing.clip_sampling import sample_clip_indices
 from hf_video.training import PreTrainingArguments
 from hf_video.training.recipes import published_recipes
+from tests.cli.flags import flags_of
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "pretraining"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
@@ -198,7 +199,7 @@ def test_a_recipe_has_the_values_of_the_original(name):
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_settings_of_a_recipe_are_read(name, tmp_path):
     words = ["d", "--output-dir=o", "--no-fp16", "--no-bf16"]
-    values = choose_values(PRETRAIN, read_given(parse(["pretrain", f"pretraining/{name}", *words])))
+    values = choose_values(PRETRAIN, read_given(parse(["pretrain", "--recipe", f"pretraining/{name}", *words])))
     here = {"output_dir": str(tmp_path), "use_cpu": True}
     made = vars(make(PreTrainingArguments, values | here)) | vars(make(ClipAugmentation, values))
     for setting, value in settings_of(name).items():
@@ -263,10 +264,8 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
     else:
         sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "decoder_hidden_size": 12}
         sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
-    words = [f"{setting}={str(value).lower()}" for setting, value in sizes.items() if setting != "teacher"]
-    words += [f"--teacher={sizes['teacher']}"] if "teacher" in sizes else []
-    words += [str(digits), f"--output-dir={tmp_path / 'out'}"]
-    trainer, losses = pretrain(parse(["pretrain", str(RECIPES[name]), *words]))
+    words = [str(digits), f"--output-dir={tmp_path / 'out'}", *flags_of(sizes, PRETRAIN)]
+    trainer, losses = pretrain(parse(["pretrain", "--recipe", str(RECIPES[name]), *words]))
     assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
     config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0].endswith("ForPreTraining")

@@ -19,6 +19,7 @@ from hf_video.cli.run_settings import Given, choose_values, read_given, read_sav
 from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
 from hf_video.training import VideoTrainingArguments
 from hf_video.training.settings import TrainingSettings, VideoTrainingSettings
+from tests.cli.flags import flags_of
 
 ROOT = Path(__file__).parents[2]
 # A line of code, and a program that looks for what it declares.
@@ -28,15 +29,15 @@ import sys
 from hf_video.cli.main import main, parse
 from hf_video.cli.reference import reference
 from hf_video.cli.run_settings import read_given
-main(["train", "--help"])
-for words in (["--gradient-noise", "0.5"], ["gradient_noise=0.5"]):
-    assert read_given(parse(["train", "data", "--output-dir", "out", *words])).value("gradient_noise") == 0.5
+given = parse(["train", "data", "--output-dir", "out", "--gradient-noise", "0.5"])
+assert read_given(given).value("gradient_noise") == 0.5
 assert read_given(parse(["train", "--recipe", "recipe.yaml", "d", "--output-dir=o"])).value("gradient_noise") == 0.5
 assert "| `gradient_noise` | a number of at least 0 | 0.25 | Noise on gradients. |" in reference()
 assert not {"torch", "transformers"} & set(sys.modules)
 from hf_video.training import VideoTrainingArguments
 assert VideoTrainingArguments("out").gradient_noise == 0.25
-sys.exit(main(["train", "data", "--output-dir", "out", "gradient_noise=-1"]))
+main(["train", "--help-all"])
+sys.exit(main(["train", "data", "--output-dir", "out", "--gradient-noise=-1"]))
 """
 
 
@@ -49,8 +50,8 @@ def test_a_planted_line_is_a_setting_everywhere(tmp_path):
     (tmp_path / "recipe.yaml").write_text("gradient_noise: 0.5")
     found = subprocess.run([sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True)
     assert "--gradient-noise X" in found.stdout and "Noise on gradients. (default: 0.25)" in found.stdout
-    expected = "gradient_noise is -1; a number of at least 0 is expected."
-    assert (found.returncode, found.stderr) == (2, f"hf-video: error: {expected}\n")
+    expected = "--gradient-noise is -1; a number of at least 0 is expected."
+    assert (found.returncode, found.stderr.splitlines()[-1]) == (2, f"hf-video: error: {expected}")
 
 
 def test_the_reference_page_is_up_to_date():
@@ -192,8 +193,6 @@ def test_a_recipe_is_a_flag_and_other_flags_replace_its_values(tmp_path):
     chosen = given("--recipe", str(tmp_path / "own.yaml"), "--weight-decay", "0.1")
     assert [chosen.value(name) for name in ("data", "weight_decay", "layer_decay")] == ["data", 0.1, 0.5]
     assert given("--recipe", "videomae_base_kinetics400").value("layer_decay") == 0.75
-    with pytest.raises(ValueError, match="is a recipe, and --recipe own is another one"):
-        read_given(parse(["train", "videomae_base_kinetics400", "--output-dir", "out", "--recipe", "own"]))
 
 
 @pytest.mark.parametrize(("word", "value"), [("false", False), ("true", True), ("non_padding", "non_padding")])
@@ -239,16 +238,15 @@ def test_a_model_that_is_missing_is_named(command, fails):
 
 @pytest.mark.parametrize("name", FIXED)
 def test_what_changes_the_result_is_fixed_when_a_run_is_resumed(saved, name):
-    word = f"{name}={str(FIXED[name]).lower()}"
-    with pytest.raises(
-        ValueError, match=rf"{word} differs from the run being resumed \(.*Leave it out, or train into"
-    ):
+    (word,) = flags_of({name: FIXED[name]})
+    spelled = re.escape(word.replace("=", " "))
+    with pytest.raises(ValueError, match=rf"{spelled} differs from the run being resumed \(.*Leave it out, or train"):
         resumed(saved, word)
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_what_does_not_change_it_is_free(saved, name):
-    assert resumed(saved, f"{name}={str(FREE[name]).lower()}")[TRAIN.canonical(name)] == FREE[name]
+    assert resumed(saved, *flags_of({name: FREE[name]}))[TRAIN.canonical(name)] == FREE[name]
 
 
 def test_a_declared_setting_is_fixed_unless_it_is_marked():

@@ -116,7 +116,8 @@ def refuses(tmp_path, monkeypatch, capsys):
             code = exit_request.code
         message = capsys.readouterr().err
         assert code == 2, message
-        names = {name for word in given for name in (word.partition("=")[0], word.partition("=")[0].replace("_", "-"))}
+        flags = [word.partition("=")[0] for word in given]
+        names = {name for flag in flags for name in (flag, flag.removeprefix("--").replace("-", "_"))}
         assert any(name in message for name in {*names, repr(given[0].partition("=")[2])}), message
         assert list(tmp_path.iterdir()) == []
 
@@ -125,12 +126,12 @@ def refuses(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("row", TRAIN_ROWS)
 def test_train(digits, tmp_path, refuses, row):
-    device = [] if row.startswith("device") else ["--device", "cpu"]
+    device = [] if row.startswith("--device") else ["--device", "cpu"]
     refuses("train", digits, "--output-dir", tmp_path / "out", *device, row=row)
 
 
 def test_a_mapping_with_an_unknown_name(tmp_path, fails):
-    row = 'accelerator_config={"no_such_option": 1}'
+    row = '--accelerator-config={"no_such_option": 1}'
     message = fails("train", tmp_path, "--output-dir", tmp_path / "out", "--device", "cpu", row)
     assert "AcceleratorConfig" in message and "'no_such_option'" in message
     assert list(tmp_path.iterdir()) == []
@@ -138,6 +139,6 @@ def test_a_mapping_with_an_unknown_name(tmp_path, fails):
 
 @pytest.mark.parametrize("row", ANSWER_ROWS)
 def test_train_answers(answers, tmp_path, refuses, row):
-    device = [] if row.startswith("device") else ["--device=cpu"]
+    device = [] if row.startswith("--device") else ["--device=cpu"]
     words = ("train-answers", answers, f"--model={answers / 'model'}", f"--output-dir={tmp_path / 'out'}")
     refuses(*words, *device, row=row)

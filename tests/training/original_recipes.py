@@ -281,7 +281,7 @@ def originals(recipe: str, what: str = "") -> dict[str, Original]:
 
 def described(recipe: str) -> dict[str, list[str]]:
     """The other settings that the comments of a recipe describe, and the words for each."""
-    lines = re.findall(r"^#   (.*): [\d.]+%, (\S+=.*)$", published_recipe(recipe).read_text(), re.MULTILINE)
+    lines = re.findall(r"^#   (.*): [\d.]+%, (--.*)$", published_recipe(recipe).read_text(), re.MULTILINE)
     return {what: shlex.split(words) for what, words in lines}
 
 

@@ -58,7 +58,7 @@ def test_every_recipe_is_here():
 
 @pytest.mark.parametrize("recipe", BATCHES)
 def test_every_step_of_a_recipe_has_the_original_rate(recipe, tmp_path):
-    words = [str(RECIPES / f"{recipe}.yaml"), "d", "--model=m", "--output-dir=o", "--no-fp16"]
+    words = ["--recipe", str(RECIPES / f"{recipe}.yaml"), "d", "--model=m", "--output-dir=o", "--no-fp16"]
     values = choose_values(TRAIN_ANSWERS, read_given(parse(["train-answers", *words])))
     arguments = make(AnswerTrainingArguments, values | {"output_dir": str(tmp_path), "use_cpu": True})
     model, processor = tiny_pair()
