@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_video import selective_scan
-from hf_video.ops.operators import turn
+from hf_video.ops.registration import turn
 from hf_video.ops.selective_scan import mamba_ssm as adapter
 from hf_video.ops.selective_scan.dispatch import BACKENDS, KERNELS_REPOSITORY, Situation
 from hf_video.ops.selective_scan.reference import selective_scan_reference
@@ -160,11 +160,11 @@ def test_a_package_whose_scan_does_not_answer_is_not_used(installed, monkeypatch
 
     monkeypatch.setattr(installed, "SelectiveScanFn", NotCompiled)
     reason = adapter.probe("mamba_ssm", "cpu")
-    assert "does not answer (NotImplementedError: build with the option for Mamba-1)" in reason
+    assert "do not answer (NotImplementedError: build with the option for Mamba-1)" in reason
     for cache in (adapter.probe, adapter.load_interface):
         cache.cache_clear()
     monkeypatch.setitem(sys.modules, installed.__name__, None)
-    assert "does not answer (ModuleNotFoundError" in adapter.probe("mamba_ssm", "cpu")
+    assert "do not answer (ModuleNotFoundError" in adapter.probe("mamba_ssm", "cpu")
 
 
 @pytest.mark.parametrize(

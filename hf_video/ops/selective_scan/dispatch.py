@@ -15,9 +15,10 @@ from typing import NamedTuple, cast
 import torch
 from transformers.utils import logging
 
+from hf_video.ops.registration import Situation
+
 from .cpu import selective_scan_cpu, why_cpu_cannot
 from .mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
-from .operators import Situation
 from .reference import selective_scan_reference
 from .triton import selective_scan_triton, why_triton_cannot
 
@@ -232,6 +233,3 @@ def _check(
                 f"groups that divide {dim} channels as its second dimension, or be (dim={dim}, state_size="
                 f"{state_size}) where it is the same at all times, got {tuple(tensor.shape)}."
             )
-
-
-__all__ = ["selective_scan"]

@@ -3,19 +3,46 @@
 
 It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it loops over chunks of time,
 which the backward computes again, so that memory grows with length / chunk. Under `torch.compile` and `torch.export`
-it is PyTorch's `scan` operator, whose graph does not grow with the length.
+it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other
+backends leave to PyTorch are here, too.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
-from .operators import add_and_gate, over_time
-
 CHUNK_LENGTH = 16
+LOG2_E = 1.4426950408889634
 
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """B or C as `(batch, groups, state, length)`: a view of `(dim, state)` if it is the same at all times."""
+    if projection.ndim == 4:
+        return projection
+    return projection[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])
+
+
+def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 `(batch, groups, state, length)` with the same number of groups in both."""
+    B, C = over_time(B, u), over_time(C, u)
+    groups = math.lcm(B.shape[1], C.shape[1])
+
+    def share(x: torch.Tensor) -> torch.Tensor:
+        return x.float() if x.shape[1] == groups else x.float().repeat_interleave(groups // x.shape[1], dim=1)
+
+    return share(B), share(C)
+
+
+def add_and_gate(outputs: torch.Tensor, addend: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    """The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`."""
+    if addend is not None:
+        outputs = outputs + addend.to(outputs.dtype)
+    return outputs if z is None else outputs * F.silu(z.to(outputs.dtype))
 
 
 def selective_scan_reference(
