@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .memory_compression import POLICIES
-from .memory_file import BANK_TENSORS, MemoryFile, write_memory_file
+from .memory_file import BANK_TENSORS, read_memory_file, write_memory_file
 from .token_bank import TensorMap, TokenBank
 
 
@@ -265,16 +265,15 @@ class MemoryBank:
             ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
             OSError: if the file cannot be opened.
         """
-        file = MemoryFile(path, device)
-        memory = cls(file.length, file.policy)
-        memory.origin = file.origin
-        memory.frames_seen = file.own["frames_seen"].cpu()
-        memory.last_queries, memory.text_ids = file.own.get("last_queries"), file.own.get("text_ids")
-        banks = {}
-        for name, tensors in file.banks.items():
-            slots, order, slot_counts, similarities = (tensors[each] for each in BANK_TENSORS)
-            num_entries = tensors["num_entries"].tolist()
-            banks[name] = TokenBank(memory.policy, slots, order, slot_counts, similarities, num_entries)
+        header, own, tensors = read_memory_file(path, device)
+        memory = cls(header["length"], header["policy"])
+        memory.origin = header["origin"]
+        memory.frames_seen = own["frames_seen"].cpu()
+        memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
+        banks = {
+            name: TokenBank(memory.policy, *(bank[each] for each in BANK_TENSORS), bank["num_entries"].tolist())
+            for name, bank in tensors.items()
+        }
         memory.visual = banks.pop("visual", None)
         memory.query = [banks[str(i)] for i in range(len(banks))]
         return memory
