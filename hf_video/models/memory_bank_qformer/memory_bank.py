@@ -271,7 +271,7 @@ class MemoryBank:
         memory.frames_seen = own["frames_seen"].cpu()
         memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
         banks = {
-            name: TokenBank(memory.policy, *(bank[each] for each in BANK_TENSORS), bank["num_entries"].tolist())
+            name: TokenBank(memory.policy, num_entries=bank.pop("num_entries").tolist(), **bank)  # type: ignore[arg-type]
             for name, bank in tensors.items()
         }
         memory.visual = banks.pop("visual", None)

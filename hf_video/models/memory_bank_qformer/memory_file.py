@@ -100,7 +100,9 @@ def _require_tensor(field: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype,
 
 
 def _check(header: dict[str, Any], own: Tensors, banks: dict[str, Tensors]) -> None:
-    length, policy, origin = (header.get(name) for name in ("length", "policy", "origin"))
+    length: Any = header.get("length")
+    policy: Any = header.get("policy")
+    origin = header["origin"]
     is_length = type(length) is int and length >= 1
     _require(is_length, "length", "be a whole number, at least 1", length or "none")
     is_policy = isinstance(policy, str) and policy in POLICIES
@@ -151,8 +153,8 @@ def _check_bank(
     time = torch.arange(length + 1, device=order.device)[None, :, None]
     is_permutation = order.sort(dim=1).values.eq(time).all()
     _require(is_permutation, f"{owner}.order", f"have each of 0 to {length} once at every position")
-    if POLICIES[policy].similarity_range:
-        least, most = POLICIES[policy].similarity_range
+    if similarity_range := POLICIES[policy].similarity_range:
+        least, most = similarity_range
         tolerance = 1e-3 * (most - least) / 2
         is_used = time < tensors["num_entries"][:, None, None] - 1
         values = similarities[is_used.expand_as(similarities)]

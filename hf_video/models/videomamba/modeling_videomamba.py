@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videomamba import average_views, classification_loss, flatten_views
+from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
 from .pretraining_videomamba import (
     ALIGNMENT_LOSSES,
@@ -651,7 +651,8 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), return_dict=True, **kwargs)
+        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        outputs: BaseModelOutput = self.videomamba(clips, return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)

@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videovit import average_views, classification_loss, flatten_views
+from .classification_videovit import average_views, classification_loss
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
@@ -672,7 +672,8 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videovit(flatten_views(pixel_values), return_dict=True, **kwargs)
+        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        outputs: BaseModelOutput = self.videovit(clips, return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
