@@ -49,8 +49,9 @@ TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
 
 
-def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend):
+def transformers_scan(inputs):
     """Mamba's scan in Transformers as a backend; it has one direction, no groups, no initial state and no addend."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, _, addend = inputs
     sequences = (u, delta, B[:, 0], C[:, 0])
     u, delta, B, C = (tensor.flip(-1) for tensor in sequences) if reverse else sequences
     output = mamba_selective_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)

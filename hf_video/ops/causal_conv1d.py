@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from transformers.utils import logging
 
 from .buffers import new_output
-from .numba_threads import from_lanes, run_units, split_tokens, to_lanes, to_rows
+from .numba_threads import from_lanes, run_units, split_tokens, to_lanes
 from .registration import RecordedContext, probing, register_gradients, turn
 from .selective_scan.dispatch import choose_backend as choose_scan
 from .selective_scan.mamba_ssm import KERNELS_REPOSITORY
@@ -154,10 +154,9 @@ def convolve_on_cpu(
 
 
 def _pack_for_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
-    from .numba_vectors import LANES
-
+    x = x if x.stride(-1) == 1 else x.contiguous()
     bias = weight.new_zeros(x.shape[-1]) if bias is None else bias
-    return [to_rows(x, LANES), *(to_lanes(tensor, 1, LANES).contiguous() for tensor in (weight.mT, bias))]
+    return [to_lanes(x), *(to_lanes(tensor).contiguous() for tensor in (weight.mT, bias))]
 
 
 # The operators of the CPU and of Triton take x `(batch, length, dim)`, those of the package `(batch, dim, length)`;
@@ -175,13 +174,12 @@ def cpu_forward(x, weight, bias, reverse):
 def cpu_backward(dy, x, weight, bias, reverse):
     """All gradients are float32; x and dy may be bfloat16."""
     from .cpu_kernels import conv_backward_unit
-    from .numba_vectors import LANES
 
     arrays = _pack_for_cpu(x, weight, bias)
     dx = new_output(arrays[0].shape)
     units = [(*unit, part) for part, unit in enumerate(split_tokens(*dx.shape[:2]))]
     dweight, dbias = (tensor.new_zeros(len(units), *tensor.shape) for tensor in arrays[1:])
-    run_units(conv_backward_unit, (*arrays, to_lanes(dy, 1, LANES).contiguous(), dx, dweight, dbias, reverse), units)
+    run_units(conv_backward_unit, (*arrays, to_lanes(dy).contiguous(), dx, dweight, dbias, reverse), units)
     dx, dweight, dbias = (from_lanes(grad, 1, x.shape[-1]) for grad in (dx, dweight.sum(dim=0), dbias.sum(dim=0)))
     return dx, dweight.mT.contiguous(), dbias
 

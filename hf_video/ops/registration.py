@@ -5,18 +5,9 @@ can be used, and how a sequence is turned.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-
-class Situation(NamedTuple):
-    """The facts about a scan that decide whether a backend can run it."""
-
-    device_type: str
-    dtype: torch.dtype
-    state_size: int
-    carries_state: bool
 
 
 class RecordedContext:

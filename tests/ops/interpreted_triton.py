@@ -12,7 +12,7 @@ from hf_video import VideoMambaForVideoClassification
 from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
-from hf_video.ops.selective_scan.reference import selective_scan_reference
+from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import (
@@ -105,7 +105,7 @@ def test_half_precision_inputs_keep_a_float32_state(sizes, dtype, poisoned_memor
 def call(run, tensors, softplus=True, reverse=False):
     """A backend, with tensors in the order of `NAMES`."""
     *others, initial_state, addend = tensors
-    return run(*others, softplus, reverse, initial_state, addend)
+    return run(ScanInputs(*others, softplus, reverse, initial_state, addend))
 
 
 def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
@@ -167,7 +167,7 @@ def test_more_elements_than_32_bits_count_are_refused():
     one = torch.ones(1, 1, 1)
     arguments = one.expand(1, 2**16, 2**15), one, one[0], one[None], one[None]
     with pytest.raises(ValueError, match="got 32768 steps of 65536 channels: scan them in parts"):
-        selective_scan_triton.selective_scan_triton(*arguments, None, None, None, False, False, None)
+        selective_scan_triton.selective_scan_triton(ScanInputs(*arguments))
 
 
 def test_time_steps_that_vanish_or_explode():

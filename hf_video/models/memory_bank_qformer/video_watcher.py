@@ -85,13 +85,11 @@ class VideoWatcher:
         Yields:
             `frames_seen`, after each frame. The caller may then ask, save, or stop.
         """
+        options = {"do_sample_frames": False, "num_crops": 1, "return_tensors": "pt"}
         for chunk in _chunks(frames, self.chunk_size):
-            pixel_values = self.processor.video_processor(
-                chunk, do_sample_frames=False, num_crops=1, return_tensors="pt"
-            )["pixel_values"]
-            pixel_values = pixel_values.to(self.model.device, self.model.dtype)
+            inputs = self.processor.video_processor(chunk, **options).to(self.model.device, self.model.dtype)
             with torch.no_grad():
-                vision_embeds = self.model.base_model.get_vision_embeds(pixel_values)
+                vision_embeds = self.model.base_model.get_vision_embeds(inputs["pixel_values"])
             for frame in vision_embeds.split(1, dim=1):
                 with torch.no_grad():
                     self.model.base_model(vision_embeds=frame, memory=self.memory, **self._text)

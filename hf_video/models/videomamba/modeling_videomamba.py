@@ -681,8 +681,7 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
                 says which; if it is not set, the first labels decide by their dtype.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -715,8 +714,7 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoMambaForVideoClassification`].
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an image of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -890,8 +888,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
                 projection_dim)`, *optional*):
                 Targets, of unit length if `config.normalize_features`. By default they are the teacher's features, if
                 there is a teacher.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`VideoMambaForPreTrainingOutput`], with a loss if there are targets.
@@ -951,8 +948,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,

@@ -701,8 +701,7 @@ class VideoViTForVideoClassification(VideoViTClassifier):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
                 says which; if it is not set, the first labels decide by their dtype.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -733,8 +732,7 @@ class VideoViTForImageClassification(VideoViTClassifier):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoViTForVideoClassification`].
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an image of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -880,8 +878,7 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
             bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that the decoder drops, as many in every clip. It predicts all others, also visible
                 ones, which do not count in the loss. By default it predicts exactly the hidden patches.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`VideoViTForPreTrainingOutput`].
@@ -938,8 +935,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,

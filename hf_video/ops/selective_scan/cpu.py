@@ -9,26 +9,14 @@ import torch
 
 from hf_video.ops.buffers import new_output
 from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
-from hf_video.ops.registration import Situation, needs_gradient, register_gradients
+from hf_video.ops.registration import needs_gradient, register_gradients
 
-from .reference import LOG2_E, add_and_gate, share_groups
+from .reference import LOG2_E, ScanInputs, Situation, add_and_gate, share_groups
 
 
-def selective_scan_cpu(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def selective_scan_cpu(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     tensors = (
         u.float().mT,
         delta.float().mT,
@@ -67,7 +55,7 @@ def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
     from hf_video.ops.numba_vectors import LANES
 
     return (
-        to_lanes(states.mT, groups, LANES)
+        to_lanes(states.mT, groups)
         .unflatten(-1, (-1, LANES))
         .transpose(1, 2)
         .clone(memory_format=torch.contiguous_format)
@@ -81,11 +69,9 @@ def from_blocks(states: torch.Tensor, groups: int, channels: int) -> torch.Tenso
 
 def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
     """The arrays that both kernels take, as their module describes them."""
-    from hf_video.ops.numba_vectors import LANES
-
     groups = B.shape[2]
     D, delta_bias = (A.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
-    u, delta, D, delta_bias = (to_lanes(x, groups, LANES).contiguous() for x in (u, delta, D, delta_bias))
+    u, delta, D, delta_bias = (to_lanes(x, groups).contiguous() for x in (u, delta, D, delta_bias))
     return [u, delta, to_blocks(A[None] * LOG2_E, groups)[0], B.contiguous(), C.contiguous(), D, delta_bias]
 
 
@@ -162,7 +148,6 @@ def run_backward(
     the states are computed again. `y`, `dy`, `u` and `delta` may be bfloat16; `is_rough` is that of `run_forward`.
     """
     from hf_video.ops.cpu_kernels import scan_backward_unit
-    from hf_video.ops.numba_vectors import LANES
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
@@ -176,7 +161,7 @@ def run_backward(
     run_units(
         scan_backward_unit,
         (
-            *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
+            *(*arrays, borders, to_lanes(dy, groups).contiguous()),
             *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough or None, reverse),
         ),
         units,

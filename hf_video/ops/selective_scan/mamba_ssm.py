@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
-from hf_video.ops.registration import RecordedContext, Situation, probing, register_gradients, reversed_copy
+from hf_video.ops.registration import RecordedContext, probing, register_gradients, reversed_copy
 
-from .reference import add_and_gate
+from .reference import ScanInputs, Situation, add_and_gate
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
@@ -25,23 +25,9 @@ MAX_STATE_SIZE = 256
 INTERFACE = "ops.selective_scan_interface"
 
 
-def selective_scan_mamba_ssm(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-    *,
-    source: str,
-) -> tuple[torch.Tensor, None]:
+def selective_scan_mamba_ssm(inputs: ScanInputs, source: str) -> tuple[torch.Tensor, None]:
     """Output as `selective_scan` describes it, by the build `source`; `why_mamba_ssm_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, _, addend = inputs
     delta = delta.to(u.dtype)
     # Projections that are the same at all times are weights.
     B, C = (tensor.float() if tensor.ndim == 2 else tensor.to(u.dtype) for tensor in (B, C))

@@ -8,6 +8,7 @@ backends leave to PyTorch are here, too.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,35 @@ CHUNK_LENGTH = 16
 LOG2_E = 1.4426950408889634
 
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class ScanInputs(NamedTuple):
+    """
+    What `selective_scan` passes to a backend, as it describes them. B and C are `(batch, groups, state, length)`, or
+    `(dim, state)` if they are the same at all times.
+    """
+
+    u: torch.Tensor
+    delta: torch.Tensor
+    A: torch.Tensor
+    B: torch.Tensor
+    C: torch.Tensor
+    D: torch.Tensor | None = None
+    z: torch.Tensor | None = None
+    delta_bias: torch.Tensor | None = None
+    delta_softplus: bool = False
+    reverse: bool = False
+    initial_state: torch.Tensor | None = None
+    addend: torch.Tensor | None = None
+
+
+class Situation(NamedTuple):
+    """The facts about a scan that decide whether a backend can run it."""
+
+    device_type: str
+    dtype: torch.dtype
+    state_size: int
+    carries_state: bool
 
 
 def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -45,37 +75,22 @@ def add_and_gate(outputs: torch.Tensor, addend: torch.Tensor | None, z: torch.Te
     return outputs if z is None else outputs * F.silu(z.to(outputs.dtype))
 
 
-def selective_scan_reference(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Output and last state as `selective_scan` describes them; `B` and `C` are `(batch, groups, state, length)` or
-    `(channels, state)`.
-    """
+def selective_scan_reference(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and last state as `selective_scan` describes them."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     dtype = torch.promote_types(u.dtype, torch.float32)
-    inputs, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
+    values, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
     if delta_bias is not None:
         steps = steps + delta_bias.to(dtype)[:, None]
     if delta_softplus:
         steps = F.softplus(steps)
     if initial_state is None:
-        initial_state = inputs.new_zeros(u.shape[0], *A.shape)
+        initial_state = values.new_zeros(u.shape[0], *A.shape)
 
     # Time comes first from here on: every step is one slice.
     sequences: Sequences = (
         steps.movedim(-1, 0),
-        (steps * inputs).movedim(-1, 0),
+        (steps * values).movedim(-1, 0),
         over_time(B.to(dtype), u).movedim(-1, 0),
         over_time(C.to(dtype), u).movedim(-1, 0),
     )
@@ -84,7 +99,7 @@ def selective_scan_reference(
 
     outputs = outputs.movedim(0, -1)
     if D is not None:
-        outputs = outputs + D.to(dtype)[:, None] * inputs
+        outputs = outputs + D.to(dtype)[:, None] * values
     return add_and_gate(outputs, addend, z).to(u.dtype), last_state
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from hf_video.ops.registration import Situation, needs_gradient, probing, register_gradients
+from hf_video.ops.registration import needs_gradient, probing, register_gradients
 
-from .reference import LOG2_E, share_groups
+from .reference import LOG2_E, ScanInputs, Situation, share_groups
 
 LANES = 32
 # Steps that a thread takes in a row: as many as its registers can hold in the backward. More steps mean that threads
@@ -59,21 +59,9 @@ def plan(batch_size: int, dim: int, groups: int) -> Plan:
     return Plan(channels, warps * LANES // channels * STEPS)
 
 
-def selective_scan_triton(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def selective_scan_triton(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_triton_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     _, dim, length = u.shape
     if length * dim >= 2**31:
         raise ValueError(
