@@ -359,17 +359,7 @@ def zero_sum(weight: torch.Tensor) -> torch.Tensor:
 
 
 def add_gradients(
-    sums: Direction,
-    dx: torch.Tensor,
-    y: torch.Tensor,
-    dy: torch.Tensor,
-    dstate: torch.Tensor | None,
-    x: torch.Tensor,
-    projected: torch.Tensor,
-    borders: torch.Tensor,
-    direction: Direction,
-    tile: Tile,
-    reverse: bool,
+    sums: Direction, dx, y, dy, dstate, x, projected, borders, direction: Direction, tile: Tile, reverse: bool
 ) -> torch.Tensor:
     """
     Add to `sums` and `dx` the gradients of one direction of a tile, and write its output to `y`. `y`, `dy`,
