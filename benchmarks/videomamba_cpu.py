@@ -43,14 +43,15 @@ from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 from hf_video import VideoMambaConfig, VideoMambaForVideoClassification, selective_scan
 from hf_video.ops import numba_threads
 from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, BACKENDS, Backend
-from hf_video.ops.selective_scan.operators import add_and_gate
+from hf_video.ops.selective_scan.reference import add_and_gate
 
 TOLERANCE = 1e-3
 PASSES = {False: "forward", True: "forward+backward"}
 
 
-def transformers_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend):
+def transformers_scan(inputs):
     """Mamba's scan in Transformers as a backend; it has one direction, no groups, no initial state and no addend."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, _, addend = inputs
     sequences = (u, delta, B[:, 0], C[:, 0])
     u, delta, B, C = (tensor.flip(-1) for tensor in sequences) if reverse else sequences
     output = mamba_selective_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)
@@ -232,7 +233,7 @@ def compare_vectors(rounds: int) -> None:
     import numpy as np
 
     from hf_video.ops import numba_vectors as v
-    from hf_video.ops.selective_scan.cpu_kernels import scan_forward_unit
+    from hf_video.ops.cpu_kernels import scan_forward_unit
 
     E0, E1, E2, E3, E4, ONE, LANES = v.E0, v.E1, v.E2, v.E3, v.E4, v.ONE, v.LANES
     HALF, BIAS, SHIFT = np.float32(0.5), np.int32(127), np.int32(23)

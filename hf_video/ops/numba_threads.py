@@ -149,19 +149,16 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     return np.from_dlpack(tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor)
 
 
-def to_lanes(tensor: torch.Tensor, groups: int, lanes: int) -> torch.Tensor:
-    """Pad the channels of each group, in the last dimension, with zeros to a multiple of `lanes`."""
+def to_lanes(tensor: torch.Tensor, groups: int = 1) -> torch.Tensor:
+    """Pad the channels of each group, in the last dimension, with zeros to a multiple of `LANES`."""
+    from .numba_vectors import LANES
+
     channels = tensor.shape[-1] // groups
-    if channels % lanes:
-        tensor = F.pad(tensor.unflatten(-1, (groups, channels)), (0, -channels % lanes)).flatten(-2)
+    if channels % LANES:
+        tensor = F.pad(tensor.unflatten(-1, (groups, channels)), (0, -channels % LANES)).flatten(-2)
     return tensor
 
 
 def from_lanes(tensor: torch.Tensor, groups: int, channels: int) -> torch.Tensor:
     """The inverse of `to_lanes`: the first `channels` of each group."""
     return tensor.unflatten(-1, (groups, -1))[..., :channels].flatten(-2).contiguous()
-
-
-def to_rows(tensor: torch.Tensor, lanes: int) -> torch.Tensor:
-    """`to_lanes` of `(batch, length, channels)`, with contiguous channels; there may be gaps between rows."""
-    return to_lanes(tensor if tensor.stride(-1) == 1 else tensor.contiguous(), 1, lanes)

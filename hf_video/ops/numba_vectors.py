@@ -6,9 +6,18 @@ the few steps that most loops have here: a scan in plain loops takes 5 times as 
 benchmarks/videomamba_cpu.py --parts`). `load`, `store`, `+`, `-`, `*`, `/` and the functions below need no checks.
 Numbers that meet a vector must be float32. Arrays are float32, or hold the bits of bfloat16 as uint16: these are the
 upper halves of float32, so that `load` and `store` convert them on their way.
+
+What is compiled is kept in the user's cache folder. numba itself keeps it beside the sources. There it would outlive a
+package that pip removes, and the folder that stays would hide an editable installation. `NUMBA_CACHE_DIR` is taken if
+the user has set it; to set it here would move the files of other packages too.
 """
 
+import contextlib
+import hashlib
 import operator
+import os
+import pickle
+from pathlib import Path
 
 import numpy as np
 
@@ -16,12 +25,14 @@ try:
     import numba
     from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
+    from numba.core import cgutils, config
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
     from numba.extending import intrinsic, models, overload, register_model
-
-    from .numba_cache import keep_compiled
+    from numba.misc.appdirs import user_cache_dir
 except ImportError as error:
     raise ImportError("The kernels for the CPU need numba: `pip install numba`.") from error
+
+from hf_video import __version__
 
 LANES = 16
 ZERO = np.float32(0.0)
@@ -47,6 +58,32 @@ REGISTER = ir.VectorType(ir.FloatType(), LANES)
 # Sums keep their order, but a product may be fused with the sum that it goes into.
 FLAGS = ("contract",)
 
+# Kernels of other modules hold the code of the functions that they take from here.
+VECTORS = Path(__file__)
+
+
+class UserCacheLocator(InTreeCacheLocator):
+    """A folder for each version of hf_video, and in it for each folder of sources."""
+
+    def get_cache_path(self) -> str:
+        root = config.CACHE_DIR or user_cache_dir()
+        return os.path.join(root, "hf_video", __version__, self.get_suitable_cache_subpath(self._py_file))
+
+    def get_source_stamp(self) -> str:
+        return hashlib.sha256(Path(self._py_file).read_bytes() + VECTORS.read_bytes()).hexdigest()
+
+
+class UserCacheImplementation(CompileResultCacheImpl):
+    _locator_classes = [UserCacheLocator]
+
+
+class UserCache(FunctionCache):
+    _impl_class = UserCacheImplementation
+
+    def _guard_against_spurious_io_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Surrounds reading and writing. A full disk or a damaged file costs the time to compile, not the result."""
+        return contextlib.suppress(OSError, EOFError, pickle.UnpicklingError)
+
 
 class VectorType(types.Type):
     def __init__(self):
@@ -63,9 +100,10 @@ class VectorModel(models.PrimitiveModel):
 
 
 def compiled(function):
-    """Compile a kernel at its first call, to run without the GIL; the result is kept in the user's cache folder."""
+    """Compile a kernel at its first call, to run without the GIL; the result is kept if its folder can be written."""
     kernel = numba.njit(nogil=True, error_model="numpy")(function)
-    keep_compiled(kernel)
+    with contextlib.suppress(RuntimeError):
+        kernel._cache = UserCache(kernel.py_func)
     return kernel
 
 

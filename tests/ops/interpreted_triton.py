@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
-from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
+from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
-from hf_video.ops.selective_scan.reference import selective_scan_reference
+from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
 from tests.models.videomamba.videomamba_testing import make, random_clips
 
 from .test_selective_scan import (
@@ -106,7 +105,7 @@ def test_half_precision_inputs_keep_a_float32_state(sizes, dtype, poisoned_memor
 def call(run, tensors, softplus=True, reverse=False):
     """A backend, with tensors in the order of `NAMES`."""
     *others, initial_state, addend = tensors
-    return run(*others, softplus, reverse, initial_state, addend)
+    return run(ScanInputs(*others, softplus, reverse, initial_state, addend))
 
 
 def compare_with_reference(inputs, softplus=True, reverse=False, losses=(0, 1)):
@@ -168,7 +167,7 @@ def test_more_elements_than_32_bits_count_are_refused():
     one = torch.ones(1, 1, 1)
     arguments = one.expand(1, 2**16, 2**15), one, one[0], one[None], one[None]
     with pytest.raises(ValueError, match="got 32768 steps of 65536 channels: scan them in parts"):
-        selective_scan_triton.selective_scan_triton(*arguments, None, None, None, False, False, None)
+        selective_scan_triton.selective_scan_triton(ScanInputs(*arguments))
 
 
 def test_time_steps_that_vanish_or_explode():
@@ -199,20 +198,20 @@ def operator_arguments():
     inputs = random_inputs(9, 2, 1, 4, 2)
     for name in ("u", "delta", "z", "addend"):
         inputs[name] = inputs[name].mT.contiguous()
-    return [*(inputs[name] for name in NAMES), True, True]
+    tensors = [inputs[name] for name in NAMES]
+    return [*tensors[:-2], True, True, *tensors[-2:]]
 
 
 @pytest.mark.parametrize("keeps_borders", [False, slow(True)])
 def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
-    *tensors, softplus, reverse = operator_arguments()
-    leaves = [x.requires_grad_(keeps_borders) for x in tensors]
-    torch.library.opcheck(selective_scan_triton.scan_forward, (*leaves, softplus, reverse, keeps_borders))
+    arguments = [x.requires_grad_(keeps_borders) if torch.is_tensor(x) else x for x in operator_arguments()]
+    torch.library.opcheck(selective_scan_triton.scan_forward, (*arguments, keeps_borders))
 
 
 def test_its_backward_is_an_operator_that_torch_can_trace():
     arguments = operator_arguments()
     y, last_state, *kept = selective_scan_triton.scan_forward(*arguments, True)
-    backward_arguments = (y, last_state, *kept, *arguments[:-4], *arguments[-2:])
+    backward_arguments = (y, last_state, *kept, *arguments[:-2])
     torch.library.opcheck(selective_scan_triton.scan_backward, backward_arguments)
 
 
@@ -227,7 +226,7 @@ def test_it_compiles_without_graph_breaks():
 
 def test_the_kernels_answer():
     assert selective_scan_triton.probe.__wrapped__("cpu") is None
-    assert causal_conv1d_triton.why_triton_cannot.__wrapped__("cpu") is None
+    assert causal_conv1d.why_triton_cannot.__wrapped__("cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -241,7 +240,7 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
     leaves = [leaf.requires_grad_() for leaf in leaves]
     grad = torch.randn(batch_size, dim, length)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
+    for function in (causal_conv1d.causal_conv1d_triton, causal_conv1d.causal_conv1d_reference):
         output = function(leaves[0], leaves[1], leaves[2] if with_bias else None, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
@@ -249,9 +248,9 @@ def test_convolution_values_and_gradients(batch_size, dim, length, taps, reverse
 
 def test_the_convolution_is_an_operator_that_torch_can_trace():
     leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 9, 5), (5, 4), (5,))]
-    torch.library.opcheck(causal_conv1d_triton.conv_forward, (*leaves, True))
+    torch.library.opcheck(causal_conv1d.triton_forward, (*leaves, True))
     detached = [leaf.detach() for leaf in leaves]
-    torch.library.opcheck(causal_conv1d_triton.conv_backward, (torch.randn(2, 9, 5), *detached, False))
+    torch.library.opcheck(causal_conv1d.triton_backward, (torch.randn(2, 9, 5), *detached, False))
 
 
 def test_a_model_gives_what_it_gives_on_the_reference(monkeypatch):

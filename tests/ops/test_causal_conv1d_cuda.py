@@ -13,10 +13,8 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.ops.causal_conv1d import cuda as adapter
-from hf_video.ops.causal_conv1d import dispatch
-from hf_video.ops.causal_conv1d.dispatch import choose_backend
-from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
+from hf_video.ops import causal_conv1d as operators
+from hf_video.ops.causal_conv1d import causal_conv1d_reference, choose_backend
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan.mamba_ssm import load_interface
 from tests.models.videomamba.videomamba_testing import make, random_clips
@@ -90,23 +88,23 @@ class Release17:
 @pytest.fixture(params=[Release10, Release17])
 def installed(request, monkeypatch):
     """The package in one of its releases, and a GPU that is the CPU."""
-    interface = types.ModuleType(adapter.INTERFACE)
+    interface = types.ModuleType(operators.PACKAGE_INTERFACE)
     interface.CausalConv1dFn = request.param
     monkeypatch.setitem(sys.modules, "causal_conv1d", types.ModuleType("causal_conv1d"))
-    monkeypatch.setitem(sys.modules, adapter.INTERFACE, interface)
+    monkeypatch.setitem(sys.modules, operators.PACKAGE_INTERFACE, interface)
     yield from fresh_probes(monkeypatch)
 
 
 @pytest.fixture
 def missing(monkeypatch):
-    for name in ("causal_conv1d", adapter.INTERFACE):
+    for name in ("causal_conv1d", operators.PACKAGE_INTERFACE):
         monkeypatch.setitem(sys.modules, name, None)
     yield from fresh_probes(monkeypatch)
 
 
 def fresh_probes(monkeypatch):
-    probe, caches = adapter.probe, (adapter.probe, dispatch._choose_for_mamba_ssm)
-    monkeypatch.setattr(adapter, "probe", functools.partial(probe, "cpu"))
+    probe, caches = operators.probe_package, (operators.probe_package, operators._choose_for_mamba_ssm)
+    monkeypatch.setattr(operators, "probe_package", functools.partial(probe, "cpu"))
     for cache in caches:
         cache.cache_clear()
     yield
@@ -133,7 +131,7 @@ def test_values_and_gradients(installed, batch_size, dim, length, taps, dtype, w
     leaves = [x, torch.randn(dim, 1, taps)] + ([torch.randn(dim)] if with_bias else [])
     leaves = [leaf.requires_grad_() for leaf in leaves]
     bias, grad = leaves[2] if with_bias else None, torch.randn(batch_size, dim, length, dtype=dtype)
-    found = adapter.causal_conv1d_cuda(leaves[0], leaves[1], bias, False)
+    found = operators.causal_conv1d_package(leaves[0], leaves[1], bias, False)
     wanted = causal_conv1d_reference(leaves[0].float(), leaves[1], bias, False).to(dtype)
     results = [(output, *torch.autograd.grad(output, leaves, grad)) for output in (found, wanted)]
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)
@@ -142,24 +140,24 @@ def test_values_and_gradients(installed, batch_size, dim, length, taps, dtype, w
 
 def test_it_is_an_operator_that_torch_can_trace(installed):
     leaves = [torch.randn(shape, requires_grad=True) for shape in ((2, 5, 9), (5, 4), (5,))]
-    torch.library.opcheck(adapter.conv_forward, leaves)
-    torch.library.opcheck(adapter.conv_backward, (torch.randn(2, 5, 9), *(leaf.detach() for leaf in leaves)))
+    torch.library.opcheck(operators.package_forward, leaves)
+    torch.library.opcheck(operators.package_backward, (torch.randn(2, 5, 9), *(leaf.detach() for leaf in leaves)))
 
 
 def test_a_package_whose_convolution_does_not_answer_is_not_used(installed, monkeypatch):
-    assert adapter.why_cuda_cannot(4) is None
-    assert adapter.why_cuda_cannot(5) == "it convolves over 2 to 4 tokens, not 5"
-    adapter.probe.func.cache_clear()
+    assert operators.why_package_cannot(4) is None
+    assert operators.why_package_cannot(5) == "it convolves over 2 to 4 tokens, not 5"
+    operators.probe_package.func.cache_clear()
 
     def incompatible(*arguments, **options):
         raise TypeError("causal_conv1d_fwd(): incompatible function arguments")
 
-    monkeypatch.setattr(adapter.load_function(), "forward", incompatible)
-    assert "does not answer (TypeError: causal_conv1d_fwd(): incompatible" in adapter.why_cuda_cannot(4)
+    monkeypatch.setattr(operators.load_function(), "forward", incompatible)
+    assert "do not answer (TypeError: causal_conv1d_fwd(): incompatible" in operators.why_package_cannot(4)
 
 
 def test_a_missing_package_is_named(missing):
-    assert "does not answer (ModuleNotFoundError" in adapter.why_cuda_cannot(4)
+    assert "do not answer (ModuleNotFoundError" in operators.why_package_cannot(4)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -187,18 +185,18 @@ def triton_on_the_cpu(calls):
 @pytest.mark.parametrize("conv_kernel", [4, 6])
 def test_tritons_convolution_runs_where_the_package_cannot(missing, scan_of_mamba_ssm, monkeypatch, conv_kernel):
     calls = []
-    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: None)
-    monkeypatch.setitem(dispatch.BACKENDS, "triton", triton_on_the_cpu(calls))
+    monkeypatch.setattr(operators, "why_triton_cannot", lambda: None)
+    monkeypatch.setitem(operators.BACKENDS, "triton", triton_on_the_cpu(calls))
     model = make(VideoMambaForVideoClassification, time_step_init_scheme="random", conv_kernel=conv_kernel)
     compare_models(model, random_clips(model.config), "mamba_ssm", monkeypatch)
     assert calls == [False, True] * 3
 
 
 def test_too_many_taps_for_the_package_are_tritons(installed, monkeypatch):
-    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: None)
+    monkeypatch.setattr(operators, "why_triton_cannot", lambda: None)
     assert choose_backend("mamba_ssm", 4) == "causal_conv1d"
     assert choose_backend("mamba_ssm", 5) == "triton"
-    monkeypatch.setattr(dispatch, "why_triton_cannot", lambda: "no compiler")
+    monkeypatch.setattr(operators, "why_triton_cannot", lambda: "no compiler")
     assert choose_backend("mamba_ssm", 6) == "reference"
     assert choose_backend("triton", 4) == "triton" and choose_backend("reference", 4) == "reference"
 
@@ -243,6 +241,6 @@ def test_a_mixer_turns_round_what_enters_and_leaves_the_backward_direction(insta
 def test_beside_tritons_convolution_only_the_scan_turns_its_inputs_round(missing, scan_of_mamba_ssm, monkeypatch):
     """Inputs and time steps, which had to be copied into the kernels' layout, and the output."""
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "why_triton_cannot", lambda: None)
-        patch.setitem(dispatch.BACKENDS, "triton", lambda x, weight, bias, reverse: x)
+        patch.setattr(operators, "why_triton_cannot", lambda: None)
+        patch.setitem(operators.BACKENDS, "triton", lambda x, weight, bias, reverse: x)
         assert mix_counting_copies(patch) == {"flip": 0, "index_select": 3, "clone": 0, "contiguous": 2}

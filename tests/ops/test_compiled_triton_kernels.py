@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from hf_video import VideoMambaForVideoClassification
-from hf_video.ops.causal_conv1d import triton as causal_conv1d_triton
-from hf_video.ops.causal_conv1d.reference import causal_conv1d_reference
+from hf_video.ops import causal_conv1d
 from hf_video.ops.selective_scan import dispatch as selective_scan
 from hf_video.ops.selective_scan import triton as selective_scan_triton
 from hf_video.ops.selective_scan.triton import Plan
@@ -60,7 +59,7 @@ class Emulated:
 @pytest.fixture(params=[pytest.param(80, marks=pytest.mark.slow), 90])
 def emulated(request, monkeypatch):
     pytest.importorskip("triton", reason="this PyTorch comes without Triton")
-    from hf_video.ops.causal_conv1d import triton_kernels as causal_conv1d_triton_kernels
+    from hf_video.ops import causal_conv1d_triton_kernels
     from hf_video.ops.selective_scan import triton_kernels as selective_scan_triton_kernels
 
     for module in (causal_conv1d_triton_kernels, selective_scan_triton_kernels):
@@ -107,7 +106,7 @@ def test_convolution_values_and_gradients(reverse, emulated, poisoned_memory):
     leaves = [x, torch.randn(70, 1, 4, requires_grad=True), torch.randn(70, requires_grad=True)]
     grad = torch.randn(2, 70, 40)
     results = []
-    for function in (causal_conv1d_triton.causal_conv1d_triton, causal_conv1d_reference):
+    for function in (causal_conv1d.causal_conv1d_triton, causal_conv1d.causal_conv1d_reference):
         output = function(*leaves, reverse)
         results.append((output, *torch.autograd.grad(output, leaves, grad)))
     torch.testing.assert_close(*results, atol=2e-5, rtol=1e-4)

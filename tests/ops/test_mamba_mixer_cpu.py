@@ -9,7 +9,7 @@ import torch
 
 from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import modeling_videomamba
-from hf_video.ops.mamba_mixer import cpu as mamba_mixer_cpu
+from hf_video.ops import mamba_mixer
 from hf_video.ops.selective_scan import dispatch
 from tests.models.videomamba.videomamba_testing import make, random_clips, tiny_config
 
@@ -26,7 +26,7 @@ def calls(monkeypatch):
 
     def count(*arguments):
         calls.append(arguments)
-        return mamba_mixer_cpu.mamba_mixer(*arguments)
+        return mamba_mixer.mamba_mixer(*arguments)
 
     monkeypatch.setattr(modeling_videomamba, "mamba_mixer", count)
     return calls
@@ -57,7 +57,7 @@ def values_and_gradients(layer, hidden_states, weights):
 )
 def test_values_and_gradients_are_those_of_the_modules(calls, monkeypatch, settings, batch_size, length, tile_size):
     """Whole clips in a tile, some clips in a tile, clips in several tiles, and fewer tokens than taps."""
-    monkeypatch.setattr(mamba_mixer_cpu, "TILE_SIZE", tile_size)
+    monkeypatch.setattr(mamba_mixer, "TILE_SIZE", tile_size)
     layer = make_layer(**settings)
     hidden_states, weights = torch.randn(2, batch_size, length, 32)
     found = values_and_gradients(layer, hidden_states, weights)
@@ -99,11 +99,11 @@ def test_it_is_an_operator_that_torch_can_trace(calls, bidirectional, keeps_stat
     _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_(keeps_states) for tensor in tensors]
-    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, keeps_states, dtype))
+    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, keeps_states, dtype))
     if keeps_states:
         tensors = [tensor.detach() for tensor in tensors]
-        outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True, dtype)
-        torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
+        outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, dtype)
+        torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
 def test_a_layer_compiles_without_graph_breaks(calls):
@@ -212,8 +212,8 @@ def in_bfloat16(layer, keeps_islands):
 def test_bfloat16_is_at_least_as_near_to_float64_as_the_modules_are(
     calls, monkeypatch, how, residual_dtype, product_dtype, batch_size, length, tile_size, settings
 ):
-    monkeypatch.setattr(mamba_mixer_cpu, "TILE_SIZE", tile_size)
-    monkeypatch.setattr(mamba_mixer_cpu, "dtype_of_products", lambda _: product_dtype)
+    monkeypatch.setattr(mamba_mixer, "TILE_SIZE", tile_size)
+    monkeypatch.setattr(mamba_mixer, "dtype_of_products", lambda _: product_dtype)
     layer = make_layer(**settings)
     if how != "autocast":
         layer = in_bfloat16(layer, how == "islands")
@@ -259,10 +259,10 @@ def test_bfloat16_can_be_traced_compiled_and_checkpointed(calls, is_autocast):
     assert dtype == torch.bfloat16
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
-    torch.library.opcheck(mamba_mixer_cpu.mixer_forward, (tensors, eps, True, dtype))
+    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, True, dtype))
     tensors = [tensor.detach() for tensor in tensors]
-    outputs, *kept = mamba_mixer_cpu.mixer_forward(tensors, eps, True, dtype)
-    torch.library.opcheck(mamba_mixer_cpu.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
+    outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, dtype)
+    torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
 
 
 def test_adapters_change_what_a_model_gives_and_are_trained(calls):

@@ -10,10 +10,7 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 
 import hf_video
-from hf_video.ops import numba_cache, numba_vectors
-from hf_video.ops.causal_conv1d import cpu_kernels as convolution
-from hf_video.ops.mamba_mixer import cpu_kernels as mixer
-from hf_video.ops.selective_scan import cpu_kernels as scan
+from hf_video.ops import cpu_kernels, numba_vectors
 
 SOURCE = """
 import numba
@@ -32,7 +29,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba_cache.config, "CACHE_DIR", "")
+    monkeypatch.setattr(numba_vectors.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -67,18 +64,18 @@ def test_kernels_are_kept_in_the_cache_folder_and_those_of_others_stay_where_the
     assert Path(first.ours.stats.cache_path).parent == cache / "hf_video" / hf_video.__version__
     assert Path(first.theirs.stats.cache_path) == tmp_path / "__pycache__"
     assert all("ours" in path.name for path in kept(cache)) and len(kept(cache)) == 2
-    assert "NUMBA_CACHE_DIR" not in os.environ and not numba_cache.config.CACHE_DIR
+    assert "NUMBA_CACHE_DIR" not in os.environ and not numba_vectors.config.CACHE_DIR
 
 
 def test_no_kernel_of_the_package_is_kept_beside_its_source():
-    kernels = kernels_of(numba_vectors, convolution, mixer, scan)
-    assert numba_vectors.exp2 in kernels and scan.scan_forward_unit in kernels
+    kernels = kernels_of(numba_vectors, cpu_kernels)
+    assert numba_vectors.exp2 in kernels and cpu_kernels.scan_forward_unit in kernels
     root = Path(hf_video.__file__).parent
     assert not [each for each in kernels if each.stats.cache_path and root in Path(each.stats.cache_path).parents]
 
 
 def test_the_folder_that_the_user_gives_to_numba_is_taken(cache, start, tmp_path, monkeypatch):
-    monkeypatch.setattr(numba_cache.config, "CACHE_DIR", str(tmp_path / "given"))
+    monkeypatch.setattr(numba_vectors.config, "CACHE_DIR", str(tmp_path / "given"))
     assert Path(start().ours.stats.cache_path).parent == tmp_path / "given" / "hf_video" / hf_video.__version__
     assert not cache.exists()
 
@@ -87,12 +84,12 @@ def test_the_folder_that_the_user_gives_to_numba_is_taken(cache, start, tmp_path
 def test_nothing_old_is_taken(change, cache, start, tmp_path, monkeypatch):
     start()
     if change == "version":
-        monkeypatch.setattr(numba_cache, "__version__", "9.9.9")
+        monkeypatch.setattr(numba_vectors, "__version__", "9.9.9")
     elif change == "kernel":
         (tmp_path / "kernels.py").write_text(SOURCE + "# another\n")
     else:
         (tmp_path / "vectors.py").write_text("# another")
-        monkeypatch.setattr(numba_cache, "VECTORS", tmp_path / "vectors.py")
+        monkeypatch.setattr(numba_vectors, "VECTORS", tmp_path / "vectors.py")
     assert not start().ours.stats.cache_hits
 
 

@@ -97,18 +97,18 @@ def operator_arguments(keeps_borders=True):
     """Of `scan_forward`, 6 channels in 2 groups."""
     inputs = random_inputs(70, 3, 2, 6, 2)
     by_time = [inputs["u"].mT, inputs["delta"].mT, inputs["A"]] + [inputs[n].movedim(-1, 1) for n in ("B", "C")]
-    leaves = [x.contiguous() for x in (*by_time, inputs["D"], inputs["delta_bias"], inputs["initial_state"])]
-    return *(x.requires_grad_(keeps_borders) for x in leaves), True, True, keeps_borders
+    tensors = (*by_time, inputs["D"], inputs["delta_bias"], inputs["initial_state"])
+    *leaves, state = (x.contiguous().requires_grad_(keeps_borders) for x in tensors)
+    return *leaves, True, True, state, keeps_borders
 
 
 @pytest.mark.parametrize("keeps_borders", [False, True])
 def test_the_scan_is_an_operator_that_torch_can_trace(keeps_borders):
     torch.library.opcheck(selective_scan_cpu.scan_forward, operator_arguments(keeps_borders))
     if keeps_borders:
-        *tensors, softplus, reverse, _ = [x.detach() if torch.is_tensor(x) else x for x in operator_arguments()]
-        y, last_state, borders = selective_scan_cpu.scan_forward(*tensors, softplus, reverse, True)
-        arguments = (y, last_state, borders, *tensors[:-1], softplus, reverse)
-        torch.library.opcheck(selective_scan_cpu.scan_backward, arguments)
+        arguments = [x.detach() if torch.is_tensor(x) else x for x in operator_arguments()]
+        kept = selective_scan_cpu.scan_forward(*arguments)
+        torch.library.opcheck(selective_scan_cpu.scan_backward, (*kept, *arguments[:-2]))
 
 
 def test_it_compiles_without_graph_breaks():

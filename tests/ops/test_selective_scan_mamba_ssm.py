@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hf_video import selective_scan
-from hf_video.ops.operators import turn
+from hf_video.ops.registration import turn
 from hf_video.ops.selective_scan import mamba_ssm as adapter
 from hf_video.ops.selective_scan.dispatch import BACKENDS, KERNELS_REPOSITORY, Situation
-from hf_video.ops.selective_scan.reference import selective_scan_reference
+from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
 
 from .test_selective_scan import CONSTANTS, random_inputs, specification, with_constants
 
@@ -36,14 +36,14 @@ class SelectiveScanFn:
             raise RuntimeError("expected sequences of one dtype and float32 weights")
         context.options = (delta_softplus, False, None)
         context.save_for_backward(u, delta, A, B, C, D, z, delta_bias)
-        output = selective_scan_reference(*context.saved_tensors, *context.options)[0]
+        output = selective_scan_reference(ScanInputs(*context.saved_tensors, *context.options))[0]
         return torch.empty(u.shape, dtype=u.dtype).copy_(output)
 
     @staticmethod
     def backward(context, grad):
         def differentiate():
             leaves = [None if x is None else x.detach().requires_grad_() for x in context.saved_tensors]
-            output = selective_scan_reference(*leaves, *context.options)[0]
+            output = selective_scan_reference(ScanInputs(*leaves, *context.options))[0]
             gradients = iter(torch.autograd.grad(output, [leaf for leaf in leaves if leaf is not None], grad))
             return [None if leaf is None else next(gradients) for leaf in leaves]
 
@@ -86,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_reference(installed, with_addend,
     for run in (functools.partial(adapter.selective_scan_mamba_ssm, source="mamba_ssm"), selective_scan_reference):
         leaves = [None if x is None else x.clone().requires_grad_() for x in arguments_of(left_out)]
         addend = leaves[0] * 2 if with_addend else None
-        output = run(*leaves, True, reverse, None, addend)[0]
+        output = run(ScanInputs(*leaves, True, reverse, None, addend))[0]
         output.square().sum().backward()
         results.append([output, *(leaf.grad for leaf in leaves if leaf is not None)])
     for found, wanted in zip(*results, strict=True):
@@ -120,7 +120,7 @@ def test_b_and_c_may_be_the_same_at_all_times(installed, constants, reverse, mon
 def test_mixed_dtypes_are_brought_to_what_the_kernels_take(installed):
     u, delta, A, B, C, D, z, delta_bias = arguments_of(dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in (u, delta.float(), A, B.half(), C, D.bfloat16(), z.float(), delta_bias)]
-    output, _ = adapter.selective_scan_mamba_ssm(*leaves, True, False, None, source="mamba_ssm")
+    output, _ = adapter.selective_scan_mamba_ssm(ScanInputs(*leaves, True), "mamba_ssm")
     output.sum().backward()
     assert output.dtype == torch.bfloat16
     for leaf in leaves:
@@ -132,7 +132,7 @@ def test_the_operator_is_one_that_torch_can_trace(installed):
     torch.library.opcheck(adapter.scan_forward, (*arguments, True, True, "mamba_ssm"))
 
     def run(*tensors):
-        return adapter.selective_scan_mamba_ssm(*tensors, True, True, None, source="mamba_ssm")[0]
+        return adapter.selective_scan_mamba_ssm(ScanInputs(*tensors, True, True), "mamba_ssm")[0]
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")(*arguments)
     torch.testing.assert_close(compiled, run(*arguments))
@@ -160,11 +160,11 @@ def test_a_package_whose_scan_does_not_answer_is_not_used(installed, monkeypatch
 
     monkeypatch.setattr(installed, "SelectiveScanFn", NotCompiled)
     reason = adapter.probe("mamba_ssm", "cpu")
-    assert "does not answer (NotImplementedError: build with the option for Mamba-1)" in reason
+    assert "do not answer (NotImplementedError: build with the option for Mamba-1)" in reason
     for cache in (adapter.probe, adapter.load_interface):
         cache.cache_clear()
     monkeypatch.setitem(sys.modules, installed.__name__, None)
-    assert "does not answer (ModuleNotFoundError" in adapter.probe("mamba_ssm", "cpu")
+    assert "do not answer (ModuleNotFoundError" in adapter.probe("mamba_ssm", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_prebuilt_kernels_are_loaded_when_asked_for(installed, monkeypatch):
     asked = []
     monkeypatch.setattr(adapter, "get_kernel", lambda *args, **kwargs: asked.append((args, kwargs)) or installed_as)
     installed_as = sys.modules["mamba_ssm"]
-    output, _ = adapter.selective_scan_mamba_ssm(*arguments_of(), True, False, None, source=KERNELS_REPOSITORY)
+    output, _ = adapter.selective_scan_mamba_ssm(ScanInputs(*arguments_of(), True), KERNELS_REPOSITORY)
     assert output.isfinite().all()
     assert asked == [((KERNELS_REPOSITORY,), {"version": adapter.KERNELS_VERSION})]
     with pytest.raises(ValueError, match="'kernels-community/mamba-ssm' was asked for, but it runs on CUDA"):

@@ -59,7 +59,7 @@ DAMAGES = [
     (CONFIG, fields(id2label={}), "config.json: `id2label` names no class"),
     (CONFIG, fields(id2label={"0": "a", "1": None}), "does not name 1"),
     (CONFIG, fields(hidden_size="24"), "'hidden_size'"),
-    (CONFIG, fields(layer_norm_eps=float("nan")), "`layer_norm_eps` must be finite"),
+    (CONFIG, fields(layer_norm_eps=float("nan")), "`layer_norm_eps` must be above 0"),
     (WEIGHTS, cut(-100), "model.safetensors is cut off or damaged"),
     (WEIGHTS, cut(50), "model.safetensors is cut off or damaged"),
     (WEIGHTS, cut(0), "model.safetensors is cut off or damaged"),

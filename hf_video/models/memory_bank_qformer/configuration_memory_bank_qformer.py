@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -12,6 +12,12 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from .memory_compression import POLICIES
 
 POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
+LIMITS = {
+    "at least 1": ["num_query_tokens", "max_num_frames", "projection_dim", "expected_num_frames"],
+    "at least 0": ["memory_bank_length", "video_token_id", "initializer_range"],
+    "above 0": ["vision_layer_norm_eps"],
+    "in [0, 1)": ["classifier_dropout"],
+}
 
 
 @strict
@@ -151,19 +157,9 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_finite(vars(self))
-        if self.vision_layer_norm_eps <= 0:
-            raise ValueError(f"`vision_layer_norm_eps` must be above 0, got {self.vision_layer_norm_eps}.")
-        if self.initializer_range < 0:
-            raise ValueError(f"`initializer_range` must be at least 0, got {self.initializer_range}.")
-        positive = {"num_query_tokens": 1, "max_num_frames": 1, "projection_dim": 1, "expected_num_frames": 1}
-        for name, least in {**positive, "memory_bank_length": 0, "video_token_id": 0}.items():
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+        _check_limits(self, LIMITS)
         if self.memory_policy not in POLICIES:
             raise ValueError(f"`memory_policy` must be one of {', '.join(POLICIES)}, got {self.memory_policy!r}.")
-        if not 0 <= self.classifier_dropout < 1:
-            raise ValueError(f"`classifier_dropout` must be in [0, 1), got {self.classifier_dropout}.")
         if self.frame_position_overflow == "scale" and not (self.expected_num_frames or 0) > 0:
             raise ValueError(
                 '`frame_position_overflow="scale"` stretches the frame positions over a whole video: set '
@@ -195,13 +191,21 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
             )
 
 
-# Copied from hf_video.models.videovit.configuration_videovit._check_finite
-def _check_finite(values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
-    for name, value in values.items():
-        numbers = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"`{name}` must be finite, got {value}.")
+# Copied from hf_video.models.videovit.configuration_videovit._check_limits
+def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
+    fits: dict[str, Callable[[Any], bool]] = {
+        "at least 1": lambda number: 1 <= number < math.inf,
+        "at least 0": lambda number: 0 <= number < math.inf,
+        "above 0": lambda number: 0 < number < math.inf,
+        "in [0, 1)": lambda number: 0 <= number < 1,
+        "between 0 and 1": lambda number: 0 < number < 1,
+    }
+    for limit, names in limits.items():
+        for name in names:
+            number = getattr(config, name)
+            if number is not None and not fits[limit](number):
+                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 __all__ = ["MemoryBankQFormerConfig"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .memory_compression import POLICIES
-from .memory_file import BANK_TENSORS, MemoryFile, write_memory_file
+from .memory_file import BANK_TENSORS, read_memory_file, write_memory_file
 from .token_bank import TensorMap, TokenBank
 
 
@@ -46,7 +46,7 @@ class MemoryBank:
         last_queries (`torch.Tensor` of shape `(batch_size, num_query_tokens, hidden_size)`, *optional*): output of the
             Q-Former for the last frame.
         text_ids (`torch.LongTensor` of shape `(batch_size, text_length)`, *optional*): the text that the query banks
-            were filled with, -1 for padding. Files of the first versions do not have it.
+            were filled with, -1 for padding.
         origin (`dict[str, Any]`): notes of the caller, such as the name of the video. They are saved as JSON.
     """
 
@@ -110,11 +110,9 @@ class MemoryBank:
                 "a file or take a `clone()` made before that call, or `reset()` it to begin anew."
             )
         if not self.frames_seen.any():
-            visual, *query = (
-                None if size is None else TokenBank.empty(batch_size, *size, self.length, self.policy, dtype, device)
-                for size in (visual_size, *query_sizes)
-            )
-            self.visual, self.query = visual, [bank for bank in query if bank is not None]
+            options: Any = (self.length, self.policy, dtype, device)
+            self.visual = None if visual_size is None else TokenBank.empty(batch_size, *visual_size, *options)
+            self.query = [TokenBank.empty(batch_size, *size, *options) for size in query_sizes]
             self.frames_seen = torch.zeros(batch_size, dtype=torch.long, device="cpu")
             self.last_queries = self.text_ids = None
         if self.batch_size != batch_size:
@@ -126,18 +124,16 @@ class MemoryBank:
         if banks and banks[0].slots.device != device:
             raise ValueError(f"The memory is on {banks[0].slots.device}, the frames on {device}: move it with `.to`.")
         if banks and banks[0].slots.is_inference() and not torch.is_inference_mode_enabled():
-            self._replace(lambda bank: bank.map(torch.Tensor.clone), torch.Tensor.clone)
-            self.frames_seen = self.frames_seen.clone()
+            vars(self).update(vars(self.clone()))
         if (self.visual is not None, len(self.query)) != (visual_size is not None, len(query_sizes)):
             raise ValueError("The memory has other banks than this model: another model filled it.")
         if self.visual is not None and self.visual.size != visual_size:
             raise ValueError(f"The memory has frames of {self.visual.size} (tokens, channels), not {visual_size}.")
-        for bank, size in zip(self.query, query_sizes, strict=True):
-            if bank.size != size:
-                raise ValueError(
-                    f"The memory has queries and text of {bank.size} (tokens, channels) for a frame, but the call has "
-                    f"{size}: pass the same text in every call of a video."
-                )
+        if self.query and self.query[0].size != query_sizes[0]:
+            raise ValueError(
+                f"The memory has queries and text of {self.query[0].size} (tokens, channels) for a frame, but the "
+                f"call has {query_sizes[0]}: pass the same text in every call of a video."
+            )
         if self.query and text_ids is not None:
             if self.text_ids is None:
                 self.text_ids = text_ids.clone()
@@ -149,8 +145,9 @@ class MemoryBank:
                     "with another text, call `replay_memory`."
                 )
 
-    def _replace(self, of_bank: Callable[[TokenBank], TokenBank], of_rows: TensorMap) -> None:
-        """Replace every bank, and every tensor with one row for each video, by the result of a function."""
+    def _replace(self, of_rows: TensorMap, of_bank: Callable[[TokenBank], TokenBank] | None = None) -> None:
+        """Replace every tensor with one row for each video, and every bank, by the result of a function."""
+        of_bank = of_bank or (lambda bank: bank.map(of_rows))
         self.visual = None if self.visual is None else of_bank(self.visual)
         self.query = [of_bank(bank) for bank in self.query]
         self.last_queries = None if self.last_queries is None else of_rows(self.last_queries)
@@ -165,12 +162,12 @@ class MemoryBank:
     def clone(self) -> "MemoryBank":
         """An independent copy, to go on in two ways."""
         memory = self._copy()
-        memory._replace(lambda bank: bank.map(torch.Tensor.clone), torch.Tensor.clone)
+        memory._replace(torch.Tensor.clone)
         return memory
 
     def to(self, device: torch.device | str) -> "MemoryBank":
         """Move the memory to a device, in place, and return it. Dtypes stay as they are."""
-        self._replace(lambda bank: bank.map(lambda tensor: tensor.to(device)), lambda tensor: tensor.to(device))
+        self._replace(lambda tensor: tensor.to(device))
         return self
 
     def append(
@@ -203,13 +200,13 @@ class MemoryBank:
         if length < 1:
             raise ValueError(f"A memory bank holds at least 1 frame, got the length {length}.")
         if length != self.length:
-            self._replace(lambda bank: bank.resized(length), lambda tensor: tensor)
+            self._replace(lambda tensor: tensor, lambda bank: bank.resized(length))
             self.length = length
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the videos `indices`, in this order. The indices are int64, or one bool for each video."""
         rows = torch.arange(self.batch_size, device="cpu")[indices.cpu()]
-        self._replace(lambda bank: bank.take(rows), lambda tensor: tensor[rows.to(tensor.device)])
+        self._replace(lambda tensor: tensor[rows.to(tensor.device)], lambda bank: bank.take(rows))
         self.frames_seen = self.frames_seen[rows]
 
     def take(self, rows: torch.Tensor) -> "MemoryBank":
@@ -265,16 +262,15 @@ class MemoryBank:
             ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
             OSError: if the file cannot be opened.
         """
-        file = MemoryFile(path, device)
-        memory = cls(file.length, file.policy)
-        memory.origin = file.origin
-        memory.frames_seen = file.own["frames_seen"].cpu()
-        memory.last_queries, memory.text_ids = file.own.get("last_queries"), file.own.get("text_ids")
-        banks = {}
-        for name, tensors in file.banks.items():
-            slots, order, slot_counts, similarities = (tensors[each] for each in BANK_TENSORS)
-            num_entries = tensors["num_entries"].tolist()
-            banks[name] = TokenBank(memory.policy, slots, order, slot_counts, similarities, num_entries)
+        header, own, tensors = read_memory_file(path, device)
+        memory = cls(header["length"], header["policy"])
+        memory.origin = header["origin"]
+        memory.frames_seen = own["frames_seen"].cpu()
+        memory.last_queries, memory.text_ids = own.get("last_queries"), own.get("text_ids")
+        banks = {
+            name: TokenBank(memory.policy, num_entries=bank.pop("num_entries").tolist(), **bank)  # type: ignore[arg-type]
+            for name, bank in tensors.items()
+        }
         memory.visual = banks.pop("visual", None)
         memory.query = [banks[str(i)] for i in range(len(banks))]
         return memory

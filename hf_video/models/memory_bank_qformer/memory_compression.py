@@ -32,13 +32,10 @@ class CompressionPolicy:
 
     Attributes:
         averages: whether weights other than 0 and 1 occur. An infinite frame then spreads over the bank.
-        forgets: whether a frame that leaves is counted no more, so that every entry stands for 1 frame. Otherwise the
-            counts add up to the frames seen.
         similarity_range: the smallest and the largest similarity; `None` if the policy uses none.
     """
 
     averages = False
-    forgets = False
     similarity_range: tuple[float, float] | None = None
 
     def similarity(self, older: torch.Tensor, newer: torch.Tensor) -> torch.Tensor:
@@ -84,8 +81,6 @@ class Merge(CompressionPolicy):
 
 class FirstInFirstOut(CompressionPolicy):
     """The oldest entry is dropped: the bank is a window over the last frames."""
-
-    forgets = True
 
     def __call__(self, counts: torch.Tensor, similarities: torch.Tensor) -> Replacement:
         index = torch.zeros_like(counts[:, 0], dtype=torch.long)

@@ -1,4 +1,4 @@
-"""The file of a memory: written as a whole, and checked field by field when it is read."""
+"""The file of a memory: written as a whole, and checked when it is read."""
 
 import json
 import os
@@ -15,11 +15,13 @@ from .memory_compression import POLICIES
 BANK_TENSORS = ("slots", "order", "slot_counts", "similarities")
 OWN_TENSORS = {"frames_seen", "last_queries", "text_ids"}
 STATE_DTYPES = (torch.float32, torch.float64)
+Tensors = dict[str, torch.Tensor]
 
 
-def write_memory_file(path: str | os.PathLike, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+def write_memory_file(path: str | os.PathLike, header: dict[str, Any], tensors: Tensors) -> None:
     """
-    Write a safetensors file that [`MemoryFile`] reads. It appears complete or not at all, and replaces an older one.
+    Write a safetensors file that [`read_memory_file`] reads. It appears complete or not at all, and replaces an
+    older one.
 
     Args:
         path: path of the file.
@@ -39,180 +41,122 @@ def write_memory_file(path: str | os.PathLike, header: dict[str, Any], tensors: 
         unfinished.unlink(missing_ok=True)
 
 
-class MemoryFile:
+def read_memory_file(
+    path: str | os.PathLike, device: torch.device | str
+) -> tuple[dict[str, Any], Tensors, dict[str, Tensors]]:
     """
-    The contents of a file that [`MemoryBank.save`] wrote.
+    Read a file that [`write_memory_file`] wrote.
 
     Args:
         path: path of the file.
         device: device of the tensors.
 
-    Attributes:
-        length (`int`), policy (`str`), origin (`dict[str, Any]`): as in [`MemoryBank`].
-        own (`dict[str, torch.Tensor]`): the tensors beside the banks, by name.
-        banks (`dict[str, dict[str, torch.Tensor]]`): the tensors of each bank, by name. The visual bank is "visual",
-            the query banks are "0", "1", ..., one for each layer of the Q-Former.
+    Returns:
+        The header, the tensors beside the banks by name, and those of each bank by name. The visual bank is "visual",
+        the query banks are "0", "1", ..., one for each layer of the Q-Former.
 
     Raises:
         ValueError: if it is another kind of file, or damaged. The message names the field and what it must be.
         OSError: if the file cannot be opened.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is no regular file; a file that `MemoryBank.save` wrote is expected.")
+    own: Tensors = {}
+    banks: dict[str, Tensors] = {}
+    try:
+        with safe_open(path, "pt", device=str(device)) as file:
+            text = (file.metadata() or {}).get("memory_bank")
+            for key in file.keys():
+                owner, dot, name = key.rpartition(".")
+                (banks.setdefault(owner, {}) if dot else own)[name] = file.get_tensor(key)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote, or is damaged: {error}") from error
+    if text is None:
+        raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
+    try:
+        header = {"origin": {}, **json.loads(text)}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: its header is no JSON object ({error}).") from error
+    try:
+        _check(header, own, banks)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or not as `MemoryBank.save` writes it: {error}.") from None
+    return header, own, banks
 
-    def __init__(self, path: str | os.PathLike, device: torch.device | str):
-        self.path = path
-        if Path(path).exists() and not Path(path).is_file():
-            raise ValueError(f"{path} is no regular file; a file that `MemoryBank.save` wrote is expected.")
-        self.own: dict[str, torch.Tensor] = {}
-        self.banks: dict[str, dict[str, torch.Tensor]] = {}
-        try:
-            with safe_open(path, "pt", device=str(device)) as file:
-                header = (file.metadata() or {}).get("memory_bank")
-                if header is None:
-                    raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote.")
-                for key in file.keys():
-                    owner, dot, name = key.rpartition(".")
-                    tensors = self.banks.setdefault(owner, {}) if dot else self.own
-                    tensors[name] = file.get_tensor(key)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a file that `MemoryBank.save` wrote, or is damaged: {error}") from error
-        self._read_header(header)
-        self._check_own()
-        self._check_names()
-        for owner, tensors in self.banks.items():
-            self._check_bank(owner, tensors)
-        self._check_queries()
 
-    def _require(self, is_sound: bool | torch.Tensor, field: str, expected: str, found: Any = None) -> None:
-        if not is_sound:
-            got = "" if found is None else f", got {found}"
-            raise ValueError(
-                f"{self.path} is damaged, or not as `MemoryBank.save` writes it: {field} must {expected}{got}."
-            )
+def _require(is_sound: Any, field: str, expected: str, value: Any = None) -> None:
+    if not is_sound:
+        raise ValueError(f"{field} must {expected}" + ("" if value is None else f", got {value}"))
 
-    def _require_tensor(
-        self, field: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
-    ) -> None:
-        """Check a tensor's dtype, one of `dtypes`, and its shape. In `sizes`, `None` allows any size from 1."""
-        self._require(tensor.dtype in dtypes, field, f"be {' or '.join(map(str, dtypes))}", tensor.dtype)
-        fits = tensor.ndim == len(sizes) and all(
-            size >= 1 if expected is None else size == expected
-            for size, expected in zip(tensor.shape, sizes, strict=True)
-        )
-        shape = ", ".join("any" if size is None else str(size) for size in sizes)
-        self._require(fits, field, f"have the shape ({shape})", tuple(tensor.shape))
 
-    def _require_finite(self, field: str, tensor: torch.Tensor) -> None:
-        # A policy that averages spreads an infinite frame over the memory; the others drop it in the end.
-        self._require(not POLICIES[self.policy].averages or tensor.isfinite().all(), field, "be finite")
+def _require_tensor(field: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], *sizes: int | None) -> None:
+    """Check the dtype of a tensor and its shape, in which `None` is any size from 1."""
+    _require(tensor.dtype in dtypes, field, f"be {' or '.join(map(str, dtypes))}", tensor.dtype)
+    fits = tensor.ndim == len(sizes) and all(
+        size >= 1 if expected is None else size == expected for size, expected in zip(tensor.shape, sizes, strict=True)
+    )
+    shape = ", ".join("any" if size is None else str(size) for size in sizes)
+    _require(fits, field, f"have the shape ({shape})", tuple(tensor.shape))
 
-    def _read_header(self, text: str) -> None:
-        try:
-            header = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} is damaged: its header is no JSON ({error}).") from error
-        self._require(isinstance(header, dict), "the header", "be a JSON object", type(header).__name__)
-        length, policy, origin = header.get("length"), header.get("policy"), header.get("origin", {})
-        self._require(type(length) is int and length >= 1, "length", "be a whole number, at least 1", length or "none")
-        self._require(
-            isinstance(policy, str) and policy in POLICIES, "policy", f"be one of {', '.join(POLICIES)}", repr(policy)
-        )
-        self._require(isinstance(origin, dict), "origin", "be a JSON object", type(origin).__name__)
-        self.length, self.policy, self.origin = length, policy, origin
 
-    def _check_own(self) -> None:
-        unknown = self.own.keys() - OWN_TENSORS
-        self._require(not unknown, "its tensors", f"be {', '.join(sorted(OWN_TENSORS))} and those of banks", unknown)
-        self._require("frames_seen" in self.own, "frames_seen", "be there")
-        frames_seen = self.own["frames_seen"]
-        self.batch_size = len(frames_seen) if frames_seen.ndim else 0
-        self._require_tensor("frames_seen", frames_seen, (torch.int64,), (self.batch_size,))
-        self._require((frames_seen >= 0).all(), "frames_seen", "be at least 0", frames_seen.tolist())
-        for name, dtypes, sizes in (
-            ("last_queries", (*STATE_DTYPES, torch.float16, torch.bfloat16), (self.batch_size, None, None)),
-            ("text_ids", (torch.int64,), (self.batch_size, None)),
-        ):
-            if name in self.own:
-                self._require_tensor(name, self.own[name], dtypes, sizes)
-        if "last_queries" in self.own:
-            self._require_finite("last_queries", self.own["last_queries"])
-        if "text_ids" in self.own:
-            self._require((self.own["text_ids"] >= -1).all(), "text_ids", "be token ids, or -1 for padding")
+def _check(header: dict[str, Any], own: Tensors, banks: dict[str, Tensors]) -> None:
+    length: Any = header.get("length")
+    policy: Any = header.get("policy")
+    origin = header["origin"]
+    is_length = type(length) is int and length >= 1
+    _require(is_length, "length", "be a whole number, at least 1", length or "none")
+    is_policy = isinstance(policy, str) and policy in POLICIES
+    _require(is_policy, "policy", f"be one of {', '.join(POLICIES)}", repr(policy))
+    _require(isinstance(origin, dict), "origin", "be a JSON object", type(origin).__name__)
 
-    def _check_names(self) -> None:
-        layers = [owner for owner in self.banks if owner != "visual"]
-        expected = {str(layer) for layer in range(len(layers))}
-        self._require(
-            set(layers) == expected, "the banks", "be visual, and 0, 1, ... without a gap", sorted(self.banks)
-        )
-        self._require(
-            not self.banks or self.batch_size > 0, "frames_seen", "have a number for each video of the banks"
-        )
+    unknown = own.keys() - OWN_TENSORS
+    _require(not unknown, "its tensors", f"be {', '.join(sorted(OWN_TENSORS))} and those of banks", unknown)
+    _require("frames_seen" in own, "frames_seen", "be there")
+    num_videos = own["frames_seen"].numel()
+    _require_tensor("frames_seen", own["frames_seen"], (torch.int64,), num_videos)
+    layers = banks.keys() - {"visual"}
+    is_whole = layers == {str(layer) for layer in range(len(layers))}
+    _require(is_whole, "the banks", "be visual, and 0, 1, ... without a gap", sorted(banks))
+    for owner, tensors in banks.items():
         names = {*BANK_TENSORS, "num_entries"}
-        for owner, tensors in self.banks.items():
-            self._require(
-                tensors.keys() == names, f"bank {owner}", f"have {', '.join(sorted(names))}", sorted(tensors)
-            )
+        _require(tensors.keys() == names, f"bank {owner}", f"have {', '.join(sorted(names))}", sorted(tensors))
+        _check_bank(owner, tensors, num_videos, own["frames_seen"].tolist(), length, policy)
 
-    def _check_bank(self, owner: str, tensors: dict[str, torch.Tensor]) -> None:
-        slots, order, counts, similarities = (tensors[name] for name in BANK_TENSORS)
-        self._require_tensor(f"{owner}.slots", slots, STATE_DTYPES, (self.batch_size, self.length + 1, None, None))
-        sizes = tuple(slots.shape[:3])
-        for name, dtype in (("order", torch.int64), ("slot_counts", torch.float32), ("similarities", slots.dtype)):
-            self._require_tensor(f"{owner}.{name}", tensors[name], (dtype,), sizes)
+    # All query banks have one size, which fits the queries and the text.
+    sizes: tuple[int | None, ...] = (None, None)
+    for layer in sorted(layers):
+        sizes = banks["0"]["slots"].shape[2:]
+        _require_tensor(f"{layer}.slots", banks[layer]["slots"], STATE_DTYPES, num_videos, length + 1, *sizes)
+    num_queries = None
+    if "last_queries" in own:
+        dtypes = (*STATE_DTYPES, torch.float16, torch.bfloat16)
+        _require_tensor("last_queries", own["last_queries"], dtypes, num_videos, None, sizes[1])
+        num_queries = own["last_queries"].shape[1]
+    if "text_ids" in own:
+        text_length = None if num_queries is None or sizes[0] is None else sizes[0] - num_queries
+        _require_tensor("text_ids", own["text_ids"], (torch.int64,), num_videos, text_length)
 
-        num_entries, field = tensors["num_entries"], f"{owner}.num_entries"
-        self._require_tensor(field, num_entries, (torch.int64,), (self.batch_size,))
-        # The first frame adds an entry, and a compression leaves at least one.
-        seen, entries = self.own["frames_seen"].tolist(), num_entries.tolist()
-        fits = all(
-            min(frames, 1) <= number <= min(frames, self.length) for number, frames in zip(entries, seen, strict=True)
-        )
-        self._require(fits, field, f"be 1 to {self.length}, and not above the frames seen, {seen}", entries)
-        first = next(iter(self.banks))
-        expected = self.banks[first]["num_entries"].tolist()
-        self._require(entries == expected, field, f"be those of bank {first}, {expected}", entries)
 
-        time = torch.arange(self.length + 1, device=order.device)[None, :, None]
-        is_permutation = order.sort(dim=1).values.eq(time).all()
-        self._require(is_permutation, f"{owner}.order", f"have each of 0 to {self.length} once at every position")
-        is_entry = time < num_entries.to(time.device)[:, None, None]
-        # Counts are not whole numbers in a bank of `replay_memory`, where they are means over positions.
-        is_count = torch.where(is_entry, counts >= 1, counts == 0) & counts.isfinite()
-        self._require(is_count.all(), f"{owner}.slot_counts", "be at least 1 for entries, and 0 after them")
-        total, frames = counts.double().sum(dim=1), self.own["frames_seen"].to(counts.device).double()[:, None]
-        policy = POLICIES[self.policy]
-        if policy.forgets:
-            is_one = (counts <= 1).all()
-            self._require(is_one, f"{owner}.slot_counts", f"be 1 for entries of the policy {self.policy}")
-        else:
-            is_sum = torch.isclose(total, frames, rtol=1e-4).all()
-            self._require(is_sum, f"{owner}.slot_counts", "sum up to the frames seen", seen)
-        self._require_finite(
-            f"{owner}.slots", slots.gather(1, order[..., None].expand_as(slots)).where(is_entry[..., None], 0)
-        )
-        if policy.similarity_range:
-            least, most = policy.similarity_range
-            tolerance = 1e-3 * (most - least) / 2
-            found = similarities[(time < num_entries.to(time.device)[:, None, None] - 1).expand_as(similarities)]
-            is_within = ((found >= least - tolerance) & (found <= most + tolerance)).all()
-            self._require(is_within, f"{owner}.similarities", f"be from {least:g} to {most:g}")
-
-    def _check_queries(self) -> None:
-        """All query banks have one size, which fits the queries and the text."""
-        shapes = {owner: tuple(bank["slots"].shape[2:]) for owner, bank in self.banks.items() if owner != "visual"}
-        if not shapes:
-            return
-        num_positions, num_channels = shapes["0"]
-        for owner, shape in shapes.items():
-            self._require(shape == shapes["0"], f"{owner}.slots", f"be of {shapes['0']} as those of layer 0", shape)
-        if (queries := self.own.get("last_queries")) is None:
-            return
-        text_ids = self.own.get("text_ids")
-        num_queries = queries.shape[1]
-        fits = num_queries <= num_positions if text_ids is None else num_queries + text_ids.shape[1] == num_positions
-        self._require(
-            fits and queries.shape[2] == num_channels,
-            "last_queries" if text_ids is None else "last_queries and text_ids",
-            f"fit the banks of {num_positions} positions and {num_channels} channels",
-            [tuple(tensor.shape) for tensor in (queries, text_ids) if tensor is not None],
-        )
+def _check_bank(
+    owner: str, tensors: Tensors, num_videos: int, frames_seen: list[int], length: int, policy: str
+) -> None:
+    slots, order, _, similarities = (tensors[name] for name in BANK_TENSORS)
+    _require_tensor(f"{owner}.slots", slots, STATE_DTYPES, num_videos, length + 1, None, None)
+    for name, dtype in (("order", torch.int64), ("slot_counts", torch.float32), ("similarities", slots.dtype)):
+        _require_tensor(f"{owner}.{name}", tensors[name], (dtype,), *slots.shape[:3])
+    _require_tensor(f"{owner}.num_entries", tensors["num_entries"], (torch.int64,), num_videos)
+    num_entries = tensors["num_entries"].tolist()
+    pairs = zip(num_entries, frames_seen, strict=True)
+    fits = all(min(frames, 1) <= number <= min(frames, length) for number, frames in pairs)
+    expected = f"be 1 to {length}, and not above the frames seen, {frames_seen}"
+    _require(fits, f"{owner}.num_entries", expected, num_entries)
+    time = torch.arange(length + 1, device=order.device)[None, :, None]
+    is_permutation = order.sort(dim=1).values.eq(time).all()
+    _require(is_permutation, f"{owner}.order", f"have each of 0 to {length} once at every position")
+    if similarity_range := POLICIES[policy].similarity_range:
+        least, most = similarity_range
+        tolerance = 1e-3 * (most - least) / 2
+        is_used = time < tensors["num_entries"][:, None, None] - 1
+        values = similarities[is_used.expand_as(similarities)]
+        is_within = ((values >= least - tolerance) & (values <= most + tolerance)).all()
+        _require(is_within, f"{owner}.similarities", f"be from {least:g} to {most:g}")

@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .classification_memory_bank_qformer import average_views, classification_loss, flatten_views
+from .classification_memory_bank_qformer import average_views, classification_loss
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
 from .memory_bank import MemoryBank, unfinished_on_error
 from .token_bank import TokenBank
@@ -944,7 +944,9 @@ class MemoryBankQFormerForVideoClassification(MemoryBankQFormerPreTrainedModel):
         Returns:
             [`MemoryBankQFormerForVideoClassificationOutput`] with `logits` of shape `(batch_size, num_labels)`.
         """
-        clips = None if pixel_values is None else flatten_views(pixel_values)
+        clips = pixel_values
+        if pixel_values is not None and pixel_values.ndim == 6:
+            clips = pixel_values.flatten(0, 1)
         outputs: MemoryBankQFormerModelOutput = self.memory_bank_qformer(clips, return_dict=True, **kwargs)
         pooled = cast(torch.Tensor, outputs.last_hidden_state).mean(dim=1)
         logits = self.classifier(self.dropout(pooled))

@@ -82,6 +82,13 @@ class MemoryBankQFormerRankingOutput(ModelOutput):
     ranks: torch.Tensor | None = None
 
 
+# Those of the keyword arguments of `generate` that are no options of the language model.
+VIDEO_INPUTS = (
+    *("video_embeds", "vision_embeds", "frame_attention_mask", "interpolate_pos_encoding"),
+    *("memory", "use_memory", "qformer_input_ids", "qformer_attention_mask"),
+)
+
+
 class VideoInputs(NamedTuple):
     """
     A batch of videos as a language model reads it.
@@ -474,31 +481,23 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
     def generate(
         self,
         pixel_values: torch.Tensor | None = None,
-        vision_embeds: torch.Tensor | None = None,
-        qformer_input_ids: torch.Tensor | None = None,
-        qformer_attention_mask: torch.Tensor | None = None,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        video_embeds: torch.Tensor | None = None,
-        memory: MemoryBank | None = None,
-        use_memory: bool | None = True,
-        frame_attention_mask: torch.Tensor | None = None,
-        interpolate_pos_encoding: bool | None = True,
         **kwargs: Any,
     ) -> Any:
         r"""
         Write the text that follows. The video is read once, for any number of beams and returned sequences.
 
         Args:
-            pixel_values, ..., interpolate_pos_encoding (*optional*):
-                See `forward`. Texts may be padded on either side; without a text the model begins one. The frames are
-                added to the `memory` in place, unless an error is raised.
+            pixel_values, input_ids, attention_mask, inputs_embeds (*optional*):
+                See `forward`. Texts may be padded on either side; without a text the model begins one.
             kwargs (*optional*):
-                Options of [`~transformers.GenerationMixin.generate`]. `generation_config` has the defaults, also for
-                options that are `None`. Penalties, n-grams and lengths, including `max_length` and `min_length`, count
-                generated tokens alone. So it is in MA-LMM, whose language model gets embeddings and no ids of the
-                prompt, and so the answer for a row does not depend on the batch.
+                The other video inputs of `forward`; frames are added to the `memory` in place, unless an error is
+                raised. And options of [`~transformers.GenerationMixin.generate`], which have the defaults of
+                `generation_config`, also if they are `None`. Penalties, n-grams and lengths, including `max_length`
+                and `min_length`, count generated tokens alone. So it is in MA-LMM, whose language model gets
+                embeddings and no ids of the prompt, and so the answer for a row does not depend on the batch.
 
         Returns:
             The result of the language model's `generate`, by default `torch.LongTensor` of shape `(batch_size *
@@ -513,18 +512,9 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             self.language_model._hf_hook.io_same_device = True
         # The defaults were saved with this model. Those of its parts may be others.
         self.language_model.generation_config = self.generation_config
-        with unfinished_on_error(memory):
-            video = self.read_video(
-                video_embeds,
-                pixel_values=pixel_values,
-                vision_embeds=vision_embeds,
-                qformer_input_ids=qformer_input_ids,
-                qformer_attention_mask=qformer_attention_mask,
-                memory=memory,
-                use_memory=use_memory,
-                frame_attention_mask=frame_attention_mask,
-                interpolate_pos_encoding=interpolate_pos_encoding,
-            )
+        inputs: dict[str, Any] = {name: kwargs.pop(name) for name in VIDEO_INPUTS if name in kwargs}
+        with unfinished_on_error(inputs.get("memory")):
+            video = self.read_video(pixel_values=pixel_values, **inputs)
             embeds, mask = self.gather_padding(*self.embed(video, input_ids, attention_mask, inputs_embeds))
             kwargs = {name: value for name, value in kwargs.items() if value is not None}
             if not self.config.text_config.is_encoder_decoder:

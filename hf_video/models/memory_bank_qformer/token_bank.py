@@ -1,11 +1,13 @@
 """One bank of a memory: entries at every token position, and the keys and values made of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from .memory_compression import POLICIES
+from .memory_file import BANK_TENSORS
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
 # Maps states (..., num_channels) to keys and values (..., hidden_size).
@@ -234,15 +236,10 @@ class TokenBank:
 
     def map(self, function: TensorMap, num_entries: Sequence[int] | None = None) -> "TokenBank":
         """A bank with the results of a function for every tensor of this one."""
-        return TokenBank(
-            self.policy,
-            slots=function(self.slots),
-            order=function(self.order),
-            slot_counts=function(self.slot_counts),
-            similarities=function(self.similarities),
-            num_entries=list(self.num_entries if num_entries is None else num_entries),
-            projections={layer: (function(key), function(value)) for layer, (key, value) in self.projections.items()},
-        )
+        projections = {layer: (function(key), function(value)) for layer, (key, value) in self.projections.items()}
+        changes: dict[str, Any] = {name: function(getattr(self, name)) for name in BANK_TENSORS}
+        num_entries = list(self.num_entries if num_entries is None else num_entries)
+        return replace(self, num_entries=num_entries, projections=projections, **changes)
 
     def take(self, rows: torch.Tensor) -> "TokenBank":
         """A bank with copies of the videos `rows`, int64."""
@@ -264,8 +261,8 @@ class TokenBank:
             self.num_entries[row] = num_entries
 
     def tensors(self) -> list[torch.Tensor]:
-        projections = [tensor for pair in self.projections.values() for tensor in pair]
-        return [self.slots, self.order, self.slot_counts, self.similarities, *projections]
+        own = [getattr(self, name) for name in BANK_TENSORS]
+        return own + [tensor for pair in self.projections.values() for tensor in pair]
 
     def resized(self, length: int) -> "TokenBank":
         """A bank of another length. Entries beyond it are compressed one after the other, without keys and values."""

@@ -9,10 +9,6 @@ import torch
 
 from .memory_bank import MemoryBank, replay_memory
 
-# Largest distance, as a share of a vector's length, by which half precision moves a token of the Q-Former's input.
-# Tokens of other words are farther apart.
-ROUNDING = 0.02
-
 
 class VideoWatcher:
     """
@@ -89,13 +85,11 @@ class VideoWatcher:
         Yields:
             `frames_seen`, after each frame. The caller may then ask, save, or stop.
         """
+        options = {"do_sample_frames": False, "num_crops": 1, "return_tensors": "pt"}
         for chunk in _chunks(frames, self.chunk_size):
-            pixel_values = self.processor.video_processor(
-                chunk, do_sample_frames=False, num_crops=1, return_tensors="pt"
-            )["pixel_values"]
-            pixel_values = pixel_values.to(self.model.device, self.model.dtype)
+            inputs = self.processor.video_processor(chunk, **options).to(self.model.device, self.model.dtype)
             with torch.no_grad():
-                vision_embeds = self.model.base_model.get_vision_embeds(pixel_values)
+                vision_embeds = self.model.base_model.get_vision_embeds(inputs["pixel_values"])
             for frame in vision_embeds.split(1, dim=1):
                 with torch.no_grad():
                     self.model.base_model(vision_embeds=frame, memory=self.memory, **self._text)
@@ -176,23 +170,14 @@ class VideoWatcher:
         # Not `str.format`: other braces of the prompt are plain text.
         return self.prompt.replace("{}", question)
 
-    @torch.no_grad()
     def _fits(self, memory: MemoryBank) -> bool:
         """Whether the memory was filled with this text."""
         if not self._text:
             return True
         if "text" in memory.origin:
             return memory.origin["text"] == self._ask(self.question)
-        if not memory.query:
-            return False
-        # The input of the first layer does not depend on the frame.
-        base = self.model.base_model
-        expected = base.qformer.embeddings(base.query_tokens, self._text.get("qformer_input_ids"))
-        bank = memory.query[0]
-        if bank.size != expected.shape[1:]:
-            return False
-        distance = (bank.states[:, 0] - expected).norm(dim=-1)
-        return bool((distance <= ROUNDING * expected.float().norm(dim=-1)).all())
+        ids = self._text["qformer_input_ids"].masked_fill(self._text["qformer_attention_mask"] == 0, -1)
+        return memory.text_ids is not None and torch.equal(memory.text_ids, ids)
 
 
 def _chunks(frames: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -9,30 +9,13 @@ from transformers import PreTrainedConfig
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 
-# Copied from hf_video.models.videovit.classification_videovit.flatten_views
-def flatten_views(pixel_values: torch.Tensor) -> torch.Tensor:
-    """
-    Turn the views of a batch `(batch_size, num_views, num_frames, ...)` into clips `(batch_size * num_views,
-    num_frames, ...)`. A batch of clips stays unchanged.
-    """
-    return pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
-
-
 # Copied from hf_video.models.videovit.classification_videovit.average_views
 def average_views(logits: torch.Tensor, pixel_values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """
-    Turn the logits of views into logits of videos. The softmax of the result is the mean of the views' softmaxes: this
-    is the published protocol of VideoMAE and VideoMamba. In multi-label classification the same holds for the sigmoid.
+    Turn logits of views `(batch_size * num_views, num_labels)` into those of videos `(batch_size, num_labels)`, at
+    least float32, if the pixels have an axis of views. The softmax of the result is the mean of the views' softmaxes,
+    the published protocol of VideoMAE and VideoMamba; in multi-label classification the same holds for the sigmoid.
     The values of a regression are averaged, and so are features if there are no labels.
-
-    Args:
-        logits: `(batch_size * num_views, num_labels)`, for `flatten_views(pixel_values)`.
-        pixel_values: `(batch_size, num_views, num_frames, num_channels, height, width)`. If these are clips without
-            views, the logits are returned unchanged.
-        config: gives the `problem_type`. If it has none, every video has a single label.
-
-    Returns:
-        `(batch_size, num_labels)`, at least float32.
     """
     if pixel_values.ndim != 6:
         return logits
@@ -54,18 +37,9 @@ def classification_loss(
     **kwargs: Any,
 ) -> torch.Tensor:
     """
-    The loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of the
-    parts of such a batch, so each part divides by the size of the whole. Transformers does so for single labels alone.
-
-    Args:
-        labels: `(batch_size,)` class ids or values, or `(batch_size, num_labels)` targets or values.
-        logits: `(batch_size, num_labels)`.
-        config: gives the `problem_type`. If it has none, the labels decide, and it is set.
-        num_items_in_batch: how many numbers the labels of the whole accumulated batch have; by default those of
-            `labels`.
-
-    Returns:
-        The mean, a scalar: over clips for single labels, over all values otherwise.
+    The mean loss of Transformers' classifiers, for batches that `Trainer` accumulates. `Trainer` adds up the losses of
+    the parts of such a batch, so each part divides by `num_items_in_batch`, the number of labels in the whole.
+    Transformers does so for single labels alone. A `problem_type` that is not set follows from the labels.
     """
     loss = ForSequenceClassificationLoss(labels, logits, config, num_items_in_batch=num_items_in_batch)
     if num_items_in_batch is None or config.problem_type == "single_label_classification":

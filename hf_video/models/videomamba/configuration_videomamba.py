@@ -1,7 +1,7 @@
 """VideoMamba model configuration."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -14,6 +14,16 @@ PRESETS = {
     "small": {"hidden_size": 384, "num_hidden_layers": 24},
     "middle": {"hidden_size": 576, "num_hidden_layers": 32},
     "base": {"hidden_size": 768, "num_hidden_layers": 24},
+}
+
+LIMITS = {
+    "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
+    + ["time_step_rank", "projection_dim", "num_aligned_layers"],
+    "at least 0": ["num_hidden_layers", "time_step_floor", "time_step_scale"],
+    "above 0": ["expand", "layer_norm_eps", "initializer_range", "aligned_layer_interval"]
+    + ["time_step_min", "time_step_max"],
+    "in [0, 1)": ["hidden_dropout_prob", "drop_path_rate", "classifier_dropout"],
+    "between 0 and 1": ["mask_ratio"],
 }
 
 
@@ -254,19 +264,12 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Part of the validation by `@strict`: raises `ValueError` for values that contradict each other."""
-        _check_finite(vars(self))
-        positive = ["num_channels", "num_frames", "tubelet_size", "hidden_size", "state_size", "conv_kernel"]
-        for name in positive + ["time_step_rank", "projection_dim", "num_aligned_layers"]:
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        _check_limits(self, LIMITS)
         if self.intermediate_size < 1:
             raise ValueError(
                 f"`intermediate_size` must be at least 1, got {self.intermediate_size}: it is `expand` "
                 f"({self.expand}) times `hidden_size` ({self.hidden_size})."
             )
-        for name in ("num_hidden_layers", "time_step_floor", "time_step_scale"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}.")
         for name in ("image_size", "patch_size", "patch_stride"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1):
@@ -280,21 +283,13 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(
                 '`scan_order="spatiotemporal"` is one order per direction: it needs `bidirectional=True`.'
             )
-        for name in ("hidden_dropout_prob", "drop_path_rate", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
-        for name in ("layer_norm_eps", "initializer_range", "aligned_layer_interval"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
-        if not 0 < self.time_step_min <= self.time_step_max:
+        if self.time_step_min > self.time_step_max:
             raise ValueError(
                 "`time_step_min` must be above 0 and not above `time_step_max`, got "
                 f"{self.time_step_min} and {self.time_step_max}."
             )
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
         if self.alignment_loss == "cosine" and not self.normalize_features:
             raise ValueError(
                 '`alignment_loss="cosine"` needs features of unit length: set `normalize_features=True`, or '
@@ -315,13 +310,21 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             )
 
 
-# Copied from hf_video.models.videovit.configuration_videovit._check_finite
-def _check_finite(values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
-    for name, value in values.items():
-        numbers = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"`{name}` must be finite, got {value}.")
+# Copied from hf_video.models.videovit.configuration_videovit._check_limits
+def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
+    fits: dict[str, Callable[[Any], bool]] = {
+        "at least 1": lambda number: 1 <= number < math.inf,
+        "at least 0": lambda number: 0 <= number < math.inf,
+        "above 0": lambda number: 0 < number < math.inf,
+        "in [0, 1)": lambda number: 0 <= number < 1,
+        "between 0 and 1": lambda number: 0 < number < 1,
+    }
+    for limit, names in limits.items():
+        for name in names:
+            number = getattr(config, name)
+            if number is not None and not fits[limit](number):
+                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

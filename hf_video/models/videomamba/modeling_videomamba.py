@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videomamba import average_views, classification_loss, flatten_views
+from .classification_videomamba import average_views, classification_loss
 from .configuration_videomamba import VideoMambaConfig
 from .pretraining_videomamba import (
     ALIGNMENT_LOSSES,
@@ -651,7 +651,8 @@ class VideoMambaClassifier(VideoMambaPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videomamba(flatten_views(pixel_values), return_dict=True, **kwargs)
+        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        outputs: BaseModelOutput = self.videomamba(clips, return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
@@ -680,8 +681,7 @@ class VideoMambaForVideoClassification(VideoMambaClassifier):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
                 says which; if it is not set, the first labels decide by their dtype.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -714,8 +714,7 @@ class VideoMambaForImageClassification(VideoMambaClassifier):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoMambaForVideoClassification`].
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an image of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -889,8 +888,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
                 projection_dim)`, *optional*):
                 Targets, of unit length if `config.normalize_features`. By default they are the teacher's features, if
                 there is a teacher.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`VideoMambaForPreTrainingOutput`], with a loss if there are targets.
@@ -950,8 +948,7 @@ class VideoMambaBackbone(BackboneMixin, VideoMambaPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoMambaModel`].
 
         Returns:
             [`BackboneOutput`] whose `feature_maps` are, one for each stage in `config.out_features`, `(batch_size,

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -10,6 +10,19 @@ from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+LIMITS = {
+    "at least 1": ["num_channels", "num_frames", "tubelet_size", "hidden_size", "num_attention_heads", "head_dim"]
+    + ["intermediate_size"],
+    "at least 0": ["num_hidden_layers", "classifier_init_scale", "layer_scale_init_value", "run_length_threshold"],
+    "above 0": ["initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"],
+    "in [0, 1)": ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"],
+    "between 0 and 1": ["mask_ratio"],
+}
+PRETRAINING_LIMITS = {
+    "at least 1": ["decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"],
+    "at least 0": ["decoder_num_hidden_layers"],
+}
 
 
 @strict
@@ -254,14 +267,8 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 "Pre-training chooses its tokens by masks: leave out `run_length_threshold`, got "
                 f"{self.run_length_threshold}."
             )
-        for name in ("decoder_hidden_size", "decoder_num_attention_heads", "decoder_intermediate_size"):
-            self._check_minimum(name, 1)
-        self._check_minimum("decoder_num_hidden_layers", 0)
+        _check_limits(self, PRETRAINING_LIMITS)
         self._width_of_a_head("decoder_hidden_size", "decoder_num_attention_heads")
-
-    def _check_minimum(self, name: str, minimum: int) -> None:
-        if getattr(self, name) < minimum:
-            raise ValueError(f"`{name}` must be at least {minimum}, got {getattr(self, name)}.")
 
     def _width_of_a_head(self, size_name: str, heads_name: str) -> int:
         size, heads = getattr(self, size_name), getattr(self, heads_name)
@@ -271,18 +278,7 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def validate_architecture(self):
         """Raise `ValueError` for values that contradict each other; `@strict` calls it."""
-        _check_finite(vars(self))
-        positive = [
-            "num_channels",
-            "num_frames",
-            "tubelet_size",
-            "hidden_size",
-            "num_attention_heads",
-            "head_dim",
-            "intermediate_size",
-        ]
-        for name in positive:
-            self._check_minimum(name, 1)
+        _check_limits(self, LIMITS)
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             if not isinstance(value, int) and len(value) != 2 or min(_pair(value)) < 1:
@@ -312,18 +308,6 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"`position_embedding_grid` {grid} must have {self.token_grid[0]} token frames, as the input has: "
                 '`position_embedding_resize="token_count"` resizes over space only.'
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
-        if self.run_length_threshold is not None and self.run_length_threshold < 0:
-            raise ValueError(
-                "`run_length_threshold` must be at least 0, or None to keep all tokens, got "
-                f"{self.run_length_threshold}."
-            )
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"`mask_ratio` must be between 0 and 1, got {self.mask_ratio}.")
-        for name in ("num_hidden_layers", "classifier_init_scale", "layer_scale_init_value"):
-            self._check_minimum(name, 0)
         recomputed, chosen = self.recomputed_layers, self.gradient_checkpointing_layers
         if chosen is not None and not (recomputed and set(recomputed) <= set(range(self.num_hidden_layers))):
             raise ValueError(
@@ -331,24 +315,30 @@ class VideoViTConfig(BackboneConfigMixin, PreTrainedConfig):
                 f"list of their indices, which start at 0, got {chosen}. To recompute none of them, leave gradient "
                 "checkpointing off."
             )
-        for name in ("initializer_range", "layer_norm_eps", "head_norm_eps", "qk_scale", "rope_theta"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}.")
-        if len(self.image_mean) != len(self.image_std) or min(self.image_std, default=1) <= 0:
+        is_finite = all(map(math.isfinite, (*self.image_mean, *self.image_std)))
+        if len(self.image_mean) != len(self.image_std) or not is_finite or min(self.image_std, default=1) <= 0:
             raise ValueError(
-                "`image_mean` and `image_std` must have as many values as each other, the latter above 0, got "
+                "`image_mean` and `image_std` must have as many finite values as each other, the latter above 0, got "
                 f"{self.image_mean} and {self.image_std}."
             )
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` {self.hidden_act!r} is unknown; choose one of {', '.join(ACT2FN)}.")
 
 
-def _check_finite(values: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers and lists with numbers that are NaN or infinite: comparisons do not find them."""
-    for name, value in values.items():
-        numbers = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"`{name}` must be finite, got {value}.")
+def _check_limits(config: Any, limits: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ValueError` for numbers beyond their limits, NaN and infinite ones among them. `None` passes."""
+    fits: dict[str, Callable[[Any], bool]] = {
+        "at least 1": lambda number: 1 <= number < math.inf,
+        "at least 0": lambda number: 0 <= number < math.inf,
+        "above 0": lambda number: 0 < number < math.inf,
+        "in [0, 1)": lambda number: 0 <= number < 1,
+        "between 0 and 1": lambda number: 0 < number < 1,
+    }
+    for limit, names in limits.items():
+        for name in names:
+            number = getattr(config, name)
+            if number is not None and not fits[limit](number):
+                raise ValueError(f"`{name}` must be {limit}, got {number}.")
 
 
 def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .classification_videovit import average_views, classification_loss, flatten_views
+from .classification_videovit import average_views, classification_loss
 from .configuration_videovit import VideoViTConfig
 from .masking_videovit import DrawsMasks, check_mask, select_tokens, tube_mask
 from .run_lengths_videovit import (
@@ -672,7 +672,8 @@ class VideoViTClassifier(VideoViTPreTrainedModel):
     def classify(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
-        outputs: BaseModelOutput = self.videovit(flatten_views(pixel_values), return_dict=True, **kwargs)
+        clips = pixel_values.flatten(0, 1) if pixel_values.ndim == 6 else pixel_values
+        outputs: BaseModelOutput = self.videovit(clips, return_dict=True, **kwargs)
         features = self.dropout(self.pool(outputs.last_hidden_state))
         logits = average_views(self.classifier(features), pixel_values, self.config)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
@@ -700,8 +701,7 @@ class VideoViTForVideoClassification(VideoViTClassifier):
                 Class indices `(batch_size,)`, int64, for the cross-entropy; targets in [0, 1] `(batch_size,
                 num_labels)`, float, for multi-label classification; values for regression. `config.problem_type`
                 says which; if it is not set, the first labels decide by their dtype.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -732,8 +732,7 @@ class VideoViTForImageClassification(VideoViTClassifier):
                 Normalised images.
             labels (`torch.Tensor`, *optional*):
                 As for [`VideoViTForVideoClassification`].
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an image of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`ImageClassifierOutput`] with `logits` of shape `(batch_size, num_labels)`.
@@ -879,8 +878,7 @@ class VideoViTForPreTraining(DrawsMasks, VideoViTPreTrainedModel):
             bool_decoder_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
                 True for patches that the decoder drops, as many in every clip. It predicts all others, also visible
                 ones, which do not count in the loss. By default it predicts exactly the hidden patches.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`VideoViTForPreTrainingOutput`].
@@ -937,8 +935,7 @@ class VideoViTBackbone(BackboneMixin, VideoViTPreTrainedModel):
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_frames, num_channels, height, width)`):
                 Normalised frames of any size.
-            interpolate_pos_encoding (`bool`, defaults to `True`):
-                Whether to resize the positions for an input of another size than configured.
+            kwargs: other arguments of [`VideoViTModel`].
 
         Returns:
             [`BackboneOutput`] with one of `feature_maps` for each stage in `config.out_features`, `(batch_size,

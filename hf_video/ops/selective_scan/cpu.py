@@ -9,34 +9,24 @@ import torch
 
 from hf_video.ops.buffers import new_output
 from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
-from hf_video.ops.operators import needs_gradient
+from hf_video.ops.registration import needs_gradient, register_gradients
 
-from .operators import LOG2_E, Situation, add_and_gate, register_gradients, share_groups
+from .reference import LOG2_E, ScanInputs, Situation, add_and_gate, share_groups
 
 
-def selective_scan_cpu(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def selective_scan_cpu(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_cpu_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     tensors = (
         u.float().mT,
         delta.float().mT,
         A.float(),
         *(x.movedim(-1, 1) for x in share_groups(B, C, u)),
-        *(None if x is None else x.float() for x in (D, delta_bias, initial_state)),
+        *(None if x is None else x.float() for x in (D, delta_bias)),
     )
-    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
+    state = None if initial_state is None else initial_state.float()
+    keeps_borders = needs_gradient((*tensors, state))
+    y, last_state, _ = scan_forward(*tensors, delta_softplus, reverse, state, keeps_borders)
     return add_and_gate(y.mT, addend, z).to(u.dtype), last_state
 
 
@@ -55,7 +45,7 @@ def why_cpu_cannot(situation: Situation) -> str | None:
 
 def count_chunks(length: int) -> int:
     """Number of chunks that the backward divides a length into."""
-    from .cpu_kernels import CHUNK_LENGTH
+    from hf_video.ops.cpu_kernels import CHUNK_LENGTH
 
     return -(-length // CHUNK_LENGTH)
 
@@ -65,7 +55,7 @@ def to_blocks(states: torch.Tensor, groups: int) -> torch.Tensor:
     from hf_video.ops.numba_vectors import LANES
 
     return (
-        to_lanes(states.mT, groups, LANES)
+        to_lanes(states.mT, groups)
         .unflatten(-1, (-1, LANES))
         .transpose(1, 2)
         .clone(memory_format=torch.contiguous_format)
@@ -79,28 +69,19 @@ def from_blocks(states: torch.Tensor, groups: int, channels: int) -> torch.Tenso
 
 def _pack(u, delta, A, B, C, D, delta_bias) -> list[torch.Tensor]:
     """The arrays that both kernels take, as their module describes them."""
-    from hf_video.ops.numba_vectors import LANES
-
     groups = B.shape[2]
     D, delta_bias = (A.new_zeros(u.shape[-1]) if x is None else x for x in (D, delta_bias))
-    u, delta, D, delta_bias = (to_lanes(x, groups, LANES).contiguous() for x in (u, delta, D, delta_bias))
+    u, delta, D, delta_bias = (to_lanes(x, groups).contiguous() for x in (u, delta, D, delta_bias))
     return [u, delta, to_blocks(A[None] * LOG2_E, groups)[0], B.contiguous(), C.contiguous(), D, delta_bias]
 
 
-@torch.library.custom_op("hf_video::selective_scan_cpu", mutates_args=())
-def scan_forward(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    keeps_borders: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+@torch.library.custom_op(
+    "hf_video::selective_scan_cpu",
+    mutates_args=(),
+    schema="(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? delta_bias, bool delta_softplus,"
+    " bool reverse, Tensor? initial_state, bool keeps_borders) -> (Tensor, Tensor, Tensor)",
+)
+def scan_forward(u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state, keeps_borders):
     """
     Args:
         u, delta: `(batch, length, dim)`, float32 like all others.
@@ -116,7 +97,7 @@ def scan_forward(
     groups = B.shape[2]
     borders = new_output(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
     y = new_output((*u.shape[:2], borders.shape[2] * borders.shape[4]))
-    last_state = run_forward(y, borders, u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse)
+    last_state = run_forward(y, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state)
     return from_lanes(y, groups, u.shape[-1] // groups), last_state, borders
 
 
@@ -129,25 +110,13 @@ def shape_of_borders(batch_size: int, length: int, A: torch.Tensor, groups: int)
 
 
 def run_forward(
-    y: torch.Tensor,
-    borders: torch.Tensor,
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    is_rough: bool = False,
+    y, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state, is_rough=False
 ) -> torch.Tensor:
     """
     Write `y` and `borders`, which are contiguous, as `scan_forward` describes them, and return the last state. `y`,
     `u` and `delta` may be bfloat16. With `is_rough`, decays are as exact as bfloat16 needs them.
     """
-    from .cpu_kernels import scan_forward_unit
+    from hf_video.ops.cpu_kernels import scan_forward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
@@ -160,50 +129,25 @@ def run_forward(
     return from_blocks(state, groups, dim // groups)
 
 
-@torch.library.custom_op("hf_video::selective_scan_cpu_backward", mutates_args=())
-def scan_backward(
-    dy: torch.Tensor,
-    dlast_state: torch.Tensor | None,
-    borders: torch.Tensor,
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-) -> list[torch.Tensor]:
+@torch.library.custom_op(
+    "hf_video::selective_scan_cpu_backward",
+    mutates_args=(),
+    schema="(Tensor dy, Tensor? dlast_state, Tensor borders, Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C,"
+    " Tensor? D, Tensor? delta_bias, bool delta_softplus, bool reverse) -> Tensor[]",
+)
+def scan_backward(dy, dlast_state, borders, u, *others):
     """The gradients of u, delta, A, B, C, D, delta_bias and the initial state, also of those that are `None`."""
-    return run_backward(
-        u.new_empty(0, 0, 0), dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse
-    )
+    return run_backward(u.new_empty(0, 0, 0), dy, dlast_state, borders, u, *others)
 
 
 def run_backward(
-    y: torch.Tensor,
-    dy: torch.Tensor,
-    dlast_state: torch.Tensor | None,
-    borders: torch.Tensor,
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    is_rough: bool = False,
+    y, dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, is_rough=False
 ) -> list[torch.Tensor]:
     """
     What `scan_backward` returns. Unless `y` is empty, write to it the output of the forward, which costs little where
     the states are computed again. `y`, `dy`, `u` and `delta` may be bfloat16; `is_rough` is that of `run_forward`.
     """
-    from hf_video.ops.numba_vectors import LANES
-
-    from .cpu_kernels import scan_backward_unit
+    from hf_video.ops.cpu_kernels import scan_backward_unit
 
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
@@ -217,7 +161,7 @@ def run_backward(
     run_units(
         scan_backward_unit,
         (
-            *(*arrays, borders, to_lanes(dy, groups, LANES).contiguous()),
+            *(*arrays, borders, to_lanes(dy, groups).contiguous()),
             *(du, ddelta, drates, dB, dC, dD, ddelta_bias, dstate, y, delta_softplus, is_rough or None, reverse),
         ),
         units,
@@ -231,7 +175,7 @@ def run_backward(
 
 
 @scan_forward.register_fake
-def _(u, delta, A, B, C, D, delta_bias, initial_state, delta_softplus, reverse, keeps_borders):
+def _(u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state, keeps_borders):
     batch_size, length, _ = u.shape
     borders = shape_of_borders(batch_size, length if keeps_borders else 0, A, B.shape[2])
     return u.new_empty(u.shape), u.new_empty(batch_size, *A.shape), u.new_empty(borders)
@@ -245,4 +189,4 @@ def _(dy, dlast_state, borders, u, delta, A, B, C, D, delta_bias, delta_softplus
     return [x.new_empty(x.shape) for x in (u, delta, A, B, C, weight, weight, state)]
 
 
-register_gradients(scan_forward, scan_backward)
+register_gradients(scan_forward, scan_backward, num_outputs=2, num_forgotten=2)

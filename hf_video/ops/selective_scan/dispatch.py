@@ -17,8 +17,7 @@ from transformers.utils import logging
 
 from .cpu import selective_scan_cpu, why_cpu_cannot
 from .mamba_ssm import KERNELS_REPOSITORY, selective_scan_mamba_ssm, why_mamba_ssm_cannot
-from .operators import Situation
-from .reference import selective_scan_reference
+from .reference import ScanInputs, Situation, selective_scan_reference
 from .triton import selective_scan_triton, why_triton_cannot
 
 logger = logging.get_logger(__name__)
@@ -31,14 +30,13 @@ class Backend(NamedTuple):
     One implementation.
 
     Attributes:
-        run: function of u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state and addend, by
-            position, as `selective_scan` describes them. B and C have four dimensions, or two if they are the same at
-            all times. It returns the output and the last state, or `None` in place of a state that it cannot give.
+        run: function of [`ScanInputs`]. It returns the output and the last state, or `None` in place of a state that
+            it cannot give.
         why_not: returns the reason why the backend cannot run a call, or `None` if it can.
         automatic: whether the backend may be taken if none is forced.
     """
 
-    run: Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+    run: Callable[[ScanInputs], tuple[torch.Tensor, torch.Tensor | None]]
     why_not: Callable[[Situation], str | None]
     automatic: bool = True
 
@@ -135,12 +133,11 @@ def selective_scan(
             backend does not exist or cannot run the call; the message gives the reason.
     """
     B, C = (tensor[:, None] if tensor.ndim == 3 else tensor for tensor in (B, C))
-    _check(u, delta, A, B, C, D, z, delta_bias, initial_state, addend)
+    inputs = ScanInputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend)
+    _check(inputs)
     carries_state = return_last_state or initial_state is not None
     name = choose_backend(u.device.type, u.dtype, A.shape[1], carries_state, backend)
-    outputs, last_state = BACKENDS[name].run(
-        u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend
-    )
+    outputs, last_state = BACKENDS[name].run(inputs)
     return (outputs, cast(torch.Tensor, last_state)) if return_last_state else outputs
 
 
@@ -181,32 +178,22 @@ def _announce(name: str, reason: str) -> None:
     log(f"selective_scan runs on the backend {name!r} ({reason}).")
 
 
-def _check(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None,
-) -> None:
+def _check(inputs: ScanInputs) -> None:
+    u, delta, A, B, C, D, z, delta_bias, _, _, initial_state, addend = inputs
     if u.ndim != 3 or u.shape[2] < 1:
         raise ValueError(f"`u` must be (batch_size, dim, length) with a length of at least 1, got {tuple(u.shape)}.")
     batch_size, dim, length = u.shape
-    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    named |= {"initial_state": initial_state, "addend": addend}
-    for name, tensor in named.items():
-        if tensor is not None and tensor.is_complex():
+    for name, tensor in inputs._asdict().items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if tensor.is_complex():
             raise ValueError(
                 f"`{name}` must be real, got {tensor.dtype}: complex states are not supported. Take the real part "
                 "if the imaginary one is zero, or call `selective_scan_fn` of the package mamba-ssm, which has them."
             )
-        if tensor is not None and not tensor.is_floating_point():
+        if not tensor.is_floating_point():
             raise ValueError(f"`{name}` must have a floating dtype, got {tensor.dtype}: convert it with `.float()`.")
-        if tensor is not None and tensor.device != u.device:
+        if tensor.device != u.device:
             raise ValueError(f"`{name}` is on {tensor.device}, but `u` on {u.device}: all must be on one device.")
     if A.ndim != 2 or A.shape[0] != dim:
         raise ValueError(f"`A` must be of shape (dim={dim}, state_size), got {tuple(A.shape)}.")
@@ -232,6 +219,3 @@ def _check(
                 f"groups that divide {dim} channels as its second dimension, or be (dim={dim}, state_size="
                 f"{state_size}) where it is the same at all times, got {tuple(tensor.shape)}."
             )
-
-
-__all__ = ["selective_scan"]

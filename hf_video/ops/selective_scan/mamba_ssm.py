@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers.integrations.hub_kernels import get_kernel
 
-from hf_video.ops.operators import RecordedContext, reversed_copy
+from hf_video.ops.registration import RecordedContext, probing, register_gradients, reversed_copy
 
-from .operators import Situation, add_and_gate
+from .reference import ScanInputs, Situation, add_and_gate
 
 KERNELS_REPOSITORY = "kernels-community/mamba-ssm"
 KERNELS_VERSION = 4
@@ -25,23 +25,9 @@ MAX_STATE_SIZE = 256
 INTERFACE = "ops.selective_scan_interface"
 
 
-def selective_scan_mamba_ssm(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-    *,
-    source: str,
-) -> tuple[torch.Tensor, None]:
+def selective_scan_mamba_ssm(inputs: ScanInputs, source: str) -> tuple[torch.Tensor, None]:
     """Output as `selective_scan` describes it, by the build `source`; `why_mamba_ssm_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, _, addend = inputs
     delta = delta.to(u.dtype)
     # Projections that are the same at all times are weights.
     B, C = (tensor.float() if tensor.ndim == 2 else tensor.to(u.dtype) for tensor in (B, C))
@@ -75,18 +61,13 @@ def load_interface(source: str) -> ModuleType:
     return importlib.import_module(f"{kernels.__name__}.{INTERFACE}")
 
 
-@functools.cache
-def probe(source: str, device: str = "cuda") -> str | None:
-    """Why a call of the compiled scan fails, or `None` if it works. Some releases can be imported but not called."""
+@probing
+def probe(source, device="cuda"):
+    """Some releases can be imported but not called."""
     ones = torch.ones(1, 1, 4, device=device)
     arguments = (ones, ones, -ones[0, :, :1], ones[:, None], ones[:, None], None, None, None, False, False, source)
-    try:
-        output = scan_forward(*arguments)
-        scan_backward(ones, *arguments)
-    # A foreign build may fail in any way, from a missing symbol to an assertion. Each means that it cannot be used.
-    except Exception as error:
-        return f"its compiled scan does not answer ({type(error).__name__}: {error})"
-    return None if output.isfinite().all() else "its compiled scan answers with numbers that are not finite"
+    scan_backward(ones, *arguments)
+    return scan_forward(*arguments)
 
 
 def _in_order(tensors: Iterable[Any], reverse: bool) -> Iterator[Any]:
@@ -100,68 +81,44 @@ def _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, 
     return load_interface(source).SelectiveScanFn.forward(context, *tensors, delta_softplus)
 
 
-@torch.library.custom_op("hf_video::selective_scan_mamba_ssm", mutates_args=())
-def scan_forward(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    source: str,
-) -> torch.Tensor:
-    output = _run(RecordedContext(), u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
+INPUTS = (
+    "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias,"
+    " bool delta_softplus, bool reverse, str source"
+)
+
+
+@torch.library.custom_op("hf_video::selective_scan_mamba_ssm", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
+def scan_forward(*arguments):
+    output, reverse = _run(RecordedContext(), *arguments), arguments[9]
     return reversed_copy(output) if reverse else output.contiguous()
 
 
-@torch.library.custom_op("hf_video::selective_scan_mamba_ssm_backward", mutates_args=())
-def scan_backward(
-    grad: torch.Tensor,
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    source: str,
-) -> list[torch.Tensor]:
-    """The gradients of the tensors that are not `None`, in order. The forward runs again, so no states are kept."""
+@torch.library.custom_op(
+    "hf_video::selective_scan_mamba_ssm_backward", mutates_args=(), schema=f"(Tensor grad, {INPUTS}) -> Tensor[]"
+)
+def scan_backward(grad, *arguments):
+    """The gradients of all tensors, empty ones for those that are `None`. The forward runs again, so that no states
+    are kept."""
+    *tensors, _, reverse, source = arguments
     context = RecordedContext()
-    _run(context, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source)
+    _run(context, *arguments)
     grad = reversed_copy(grad) if reverse else grad.contiguous()
     gradients = _in_order(load_interface(source).SelectiveScanFn.backward(context, grad)[:8], reverse)
-    pairs = zip((u, delta, A, B, C, D, z, delta_bias), gradients, strict=True)
-    return [gradient.to(tensor.dtype).contiguous() for tensor, gradient in pairs if tensor is not None]
+    return [
+        grad.new_empty(0) if tensor is None else gradient.to(tensor.dtype).contiguous()
+        for tensor, gradient in zip(tensors, gradients, strict=True)
+    ]
 
 
 @scan_forward.register_fake
-def _(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source):
+def _(u, *others):
     return torch.empty_like(u, memory_format=torch.contiguous_format)
 
 
 @scan_backward.register_fake
-def _(grad, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, source):
-    tensors = [tensor for tensor in (u, delta, A, B, C, D, z, delta_bias) if tensor is not None]
+def _(grad, *arguments):
+    tensors = (grad.new_empty(0) if tensor is None else tensor for tensor in arguments[:8])
     return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
 
 
-def _save_inputs(ctx, inputs, output):
-    tensors, ctx.options = inputs[:8], inputs[8:]
-    ctx.save_for_backward(*tensors)
-
-
-def _differentiate(ctx, grad):
-    tensors = ctx.saved_tensors
-    gradients = iter(scan_backward(grad, *tensors, *ctx.options))
-    return (*(None if tensor is None else next(gradients) for tensor in tensors), None, None, None)
-
-
-scan_forward.register_autograd(_differentiate, setup_context=_save_inputs)
+register_gradients(scan_forward, scan_backward)

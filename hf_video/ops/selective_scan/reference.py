@@ -3,52 +3,94 @@
 
 It runs everywhere and follows the recurrence step by step, in two forms. In eager mode it loops over chunks of time,
 which the backward computes again, so that memory grows with length / chunk. Under `torch.compile` and `torch.export`
-it is PyTorch's `scan` operator, whose graph does not grow with the length.
+it is PyTorch's `scan` operator, whose graph does not grow with the length. Steps that other
+backends leave to PyTorch are here, too.
 """
+
+import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
-from .operators import add_and_gate, over_time
-
 CHUNK_LENGTH = 16
+LOG2_E = 1.4426950408889634
 
 Sequences = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def selective_scan_reference(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+class ScanInputs(NamedTuple):
     """
-    Output and last state as `selective_scan` describes them; `B` and `C` are `(batch, groups, state, length)` or
-    `(channels, state)`.
+    What `selective_scan` passes to a backend, as it describes them. B and C are `(batch, groups, state, length)`, or
+    `(dim, state)` if they are the same at all times.
     """
+
+    u: torch.Tensor
+    delta: torch.Tensor
+    A: torch.Tensor
+    B: torch.Tensor
+    C: torch.Tensor
+    D: torch.Tensor | None = None
+    z: torch.Tensor | None = None
+    delta_bias: torch.Tensor | None = None
+    delta_softplus: bool = False
+    reverse: bool = False
+    initial_state: torch.Tensor | None = None
+    addend: torch.Tensor | None = None
+
+
+class Situation(NamedTuple):
+    """The facts about a scan that decide whether a backend can run it."""
+
+    device_type: str
+    dtype: torch.dtype
+    state_size: int
+    carries_state: bool
+
+
+def over_time(projection: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """B or C as `(batch, groups, state, length)`: a view of `(dim, state)` if it is the same at all times."""
+    if projection.ndim == 4:
+        return projection
+    return projection[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])
+
+
+def share_groups(B: torch.Tensor, C: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 `(batch, groups, state, length)` with the same number of groups in both."""
+    B, C = over_time(B, u), over_time(C, u)
+    groups = math.lcm(B.shape[1], C.shape[1])
+
+    def share(x: torch.Tensor) -> torch.Tensor:
+        return x.float() if x.shape[1] == groups else x.float().repeat_interleave(groups // x.shape[1], dim=1)
+
+    return share(B), share(C)
+
+
+def add_and_gate(outputs: torch.Tensor, addend: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    """The last steps of `selective_scan`, for kernels without them, in the dtype of `outputs`."""
+    if addend is not None:
+        outputs = outputs + addend.to(outputs.dtype)
+    return outputs if z is None else outputs * F.silu(z.to(outputs.dtype))
+
+
+def selective_scan_reference(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and last state as `selective_scan` describes them."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     dtype = torch.promote_types(u.dtype, torch.float32)
-    inputs, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
+    values, steps, A = u.to(dtype), delta.to(dtype), A.to(dtype)
     if delta_bias is not None:
         steps = steps + delta_bias.to(dtype)[:, None]
     if delta_softplus:
         steps = F.softplus(steps)
     if initial_state is None:
-        initial_state = inputs.new_zeros(u.shape[0], *A.shape)
+        initial_state = values.new_zeros(u.shape[0], *A.shape)
 
     # Time comes first from here on: every step is one slice.
     sequences: Sequences = (
         steps.movedim(-1, 0),
-        (steps * inputs).movedim(-1, 0),
+        (steps * values).movedim(-1, 0),
         over_time(B.to(dtype), u).movedim(-1, 0),
         over_time(C.to(dtype), u).movedim(-1, 0),
     )
@@ -57,7 +99,7 @@ def selective_scan_reference(
 
     outputs = outputs.movedim(0, -1)
     if D is not None:
-        outputs = outputs + D.to(dtype)[:, None] * inputs
+        outputs = outputs + D.to(dtype)[:, None] * values
     return add_and_gate(outputs, addend, z).to(u.dtype), last_state
 
 

@@ -7,14 +7,13 @@ grows with length / chunk. Every sum has a fixed order: two runs give the same b
 device, so that both can be captured in a CUDA graph.
 """
 
-import functools
 from typing import NamedTuple
 
 import torch
 
-from hf_video.ops.operators import needs_gradient
+from hf_video.ops.registration import needs_gradient, probing, register_gradients
 
-from .operators import LOG2_E, Situation, register_gradients, share_groups
+from .reference import LOG2_E, ScanInputs, Situation, share_groups
 
 LANES = 32
 # Steps that a thread takes in a row: as many as its registers can hold in the backward. More steps mean that threads
@@ -60,21 +59,9 @@ def plan(batch_size: int, dim: int, groups: int) -> Plan:
     return Plan(channels, warps * LANES // channels * STEPS)
 
 
-def selective_scan_triton(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def selective_scan_triton(inputs: ScanInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and last state as `selective_scan` describes them; `why_triton_cannot` must return `None`."""
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend = inputs
     _, dim, length = u.shape
     if length * dim >= 2**31:
         raise ValueError(
@@ -89,10 +76,14 @@ def selective_scan_triton(
         *share_groups(B, C, u),
         None if D is None else D.float(),
         None if z is None else z.mT,
-        *(None if x is None else x.float() for x in (delta_bias, initial_state)),
+        None if delta_bias is None else delta_bias.float(),
+    )
+    forgotten = (
+        None if initial_state is None else initial_state.float(),
         None if addend is None or z is None else addend.mT,
     )
-    y, last_state, _, _ = scan_forward(*tensors, delta_softplus, reverse, needs_gradient(tensors))
+    keeps_borders = needs_gradient(tensors + forgotten)
+    y, last_state, _, _ = scan_forward(*tensors, delta_softplus, reverse, *forgotten, keeps_borders)
     outputs = y.mT
     if addend is not None and z is None:
         outputs = (outputs.float() + addend.float()).to(u.dtype)
@@ -110,18 +101,14 @@ def why_triton_cannot(situation: Situation) -> str | None:
     return probe()
 
 
-@functools.cache
-def probe(device: str = "cuda") -> str | None:
-    """Why a call of the kernels fails; `None` if it works. Triton, or the C compiler that it needs, may be missing."""
-    try:
-        ones = torch.ones(1, 4, 1, device=device)
-        tensors = (ones, ones, -ones[0, :1], ones[:, None].mT, ones[:, None].mT, None, None, None)
-        y, last_state, *kept = scan_forward(*tensors, None, None, False, False, True)
-        scan_backward(y, last_state, *kept, *tensors, False, False)
-    # Compilers, drivers and cards fail in many ways. Each means that the kernels cannot be used.
-    except Exception as error:
-        return f"its kernels do not answer ({type(error).__name__}: {error})"
-    return None if y.isfinite().all() else "its kernels answer with numbers that are not finite"
+@probing
+def probe(device="cuda"):
+    """Triton, or the C compiler that it needs, may be missing."""
+    ones = torch.ones(1, 4, 1, device=device)
+    arguments = (ones, ones, -ones[0, :1], ones[:, None].mT, ones[:, None].mT, None, None, None, False, False)
+    y, last_state, *kept = scan_forward(*arguments, None, None, True)
+    scan_backward(y, last_state, *kept, *arguments)
+    return y
 
 
 def _pack(u, delta, A, B, C, D, z, delta_bias) -> list[torch.Tensor | int]:
@@ -150,22 +137,14 @@ def _keeps_mixed(z: torch.Tensor | None, keeps_borders: bool) -> bool:
     return z is not None and keeps_borders
 
 
-@torch.library.custom_op("hf_video::selective_scan_triton", mutates_args=())
-def scan_forward(
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    addend: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    keeps_borders: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+@torch.library.custom_op(
+    "hf_video::selective_scan_triton",
+    mutates_args=(),
+    schema="(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias,"
+    " bool delta_softplus, bool reverse, Tensor? initial_state, Tensor? addend, bool keeps_borders)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def scan_forward(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend, keeps_borders):
     """
     Args:
         u, delta, z, addend: `(batch, length, dim)`, any dtypes; all others are float32. An addend needs a gate.
@@ -204,23 +183,13 @@ def scan_forward(
     return y, last_state, borders if keeps_borders else borders.new_empty(0), mixed
 
 
-@torch.library.custom_op("hf_video::selective_scan_triton_backward", mutates_args=())
-def scan_backward(
-    dy: torch.Tensor,
-    dlast_state: torch.Tensor | None,
-    borders: torch.Tensor,
-    mixed: torch.Tensor,
-    u: torch.Tensor,
-    delta: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    delta_bias: torch.Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-) -> list[torch.Tensor]:
+@torch.library.custom_op(
+    "hf_video::selective_scan_triton_backward",
+    mutates_args=(),
+    schema="(Tensor dy, Tensor? dlast_state, Tensor borders, Tensor mixed, Tensor u, Tensor delta, Tensor A, Tensor B,"
+    " Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, bool delta_softplus, bool reverse) -> Tensor[]",
+)
+def scan_backward(dy, dlast_state, borders, mixed, u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse):
     """
     The gradients of all tensors that the forward takes, also of those that are `None`. The gradient of an addend
     equals that of the output before the gate, and has the dtype of u.
@@ -253,7 +222,7 @@ def scan_backward(
 
 
 @scan_forward.register_fake
-def _(u, delta, A, B, C, D, z, delta_bias, initial_state, addend, delta_softplus, reverse, keeps_borders):
+def _(u, delta, A, B, C, D, z, delta_bias, delta_softplus, reverse, initial_state, addend, keeps_borders):
     borders = _borders(u, A, B.shape[1], keeps_borders) if keeps_borders else A.new_empty(0)
     mixed = A.new_empty(u.shape if _keeps_mixed(z, keeps_borders) else 0)
     return u.new_empty(u.shape), A.new_empty(u.shape[0], *A.shape), borders, mixed
@@ -267,4 +236,4 @@ def _(dy, dlast_state, borders, mixed, u, delta, A, B, C, D, z, delta_bias, delt
     return [*gradients[:6], dz, *gradients[6:], dmixed]
 
 
-register_gradients(scan_forward, scan_backward, num_forgotten=2)
+register_gradients(scan_forward, scan_backward, num_outputs=2, num_forgotten=3)

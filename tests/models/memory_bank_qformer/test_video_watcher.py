@@ -140,7 +140,7 @@ def test_a_memory_of_another_model_of_its_sizes_is_refused(pair):
 @pytest.mark.parametrize("has_origin", [True, False])
 @pytest.mark.parametrize("question", [OTHER, "what digit came first"])
 def test_a_memory_of_another_question_is_replayed(pair, question, has_origin):
-    """One question has as many words as the first. Without an origin only their embeddings tell them apart."""
+    """One question has as many words as the first. Without an origin only their ids tell them apart."""
     images = random_images(3)
     first = VideoWatcher(*pair, QUESTION)
     first.update(images)

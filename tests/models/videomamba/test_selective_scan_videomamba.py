@@ -8,7 +8,7 @@ import torch
 from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import modeling_videomamba, selective_scan_videomamba
 from hf_video.models.videomamba.selective_scan_videomamba import CHUNK_LENGTH, selective_scan
-from hf_video.ops.selective_scan.reference import selective_scan_reference
+from hf_video.ops.selective_scan.reference import ScanInputs, selective_scan_reference
 from tests.fork_server import Program, run_forked
 
 from .videomamba_testing import make, random_clips
@@ -51,7 +51,8 @@ def run_plain(leaves, softplus, reverse):
 
 def run_reference(leaves, softplus, reverse):
     u, delta, A, B, C, *others, addend = leaves
-    return selective_scan_reference(u, delta, A, B[:, None], C[:, None], *others, softplus, reverse, None, addend)[0]
+    inputs = ScanInputs(u, delta, A, B[:, None], C[:, None], *others, softplus, reverse, None, addend)
+    return selective_scan_reference(inputs)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

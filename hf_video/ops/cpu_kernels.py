@@ -1,11 +1,22 @@
 """
-The loops of the `cpu` backend of `selective_scan`, compiled by numba for the machine they run on.
+The loops of the convolution, the selective scan and the gate of a mixer on the CPU, compiled by numba for the machine
+they run on.
 
-Channels lie in blocks of `LANES`. Time goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a
-unit of work, so that what a chunk needs stays in the nearest caches. A call does one unit: the blocks from
-`first_block` up to `end_block`, all of one group, of one clip. Units are independent and run on threads. Unless
-`rough` is `None`, which has a kernel of its own compiled, decays are only as exact as bfloat16 needs them. Arrays are
-contiguous and float32; those of the first row may be bfloat16:
+Channels lie in blocks of `LANES`. Arrays are contiguous but for those of tokens that a convolution or a gate reads,
+whose rows may be apart. They are float32; those of the first row of each table may be bfloat16.
+
+A call of a convolution or a gate does one unit of work: the tokens from `start` up to `end` of one clip. The gate
+takes arrays of tokens alone, and the convolution:
+
+    x, y, and their gradients            (batch, length, blocks * LANES); the gradient of x is float32
+    weight                               (taps, blocks * LANES), the tap of the token itself last
+    bias                                 (blocks * LANES)
+    gradients of weight and bias         (parts, taps, blocks * LANES), (parts, blocks * LANES)
+
+The time of a scan goes in chunks of `CHUNK_LENGTH` steps, and each chunk through all blocks of a unit of work, so that
+what a chunk needs stays in the nearest caches. A call does one unit: the blocks from `first_block` up to `end_block`,
+all of one group, of one clip. Units are independent and run on threads. Unless `rough` is `None`, which has a kernel
+of its own compiled, decays are only as exact as bfloat16 needs them:
 
     u, delta, y, and their gradients     (batch, length, blocks * LANES)
     B, C                                 (batch, length, groups, states)
@@ -19,7 +30,7 @@ contiguous and float32; those of the first row may be bfloat16:
 
 import numpy as np
 
-from hf_video.ops.numba_vectors import (
+from .numba_vectors import (
     LANES,
     LN_2,
     NEGLIGIBLE,
@@ -30,6 +41,8 @@ from hf_video.ops.numba_vectors import (
     load,
     rough_exp2,
     sigmoid,
+    silu,
+    silu_slope,
     softplus,
     splat,
     store,
@@ -37,6 +50,57 @@ from hf_video.ops.numba_vectors import (
 )
 
 CHUNK_LENGTH = 64
+
+
+@compiled
+def convolve(x, weight, bias, reverse, batch, t, lane):
+    """The output for one token, before the activation. Tokens beyond the ends count as zeros."""
+    taps, length = weight.shape[0], x.shape[1]
+    result = load(bias, (lane,))
+    for tap in range(taps):
+        distance = taps - 1 - tap
+        source = t + distance if reverse else t - distance
+        if 0 <= source < length:
+            result += load(x, (batch, source, lane)) * load(weight, (tap, lane))
+    return result
+
+
+@compiled
+def conv_forward_unit(x, weight, bias, y, reverse, batch, start, end):
+    """Writes `y`."""
+    for t in range(start, end):
+        for lane in range(0, y.shape[2], LANES):
+            result = convolve(x, weight, bias, reverse, batch, t, lane)
+            store(y, (batch, t, lane), silu(result))
+
+
+@compiled
+def conv_backward_unit(x, weight, bias, dy, dx, dweight, dbias, reverse, batch, start, end, part):
+    """Writes `dx`, and adds to its part of the gradients of the weights."""
+    taps, length = weight.shape[0], x.shape[1]
+    # Gradients before the activation, of this token and those that the convolution visits next.
+    recent = np.zeros((taps, dx.shape[2]), np.float32)
+    for i in range(taps - 1 + end - start):
+        t = start - taps + 1 + i if reverse else end + taps - 2 - i
+        if not 0 <= t < length:
+            continue
+        for lane in range(0, dx.shape[2], LANES):
+            result = convolve(x, weight, bias, reverse, batch, t, lane)
+            share, rise = silu_slope(result)
+            grad = load(dy, (batch, t, lane)) * share * rise
+            store(recent, (i % taps, lane), grad)
+            if i < taps - 1:
+                continue
+            store(dbias, (part, lane), load(dbias, (part, lane)) + grad)
+            dvalue = splat(ZERO)
+            for tap in range(taps):
+                distance = taps - 1 - tap
+                source = t + distance if reverse else t - distance
+                if 0 <= source < length:
+                    dtap = load(dweight, (part, tap, lane)) + grad * load(x, (batch, source, lane))
+                    store(dweight, (part, tap, lane), dtap)
+                dvalue += load(recent, ((i - distance) % taps, lane)) * load(weight, (tap, lane))
+            store(dx, (batch, t, lane), dvalue)
 
 
 @compiled
@@ -168,3 +232,37 @@ def scan_backward_unit(
             for n in range(num_states):
                 dB[part, batch, t, group, n] = total(flush(load(lane_dB, (i, n, 0)), NEGLIGIBLE))
                 dC[part, batch, t, group, n] = total(flush(load(lane_dC, (i, n, 0)), NEGLIGIBLE))
+
+
+@compiled
+def gate_forward_unit(total, other, gate, gated, has_other, batch, start, end):
+    """Writes `gated`, the gated sum of `total` and `other`."""
+    for t in range(start, end):
+        for lane in range(0, gated.shape[2], LANES):
+            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
+            if has_other:
+                value += load(other, (batch, t, lane))
+            store(gated, (batch, t, lane), value * silu(gating))
+
+
+@compiled
+def gate_total_backward_unit(dgated, gate, dtotal, batch, start, end):
+    """Writes `dtotal`."""
+    for t in range(start, end):
+        for lane in range(0, dgated.shape[2], LANES):
+            grad = load(dgated, (batch, t, lane)) * silu(load(gate, (batch, t, lane)))
+            store(dtotal, (batch, t, lane), flush(grad, NEGLIGIBLE))
+
+
+@compiled
+def gate_backward_unit(dgated, total, other, gate, gated, dgate, has_other, batch, start, end):
+    """Writes `dgate`, and once more `gated`."""
+    for t in range(start, end):
+        for lane in range(0, dgated.shape[2], LANES):
+            value, gating = load(total, (batch, t, lane)), load(gate, (batch, t, lane))
+            if has_other:
+                value += load(other, (batch, t, lane))
+            share, rise = silu_slope(gating)
+            store(gated, (batch, t, lane), value * (gating * share))
+            dvalue = load(dgated, (batch, t, lane)) * value * (share * rise)
+            store(dgate, (batch, t, lane), flush(dvalue, NEGLIGIBLE))

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("The kernels for GPUs need Triton: `pip install triton`.") from error
 
-from hf_video.ops.selective_scan.triton_kernels import silu, silu_slope
+from .selective_scan.triton_kernels import silu, silu_slope
 
 
 @triton.jit

@@ -1,7 +1,9 @@
 """
-A residual branch on the CPU in one operator: RMS norm, input projection, both directions of convolution, projections
-and selective scan, their sum, gate and output projection. On GPUs, `BiMambaInnerFn` of Vision Mamba's mamba-ssm does
-the same.
+A Mamba mixer (https://arxiv.org/abs/2312.00752): `convolve_and_scan` is one direction, on backends that suit each
+other, and `mamba_mixer` a whole residual branch on the CPU.
+
+`mamba_mixer` is RMS norm, input projection, both directions of convolution, projections and selective scan, their sum,
+gate and output projection in one operator. On GPUs, `BiMambaInnerFn` of Vision Mamba's mamba-ssm does the same.
 
 The steps run on one tile of tokens after the other, so that what lies between them stays in the caches. For the
 backward the operator keeps the input, the output of `in_proj`, and for each direction the output of `x_proj` and the
@@ -14,24 +16,86 @@ are the matrix products where the processor has no unit for bfloat16's. Kernels 
 """
 
 import functools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 
-from hf_video.ops.buffers import new_output
-from hf_video.ops.causal_conv1d.cpu import conv_backward
-from hf_video.ops.causal_conv1d.cpu import run_forward as convolve
-from hf_video.ops.numba_threads import run_units, split_tokens
-from hf_video.ops.operators import needs_gradient
-from hf_video.ops.selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
-from hf_video.ops.selective_scan.dispatch import choose_backend
-
-from .direction import Direction
+from .buffers import new_output
+from .causal_conv1d import causal_conv1d, convolve_on_cpu
+from .causal_conv1d import choose_backend as choose_convolution
+from .causal_conv1d import cpu_backward as conv_backward
+from .numba_threads import run_units, split_tokens
+from .registration import needs_gradient, turn
+from .selective_scan import selective_scan
+from .selective_scan.cpu import count_chunks, run_backward, run_forward, shape_of_borders
+from .selective_scan.dispatch import choose_backend as choose_scan
+from .selective_scan.reference import add_and_gate
 
 # Tokens of a tile, over all its clips. With 1,152 channels a tensor of a tile has 9 MiB.
 TILE_SIZE = 2048
+
+
+class Direction(NamedTuple):
+    """
+    Weights of one direction, float32 or bfloat16.
+
+    Attributes:
+        conv_weight: `(dim, taps)`, the tap of the token itself last.
+        conv_bias, dt_bias, D: `(dim,)`.
+        x_proj: `(rank + 2 * state_size, dim)`.
+        dt_proj: `(dim, rank)`.
+        A: `(dim, state_size)`.
+    """
+
+    conv_weight: torch.Tensor
+    conv_bias: torch.Tensor
+    x_proj: torch.Tensor
+    dt_proj: torch.Tensor
+    dt_bias: torch.Tensor
+    A: torch.Tensor
+    D: torch.Tensor
+
+
+def convolve_and_scan(
+    x: torch.Tensor,
+    conv_weight: torch.Tensor,
+    conv_bias: torch.Tensor | None,
+    project: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    A: torch.Tensor,
+    D: torch.Tensor,
+    z: torch.Tensor | None,
+    delta_bias: torch.Tensor,
+    *,
+    reverse: bool,
+    addend: torch.Tensor | None,
+) -> torch.Tensor:
+    """
+    `selective_scan` of `causal_conv1d`, with softplus of the time steps.
+
+    Args:
+        x: `(batch_size, dim, length)`.
+        conv_weight, conv_bias: as `causal_conv1d` takes them.
+        project: gives `delta`, `B` and `C` of `selective_scan` for the output of the convolution.
+        A, D, z, delta_bias, reverse, addend: as `selective_scan` takes them.
+
+    Returns:
+        `(batch_size, dim, length)`.
+    """
+    scan_backend = choose_scan(x.device.type, x.dtype, A.shape[1], False, None)
+    conv_backend = choose_convolution(scan_backend, conv_weight.shape[-1])
+
+    def run(x: torch.Tensor, z: torch.Tensor | None, addend: torch.Tensor | None, reverse: bool) -> torch.Tensor:
+        u = causal_conv1d(x, conv_weight, conv_bias, reverse=reverse, backend=conv_backend)
+        delta, B, C = project(u)
+        scanned = selective_scan(u, delta, A, B, C, D, z, delta_bias, True, reverse=reverse, addend=addend)
+        return cast(torch.Tensor, scanned)
+
+    if reverse and conv_backend == "causal_conv1d":
+        # Both kernels only go forward. To turn what enters and leaves costs less than to turn all that lies between.
+        return add_and_gate(turn(run(turn(x), None, None, False)), addend, z)
+    return run(x, z, addend, reverse)
 
 
 class Tile(NamedTuple):
@@ -66,7 +130,7 @@ def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int, dtype
     channels fill vectors.
     """
     return (
-        choose_backend(hidden_states.device.type, hidden_states.dtype, state_size, False, None) == "cpu"
+        choose_scan(hidden_states.device.type, hidden_states.dtype, state_size, False, None) == "cpu"
         and {hidden_states.dtype, dtype} <= {torch.float32, torch.bfloat16}
         and has_whole_vectors(dim)
     )
@@ -74,7 +138,7 @@ def can_fuse_mixer(hidden_states: torch.Tensor, dim: int, state_size: int, dtype
 
 @torch.compiler.assume_constant_result
 def has_whole_vectors(dim: int) -> bool:
-    from hf_video.ops.numba_vectors import LANES
+    from .numba_vectors import LANES
 
     return dim % LANES == 0
 
@@ -107,7 +171,7 @@ def mamba_mixer(
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
     """Tiles of several whole clips, or of a part of one clip, in the order of the scan; each contiguous in memory."""
-    from hf_video.ops.selective_scan.cpu_kernels import CHUNK_LENGTH
+    from .cpu_kernels import CHUNK_LENGTH
 
     clips_each, chunks = max(1, TILE_SIZE // length), count_chunks(length)
     chunks_each = -(-chunks // -(-length // TILE_SIZE))
@@ -173,7 +237,7 @@ def prepare(
     """The output of `x_proj` for a tile, `projected` if it is given, and the inputs of its scan: u, delta, B and C."""
     dtype = direction.x_proj.dtype
     seen = x[tile.clips, tile.seen]
-    u = convolve(seen, direction.conv_weight, direction.conv_bias, reverse, dtype)[:, tile.own]
+    u = convolve_on_cpu(seen, direction.conv_weight, direction.conv_bias, reverse, dtype)[:, tile.own]
     projected = F.linear(u, direction.x_proj) if projected is None else projected.to(dtype)
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
@@ -221,7 +285,7 @@ def mixer_forward(
             y = tile.of(total) if number == 0 else new_output(u.shape)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
-                *(None if tile.is_first else state, True, reverse, is_rough),
+                *(True, reverse, None if tile.is_first else state, is_rough),
             )
             if keeps_states:
                 tile.of(all_projected).copy_(projected)
@@ -295,17 +359,7 @@ def zero_sum(weight: torch.Tensor) -> torch.Tensor:
 
 
 def add_gradients(
-    sums: Direction,
-    dx: torch.Tensor,
-    y: torch.Tensor,
-    dy: torch.Tensor,
-    dstate: torch.Tensor | None,
-    x: torch.Tensor,
-    projected: torch.Tensor,
-    borders: torch.Tensor,
-    direction: Direction,
-    tile: Tile,
-    reverse: bool,
+    sums: Direction, dx, y, dy, dstate, x, projected, borders, direction: Direction, tile: Tile, reverse: bool
 ) -> torch.Tensor:
     """
     Add to `sums` and `dx` the gradients of one direction of a tile, and write its output to `y`. `y`, `dy`,
