@@ -105,7 +105,7 @@ def write_moving_digits(
         for number in range(arguments[f"{split}_per_class"])
     ]
     with new_folder(folder) as staged:
-        for split, motion, number, generator in tqdm(videos, desc="Writing moving digits", unit="video"):
+        for split, motion, number, generator in tqdm(videos, desc="Writing moving digits", unit="video", disable=None):
             file = staged / split / motion / f"{number:04d}.mp4"
             file.parent.mkdir(parents=True, exist_ok=True)
             frames = _render(generator.choice(digits[split]), motion, num_frames, image_size, generator)

@@ -113,7 +113,7 @@ def iterate_inspected(
         num_workers=num_workers if num_workers > 1 else 0,
         generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
     )
-    yield from tqdm(loader, total=len(numbers), desc="Checking videos", disable=not progress)
+    yield from tqdm(loader, total=len(numbers), desc="Checking videos", disable=None if progress else True)
 
 
 def find_broken(dataset: Dataset, *, decode: bool, num_workers: int = 1, at_most: int | None = None) -> dict[str, str]:

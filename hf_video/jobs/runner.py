@@ -159,7 +159,7 @@ def run(task: Task, videos: Sequence[Video], sink: Sink, engine: Engine, *, prog
     parts = sink.plan(videos)
     num_left, num_new = sum(len(part.videos) for part in parts), 0
     errors: list[tuple[str, str]] = []
-    shown = {"total": len(videos), "initial": len(videos) - num_left, "disable": not (progress and parts)}
+    shown = {"total": len(videos), "initial": len(videos) - num_left, "disable": None if progress and parts else True}
     try:
         with tqdm(desc="Videos", unit="video", **shown) as bar, closing(engine(task, parts, sink)) as results:
             for result in results:

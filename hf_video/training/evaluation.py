@@ -73,7 +73,7 @@ def evaluate_dataset(
         raise ValueError("There is no video to evaluate: the data set is empty.")
     model.eval()
     scores, labels = [], []
-    for batch in tqdm(loader, desc="Evaluating", disable=not progress):
+    for batch in tqdm(loader, desc="Evaluating", disable=None if progress else True):
         scores.append(predict_scores(model, batch["pixel_values"]))
         labels.append(batch["labels"])
     return torch.cat(scores).numpy(), torch.cat(labels).numpy()

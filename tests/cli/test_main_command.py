@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -180,3 +181,10 @@ def test_a_file_with_the_name_of_an_option_is_explained(tmp_path, monkeypatch, c
     for words in (["-lead.mp4"], ["other.mp4", "-lead.mp4"]):
         assert main(["predict", *words, "--model", "model"]) == 2
         assert "write ./-lead.mp4" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_no_progress_bar_fills_a_log():
+    code = "from hf_video.cli.main import main; main(['env']); from tqdm.auto import tqdm; list(tqdm(range(3), 'Bar'))"
+    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0 and "Bar" not in result.stderr, result.stderr

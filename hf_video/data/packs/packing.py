@@ -123,7 +123,8 @@ def pack_videos(
         in_order=False,  # no worker waits for another
         generator=torch.Generator(),  # a loader draws a seed, which must not be missing in the draws of a training
     )
-    with tqdm(total=len(listing), initial=shards.num_done, desc="Packing", unit="video", disable=not progress) as bar:
+    disable = None if progress else True
+    with tqdm(total=len(listing), initial=shards.num_done, desc="Packing", unit="video", disable=disable) as bar:
         for _ in loader:
             bar.update()
     parts = [_part_of(number) for number in range(len(plan.shards))]
