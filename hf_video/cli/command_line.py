@@ -207,8 +207,6 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in commands.items():
         command_parser = command.add_parser(added)
-        # A misspelt flag is answered with the closest one.
-        command_parser.allow_abbrev = False
         # To import the settings of the other commands would take longer than the rest of `--help`.
         if name in argv[:1] and hasattr(command, "add_options"):
             command_parser.set_defaults(shows_all="--help-all" in argv)
@@ -222,6 +220,8 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
                 command_parser.print_help()
                 sys.exit(0)
             argv = _bind(argv, command_parser.get_default("optional_values") or {})
+            # A command whose flags are not all declared cannot know which one a beginning stands for.
+            command_parser.allow_abbrev = not getattr(command_parser.get_default("settings"), "common", ())
             argv, of_fields = _take_training_fields(argv, command_parser)
     try:
         args, rest = parser.parse_known_args(argv)

@@ -22,6 +22,8 @@ from .registration import RecordedContext, probing, register_gradients, turn
 from .selective_scan.dispatch import choose_backend as choose_scan
 from .selective_scan.mamba_ssm import KERNELS_REPOSITORY
 
+__all__ = ["causal_conv1d"]
+
 logger = logging.get_logger(__name__)
 
 # Releases of the package differ in the arguments of the compiled functions, and in the order of arguments of

@@ -48,7 +48,7 @@ def videos(tmp_path_factory):
 def test_the_first_signal_ends_a_training_whose_first_operation_takes_long(videos, tmp_path, number, word, code):
     # 250,000 tokens: attention needs little memory, and minutes.
     sizes = "--image-size 2000 --patch-size 4 --tubelet-size 2 --num-frames 2 --hidden-size 24 --num-hidden-layers 1"
-    options = "--num-attention-heads 1 --batch-size 1 --device cpu dataloader_num_workers=1"
+    options = "--num-attention-heads 1 --batch-size 1 --device cpu --dataloader-num-workers 1"
     words = ["train", str(videos), "--output-dir", str(tmp_path / "out"), *sizes.split(), *options.split()]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],

@@ -118,7 +118,7 @@ def test_two_processes_go_on_after_one_was_killed_in_an_epoch(commands, tmp_path
     assert ended[1].returncode == -signal.SIGKILL, [each.stderr[-3000:] for each in ended]
     assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
     program = "import sys; from hf_video.cli.main import main; from pathlib import Path; words = sys.argv[2:]\n"
-    program += "sys.exit(any(main([*words, f'output_dir={Path(sys.argv[1], name)}']) for name in ('out', 'whole')))"
+    program += "sys.exit(any(main([*words, f'--output-dir={Path(sys.argv[1], name)}']) for name in ('out', 'whole')))"
     finished = run_processes(2, "-c", program, str(tmp_path), *words)
     assert not any(each.returncode for each in finished), [each.stderr[-3000:] for each in finished]
     check_equal(tmp_path / "out", result_of(tmp_path / "whole"))
@@ -247,7 +247,7 @@ def test_a_setting_that_the_command_has_no_more_is_named(digits, run, fails):
     file = run / "train_options.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"label_smoothing_factor": 0.1}))
     message = fails(*words_of(digits, run))
-    assert "label_smoothing_factor=0.0 differs from the run being resumed (0.1). Give the settings that" in message
+    assert "label_smoothing_factor 0.0 differs from the run being resumed (0.1). Give the settings that" in message
 
 
 def test_a_checkpoint_that_was_damaged_is_not_taken_for_one_that_was_being_written(digits, run, fails):

@@ -13,6 +13,7 @@ from hf_video.cli.run_settings import choose_values, make, read_given
 from hf_video.cli.train_answers import train_answers
 from hf_video.data import ClipAugmentation
 from hf_video.training.answering import AnswerTrainingArguments
+from tests.cli.flags import flags_of
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
@@ -66,7 +67,7 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     settings = settings_of(recipe) | CHANGED
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
     words = [str(folder), f"--model={model}", f"--output-dir={tmp_path / 'out'}", "--max-steps=1", "--device=cpu"]
-    words += [f"{name}={str(value).lower()}" for name, value in CHANGED.items()]
+    words += flags_of(CHANGED, TRAIN_ANSWERS)
     trainer, metrics = train_answers(parse(["train-answers", "--recipe", str(recipe), *words]))
     assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
     generation = trainer.model.generation_config
@@ -135,7 +136,7 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
     resumed, _ = train_answers(parse([*words, "--max-steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
-    with pytest.raises(ValueError, match=r"lora_rank=4 differs from the run being resumed \(2\)"):
+    with pytest.raises(ValueError, match=r"--lora-rank 4 differs from the run being resumed \(2\)"):
         train_answers(parse([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
     # Without its settings, as earlier versions left a run, the checkpoint tells the rank of the adapters.
     (tmp_path / "parts" / "train_options.json").unlink()
@@ -172,10 +173,10 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
         (["promt=x"], "'promt' is not a setting. Did you mean prompt?"),
         (["--num-frames=many"], "--num-frames is 'many'; a whole number of at least 1 is expected"),
         (["num_train_epoch=3"], "'num_train_epoch' is not a setting. Did you mean num_train_epochs?"),
-        (["--first-words=maybe"], "--first-words is 'maybe'; true or false is expected"),
-        (["--num-augmentations=2"], "'num_augmentations' is not a setting"),
-        (["prompt=what is shown"], "has no place {} for them"),
-        (["--num-return-sequences=9"], "--num-return-sequences is 9; from 1 to num_beams (5)"),
+        (["--first-words=maybe"], "argument --first-words/--no-first-words: ignored explicit argument 'maybe'"),
+        (["--num-augmentations=2"], "hf-video train-answers has no option --num-augmentations"),
+        (["--prompt", "what is shown"], "has no place {} for them"),
+        (["--num-return-sequences=9"], "num_return_sequences is 9; from 1 to num_beams (5)"),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_written(words, message, model, data, tmp_path, fails):

@@ -52,9 +52,9 @@ def test_a_teacher_that_does_not_fit_is_named_before_anything_is_written(digits,
     message = fails(*command, f"--distillation-teacher={tmp_path / 'teacher'}")
     assert "wants image_mean=(0.5, 0.5, 0.5), the student gets" in message
     message = fails(*command, f"--distillation-teacher={trained}", "--distillation-weight=2")
-    assert "distillation_weight is 2; a number above 0, up to 1" in message
+    assert "--distillation-weight is 2; a number above 0, up to 1" in message
     message = fails(*command, "--distillation-target=tokens")
-    assert "distillation_target is 'tokens'; logits, features_cosine or features_mse is expected" in message
+    assert "--distillation-target is 'tokens'; logits, features_cosine or features_mse is expected" in message
     assert not (tmp_path / "out").exists()
 
 

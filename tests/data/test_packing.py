@@ -244,7 +244,7 @@ def test_a_key_holds_no_secret_of_its_url_and_a_wrong_url_is_a_broken_video(tmp_
     ]
     pq.write_table(pa.table({"path": urls, "label": ["a", "b", "b", "b"]}), tmp_path / "videos.parquet")
     _, rows = pack(tmp_path / "videos.parquet", tmp_path / "pack")
-    assert all(row["error"] for row in rows) and "no valid address" in rows[3]["error"]
+    assert all(row["error"] for row in rows) and "not a valid address" in rows[3]["error"]
     keys = [row["key"] for row in rows]
     assert len(set(keys)) == 4 and keys[0] == "http://127.0.0.1:1/a/clip.mp4"
     assert not any(b"secret" in file for file in files_in(tmp_path / "pack").values())

@@ -102,7 +102,7 @@ def test_nothing_is_installed_into_the_environment_of_the_tests(outcomes, comman
     ("command", "said"),
     [
         ("hf-video nonsense", "invalid choice"),
-        ("hf-video train my_videos output_dir=o weight_decy=1", "weight_decy"),
+        ("hf-video train my_videos --output-dir o --weight-decy 1", "weight-decy"),
         ("hf-video predict", "the following arguments are required"),
         ("hf-video convert nonsense a b", "no source 'nonsense'"),
         ("python -m conversion.videomae a b --nonsense", "--nonsense"),
@@ -139,7 +139,7 @@ def test_an_example_finds_nothing_where_it_writes(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "videos.parquet").write_text("")
     remove_outputs("hf-video extract model --output features && hf-video convert x y converted", tmp_path)
-    remove_outputs("hf-video inspect d --output videos.parquet; hf-video train d output_dir=model", tmp_path)
+    remove_outputs("hf-video inspect d --output videos.parquet; hf-video train d --output-dir=model", tmp_path)
     remove_outputs("hf-video train d --output-dir kept --resume", tmp_path)
     remove_outputs("hf-video extract d --output=s3://bucket/kept", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
