@@ -29,7 +29,7 @@ ENGINES = {"DDP": None, "FSDP2": "fsdp2.yaml", "FSDP2 with shards": "fsdp2_shard
 STEPS = 6
 RUN = ["--num-attention-heads", 2, "--device", "cpu", "--batch-size", 2, "--gradient-accumulation-steps=2"]
 RUN += ["--epochs", 2, "--learning-rate=0.01", "--logging-steps=1", "--train-sampling-strategy=sequential"]
-RUN += [f"{name}_{what}" for name in ("save", "eval") for what in ("strategy=steps", "steps=2")]
+RUN += [f"--{name}-{what}" for name in ("save", "eval") for what in ("strategy=steps", "steps=2")]
 # The second process reads every other batch of two. Each of these videos has a whole one in its batch.
 BROKEN_ROWS = (2, 7, 14)
 
