@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the words after `hf-video`, by default those of this process, and gives the exit code (`EXIT_CODES`)."""
     # Transformers imports torchao wherever it is installed, and PyTorch warns of how that registers its types.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         # A progress bar would fill a log. tqdm reads this when it is imported.
         os.environ.setdefault("TQDM_DISABLE", "1")
     code = run_guarded("hf-video", sys.argv[1:] if argv is None else argv, _run)
