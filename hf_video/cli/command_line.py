@@ -138,7 +138,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
     shows_all = parser.get_default("shows_all") or not settings.common
     parser.set_defaults(settings=settings, given={})
     if settings.common:
-        parser.add_argument("--help-all", action="store_true", help="list every setting")
+        parser.add_argument("--help-all", action="help", help="list every setting and exit")
     if settings.takes_training_arguments:
         parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a published recipe, or a YAML file of settings")
     for title, listed in settings.groups().items():
@@ -165,10 +165,21 @@ def add_flags(parser: argparse.ArgumentParser, settings: CommandSettings, positi
             # A recipe may give it, if the command takes one.
             is_required = each.default is dataclasses.MISSING and not settings.takes_training_arguments
             group.add_argument(*flags, dest=each.name, required=is_required, **options)
-    if parser.get_default("shows_all"):
-        others = sorted(set(settings.training_fields()) - set(settings.by_name) - {"debug", *_FLAGS_OF_FIELDS})
-        all_flags = ", ".join(f"--{_dashed(name)}" for name in others)
-        parser.add_argument_group("Other fields of transformers.TrainingArguments", all_flags)
+
+
+def add_training_fields(parser: argparse.ArgumentParser) -> None:
+    """Adds a flag for each field of `TrainingArguments` that the settings of a command do not declare. A flag of a
+    boolean stands for true, and `--flag false` for false."""
+    settings: CommandSettings = parser.get_default("settings")
+    optional_values = dict(parser.get_default("optional_values") or {})
+    group = parser.add_argument_group("Other fields of transformers.TrainingArguments")
+    for name, hint in settings.training_fields().items():
+        # `--debug` shows tracebacks.
+        if name not in settings.by_name and name != "debug" and name not in _FLAGS_OF_FIELDS:
+            group.add_argument(f"--{_dashed(name)}", dest=name, action=_Given, default=argparse.SUPPRESS, metavar="X")
+            if hint is bool:
+                optional_values[f"--{_dashed(name)}"] = ("true", "false")
+    parser.set_defaults(optional_values=optional_values)
 
 
 def _dashed(name: str) -> str:
@@ -205,30 +216,31 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
     )
     parser.add_argument("--version", action="version", version=f"hf-video {hf_video.__version__}")
     added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    shows_all = "--help-all" in argv
     for name, command in commands.items():
         command_parser = command.add_parser(added)
         # To import the settings of the other commands would take longer than the rest of `--help`.
         if name in argv[:1] and hasattr(command, "add_options"):
-            command_parser.set_defaults(shows_all="--help-all" in argv)
+            command_parser.set_defaults(shows_all=shows_all)
             command.add_options(command_parser)
         command_parser.add_argument(
             "--debug", action="store_true", default=False, help="show the traceback of an error"
         )
         command_parser.set_defaults(run=command.run, parser=command_parser)
         if name in argv[:1]:
-            if command_parser.get_default("shows_all"):
-                command_parser.print_help()
-                sys.exit(0)
+            settings = command_parser.get_default("settings")
+            if settings is not None and settings.takes_training_arguments:
+                # The beginning of a flag may stand for another one when all are declared.
+                command_parser.allow_abbrev = False
+                if shows_all or any(word.startswith("--") and not _is_flag(word, command_parser) for word in argv):
+                    add_training_fields(command_parser)
             argv = _bind(argv, command_parser.get_default("optional_values") or {})
-            # A command whose flags are not all declared cannot know which one a beginning stands for.
-            command_parser.allow_abbrev = not getattr(command_parser.get_default("settings"), "common", ())
-            argv, of_fields = _take_training_fields(argv, command_parser)
     try:
         args, rest = parser.parse_known_args(argv)
         settings = getattr(args, "settings", None)
         if settings is not None and settings.takes_training_arguments:
             _refuse_words([*rest, args.given.get("data", ("", ""))[1]], settings)
-            args.given = args.given | of_fields
+            _refuse_flags(rest, args.parser)
         if rest:
             args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:
@@ -239,45 +251,21 @@ def parse(argv: Sequence[str], commands: Mapping[str, Any]) -> argparse.Namespac
     return args if settings is None or settings.takes_training_arguments else values_of(args)
 
 
-def _take_training_fields(
-    argv: Sequence[str], parser: argparse.ArgumentParser
-) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Takes the flags that only `TrainingArguments` declares from a command line.
+def _is_flag(word: str, parser: argparse.ArgumentParser) -> bool:
+    return word.partition("=")[0] in parser._option_string_actions
 
-    Returns:
-        The other words, and (flag as the user wrote it, its text) by name of the field.
 
-    Raises:
-        ValueError: there is no such flag, or its value is missing. The error names the closest flag.
+def _refuse_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """
-    settings, known = parser.get_default("settings"), parser._option_string_actions
-    if settings is None or not settings.takes_training_arguments:
-        return [*argv], {}
-    words, others, given = [*argv], [], {}
-    while words:
-        flag, equals, value = (word := words.pop(0)).partition("=")
-        if not flag.startswith("--") or flag == "--" or flag in known:
-            others.append(word)
-            continue
-        fields = settings.training_fields()
-        name = flag.removeprefix("--").replace("-", "_")
-        if name in _FLAGS_OF_FIELDS:
-            settings.canonical(name)
-        is_off = name.startswith("no_") and bool in {fields.get(name.removeprefix("no_"))}
-        name = name.removeprefix("no_") if is_off else name
-        if name not in fields:
-            hint = closest(flag, [*known, *(f"--{_dashed(each)}" for each in fields)])
-            hint = hint or f"`{parser.prog} --help-all` lists them."
-            raise ValueError(f"{parser.prog} has no option {flag}. {hint}")
-        is_switch = fields[name] is bool
-        if not equals and not is_switch and words and not words[0].startswith("--"):
-            value = words.pop(0)
-        elif not equals and (is_switch or bool in typing.get_args(fields[name])):
-            value = "false" if is_off else "true"
-        elif not equals:
-            raise ValueError(f"{flag} needs a value.")
-        given[name] = (flag, value)
-    return others, given
+    Raises:
+        ValueError: a word is a flag that the command does not have. The error names the closest one.
+    """
+    settings: CommandSettings = parser.get_default("settings")
+    for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if flag.removeprefix("--").replace("-", "_") in _FLAGS_OF_FIELDS:
+            settings.canonical(flag.removeprefix("--").replace("-", "_"))
+        hint = closest(flag, parser._option_string_actions) or f"`{parser.prog} --help-all` lists them."
+        raise ValueError(f"{parser.prog} has no option {flag}. {hint}")
 
 
 def _refuse_words(words: Sequence[str], settings: CommandSettings) -> None:
@@ -291,7 +279,7 @@ def _refuse_words(words: Sequence[str], settings: CommandSettings) -> None:
             continue
         name = settings.canonical(name)
         if name == "data":
-            raise ValueError(f"{word}: DATA stands alone. Write {value} without data=")
+            raise ValueError(f"{word}: DATA needs no name. Write {value}")
         is_switch = settings.by_name[name].is_switch if name in settings.by_name else False
         flag = f"--{'no-' if is_switch and value == 'false' else ''}{_dashed(name)}"
         raise ValueError(f"{word}: a setting is a flag. Write {flag}{'' if is_switch else f' {value}'}")
