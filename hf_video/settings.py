@@ -2,9 +2,8 @@
 
     layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
 
-Flags, recipes, `--help`, what a resumed run holds fixed, and the reference page are derived from
-that line. The types are plain ones for `get_type_hints`, so that `transformers.HfArgumentParser` reads the same
-classes.
+Flags, recipes, `--help`, what a resumed run holds fixed, and the reference pages are derived from that line. The types
+are plain ones for `get_type_hints`, so that `transformers.HfArgumentParser` reads the same classes.
 """
 
 import dataclasses
@@ -13,37 +12,25 @@ import enum
 import functools
 import json
 import math
+import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Alias:
-    """A shorter name of a setting."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class FromScratch:
-    """The default for a model that is trained from scratch."""
-
-    default: Any
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The name of another setting, without which this one has no effect."""
-
-    name: str
+# Fields of `transformers.TrainingArguments` that are no settings, and the flags that do the same.
+OTHER_FLAGS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
+AtLeast1 = Annotated[T, Ge(1)]
+NotNegative = Annotated[T, Ge(0)]
+Positive = Annotated[T, Gt(0)]
+BelowOne = Annotated[T, Ge(0), Lt(1)]
+Share = Annotated[T, Ge(0), Le(1)]
+Seed = Annotated[T, Ge(0), Le(2**32 - 1)]
 
 
 @dataclass(frozen=True)
@@ -55,80 +42,43 @@ class Expected:
     choices: tuple[str, ...] = ()
 
 
-class _Changeable:
-    """Marks a setting that a resumed run may change."""
-
-
-Changeable = Annotated[T, _Changeable]
-AtLeast1 = Annotated[T, Ge(1)]
-NotNegative = Annotated[T, Ge(0)]
-Positive = Annotated[T, Gt(0)]
-BelowOne = Annotated[T, Ge(0), Lt(1)]
-Share = Annotated[T, Ge(0), Le(1)]
-Seed = Annotated[T, Ge(0), Le(2**32 - 1)]
-
-
 def one_of(names: Collection[str]) -> Expected:
     """A bound: one of these names."""
     return Expected(_alternatives(names), lambda value: value in names, tuple(names))
 
 
-def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | None = None) -> Any:
-    """A field of a dataclass of settings.
-
-    Args:
-        default: the default; a list or mapping is copied. A setting without a default must be given.
-        help: a sentence that says what the setting does.
-        metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
-    """
-    metadata = {"help": help} | ({"metavar": metavar} if metavar else {})
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
-    """A decorator, below `@dataclass`, that gives inherited settings other defaults. A `FromScratch` is added to the
-    inherited default, and replaces an inherited one."""
-
-    def change(kind: type[T]) -> type[T]:
-        for name, default in defaults.items():
-            base = next(base for base in kind.__mro__[1:] if name in base.__dict__.get("__annotations__", {}))
-            inherited = settings_of(base)[name]
-            if isinstance(default, FromScratch):
-                kind.__annotations__[name] = Annotated[inherited.type, default]
-                default = inherited.default
-            else:
-                kind.__annotations__[name] = inherited.type
-            setattr(kind, name, setting(default, inherited.help, inherited.metavar))
-        return kind
-
-    return change
-
-
 @dataclass(frozen=True)
 class Setting:
-    """A declared setting."""
+    """A declared setting.
+
+    Attributes:
+        name: its name; its flag has dashes in place of underscores.
+        type: its type with bounds.
+        default: the default; MISSING if it must be given.
+        help: a sentence that says what the setting does.
+        metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
+        alias: a shorter name; it counts for nothing where another setting has this name.
+        from_scratch: the default for a model from scratch; None if it is the same.
+        needs: another setting, without which this one has no effect.
+        changeable: whether a resumed run may have another value.
+        common: whether `--help` lists it where a command has many settings.
+        form: where its value stands on a command line: behind a flag; behind one that may be given several times, or
+            that has several words; or without a flag, as one word, as several, or as the rest of the line.
+        bare: the value of the flag without a word behind it.
+    """
 
     name: str
     type: Any
     default: Any
-    help: str
-    metavar: str | None
-
-    @property
-    def aliases(self) -> list[str]:
-        return [mark.name for mark in _marks(self.type) if isinstance(mark, Alias)]
-
-    @property
-    def is_changeable(self) -> bool:
-        """Whether a resumed run may have another value."""
-        return _Changeable in _marks(self.type)
-
-    @property
-    def from_scratch(self) -> Any:
-        """The default for a model from scratch; None if it is the same."""
-        return next((mark.default for mark in reversed(_marks(self.type)) if isinstance(mark, FromScratch)), None)
+    help: str = ""
+    metavar: str | None = None
+    alias: str | None = None
+    from_scratch: Any = None
+    needs: str | None = None
+    changeable: bool = False
+    common: bool = False
+    form: Literal["flag", "flags", "several", "word", "words", "rest"] = "flag"
+    bare: str | None = None
 
     @property
     def is_switch(self) -> bool:
@@ -136,12 +86,26 @@ class Setting:
         return bool in _members(self.type)
 
     @property
+    def choices(self) -> list[str]:
+        """All values if they can be listed, otherwise nothing."""
+        return _choices(self.type)
+
+    @property
     def placeholder(self) -> str:
         """The placeholder of its value in `--help`."""
         members = _members(self.type)
-        if choices := _choices(self.type):
-            return f"{{{','.join(choices)}}}"
-        return self.metavar or ("N" if int in members else "X" if float in members else "TEXT")
+        listed = f"{{{','.join(self.choices)}}}" if self.choices else ""
+        return self.metavar or listed or ("N" if int in members else "X" if float in members else "TEXT")
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    def spell(self, value: Any) -> str:
+        """The words that give it a value, such as "--epochs 3"."""
+        if isinstance(value, bool):
+            return self.flag if value else f"--no-{self.flag[2:]}"
+        return f"{self.flag} {_as_text(value)}".rstrip()
 
     def describe_default(self) -> str:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
@@ -150,18 +114,115 @@ class Setting:
         return _as_text(self.default)
 
 
+def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | None = None, **marks: Any) -> Any:
+    """A field of a dataclass of settings. The arguments are attributes of `Setting`; a list or mapping is copied."""
+    metadata = marks | {"help": help, "metavar": metavar}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
+    """A decorator, below `@dataclass`, that changes inherited settings: their defaults, or, by a mapping, arguments of
+    `setting`."""
+
+    def change(kind: type[T]) -> type[T]:
+        for name, given in defaults.items():
+            bases: Any = kind.__mro__[1:]
+            inherited = next(each for base in bases if (each := vars(base).get("__dataclass_fields__", {}).get(name)))
+            changes = given if isinstance(given, dict) else {"default": given}
+            kind.__annotations__[name] = inherited.type
+            setattr(kind, name, setting(**{"default": inherited.default} | dict(inherited.metadata) | changes))
+        return kind
+
+    return change
+
+
+class Settings:
+    """What a command and the function behind it take: a base of keyword-only dataclasses.
+
+    Raises:
+        ValueError: a value is not of its type, is out of its bounds, or has no effect here.
+    """
+
+    without: ClassVar[Collection[str]] = ()
+    """Names of inherited settings that have no effect."""
+    given: Collection[str]
+    """Names of the settings that were given a value, in their order."""
+
+    def __new__(cls, **values: Any) -> Self:
+        settings = super().__new__(cls)
+        settings.given = tuple(values)
+        return settings
+
+    def __post_init__(self) -> None:
+        known = settings_of(type(self))
+        for name in self.given:
+            if name not in known:
+                raise ValueError(f"{name} has no effect here: leave it out.")
+            setattr(self, name, read_value(known[name].type, getattr(self, name), name))
+
+
 @functools.cache
 def settings_of(kind: Any) -> dict[str, Setting]:
     """The settings that a dataclass declares, by name."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    found = {}
+    hints, found = typing.get_type_hints(kind, include_extras=True), {}
     for each in dataclasses.fields(kind):
-        if each.init:
+        if each.init and each.name not in getattr(kind, "without", ()):
             factory: Any = each.default_factory
             default = each.default if factory is dataclasses.MISSING else factory()
-            help, metavar = (each.metadata.get(name) for name in ("help", "metavar"))
-            found[each.name] = Setting(each.name, hints[each.name], default, help or "", metavar)
+            found[each.name] = Setting(each.name, hints[each.name], default, **each.metadata)
     return found
+
+
+@functools.cache
+def aliases_of(kind: Any) -> dict[str, str]:
+    """The names of settings by their aliases."""
+    known = settings_of(kind)
+    return {each.alias: name for name, each in known.items() if each.alias and each.alias not in known}
+
+
+@functools.cache
+def training_argument_types() -> dict[str, Any]:
+    """The types of all fields of `transformers.TrainingArguments`, with the choices of those that have some."""
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    fields = {each.name: each for each in dataclasses.fields(TrainingArguments) if each.init}
+    choices = {name: each.metadata["choices"] for name, each in fields.items() if each.metadata.get("choices")}
+    listed = {name: Annotated[hints[name], one_of(tuple(names))] for name, names in choices.items()}
+    return {name: listed.get(name, hints[name]) for name in fields}
+
+
+def find_type(kind: Any, name: str) -> tuple[str, Any]:
+    """The full name and the type of a setting, or of a field of `TrainingArguments` where `kind` takes these.
+
+    Raises:
+        ValueError: there is no such setting. The error names a similar one.
+    """
+    known, aliases = settings_of(kind), aliases_of(kind)
+    if name in OTHER_FLAGS and "training_arguments" in known:
+        raise ValueError(f"{name} is set by the option {OTHER_FLAGS[name]}.")
+    name = aliases.get(name, name)
+    if name in known:
+        return name, known[name].type
+    fields = training_argument_types() if "training_arguments" in known else {}
+    if name not in fields:
+        hint = closest(name, [*known, *aliases, *fields])
+        raise ValueError(f"{name!r} is not a setting. {hint or '`hf-video COMMAND --help` lists them.'}")
+    return name, fields[name]
+
+
+def groups_of(kind: Any) -> dict[str, list[Setting]]:
+    """The settings under titles, in the order of the bases: the first line of the docstring of the class that declares
+    a setting first."""
+    classes = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    title = {base: str(base.__doc__).partition("\n")[0] for base in classes}
+    groups: dict[str, list[Setting]] = {title[base]: [] for base in classes}
+    for name, each in settings_of(kind).items():
+        declaring = [base for base in classes if name in vars(base).get("__annotations__", {})][-1]
+        groups[title[declaring]].append(each)
+    return {title: listed for title, listed in groups.items() if listed}
 
 
 def read_value(hint: Any, value: Any, name: str) -> Any:
@@ -170,7 +231,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     Args:
         hint: the type, with its bounds.
         value: a value, or a string from the command line or a YAML file, which is converted to the type. Commas
-            separate the items of a list. Where a list is expected, it may also be a list of strings.
+            separate the items of a list.
         name: name of the setting in the error, as the user wrote it.
 
     Raises:
@@ -178,9 +239,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     """
     from pydantic import ValidationError
 
-    if isinstance(value, list) and list in _origins(hint) and all(isinstance(part, str) for part in value):
-        value = ",".join(value)
-    read = value
+    read = os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
         if isinstance(value, str) and (list in _origins(hint) and str not in _members(hint)):
             read = [part for part in value.split(",") if part]
@@ -210,9 +269,8 @@ def check_values(settings: Any, kind: type) -> None:
         # Other values are checked where they are used. With DeepSpeed a number may be "auto".
         if isinstance(value, int | float) and _members(each.type) & {int, float}:
             read_value(each.type, value, name)
-        for needed in (mark.name for mark in _marks(each.type) if isinstance(mark, Needs)):
-            if value != each.default and not getattr(settings, needed):
-                raise ValueError(f"{name} is {value}, which has no effect without {needed}.")
+        if each.needs and value != each.default and not getattr(settings, each.needs):
+            raise ValueError(f"{name} is {value}, which has no effect without {each.needs}.")
 
 
 def few(names: Iterable[object], limit: int = 3) -> str:
@@ -236,8 +294,7 @@ def describe_type(hint: Any) -> str:
     if choices := _choices(hint):
         return _alternatives(choices)
     if members & {int, float}:
-        kind = "a whole number" if int in members else "a number"
-        return " ".join([kind, *_bounds(marks)])
+        return " ".join(["a whole number" if int in members else "a number", *_bounds(marks)])
     if bool in members:
         return "true or false"
     if dict in _origins(hint):
@@ -259,7 +316,6 @@ def _bounds(marks: list[Any]) -> Iterator[str]:
 
 
 def _choices(hint: Any) -> list[str]:
-    """All values of a type if they can be listed, otherwise nothing."""
     for mark in _marks(hint):
         if isinstance(mark, Expected) and mark.choices:
             return list(mark.choices)
@@ -335,7 +391,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ",".join(value)
+        return ",".join(map(str, value))
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -1,15 +1,36 @@
 """`hf-video app`: the models in a browser."""
 
-import argparse
 import importlib.util
 import socket
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from annotated_types import Le
+
+from hf_video.inference.inference_settings import TrainedModelSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
+from hf_video.settings import AtLeast1, Settings, setting
 
-from .command_line import add_flags
+from .boundary import is_debugging
+from .command import Command
 from .error_messages import explain, report_bug
+
+
+@dataclass(kw_only=True)
+class AppSettings(TrainedModelSettings, Settings):
+    """Page"""
+
+    without = ("model",)
+
+    model: str = setting("", "")
+    models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
+    host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
+    port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
+    max_upload: AtLeast1[int] = setting(500, "Most megabytes of a video that is uploaded or fetched.", "MB")
+    workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
+    queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
+
 
 DESCRIPTION = """\
 Open models in a browser: drop a video or record one, and see its classes, when it shows which, what the model looked
@@ -25,44 +46,24 @@ example: hf-video app my_model
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "app",
-        help="open models in a browser",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="model folders, or names of models on the Hub")
-    return parser
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import APP
-
-    add_flags(parser, APP)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: AppSettings) -> int:
     """Loads the models and serves the page until an interrupt."""
     if importlib.util.find_spec("gradio") is None:
         raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
-    _check_port(args.host, args.port)
+    _check_port(settings.host, settings.port)
 
     from hf_video.app.server import serve
     from hf_video.app.visitors import is_loopback
     from hf_video.app.work import LoadedModel, name_models
 
     models = [
-        LoadedModel(name, *_load(model, args))
-        for name, model in zip(name_models(args.models), args.models, strict=True)
+        LoadedModel(name, *_load(model, settings))
+        for name, model in zip(name_models(settings.models), settings.models, strict=True)
     ]
-    only_local = is_loopback(args.host)
+    only_local = is_loopback(settings.host)
     if not only_local:
         print(
-            f"warning: anybody who reaches port {args.port} of this machine can use the page. There is no password.",
+            f"warning: anybody who reaches port {settings.port} of this machine can use the page. There is no password.",
             file=sys.stderr,
         )
 
@@ -74,30 +75,30 @@ def run(args: argparse.Namespace) -> int:
 
     serve(
         models,
-        host=args.host,
-        port=args.port,
-        queue=args.queue,
+        host=settings.host,
+        port=settings.port,
+        queue=settings.queue,
         tell_address=lambda address: print(f"The page is at {address}  (Ctrl-C ends it)", flush=True),
-        max_upload=args.max_upload,
-        workers=args.workers,
+        max_upload=settings.max_upload,
+        workers=settings.workers,
         only_local=only_local,
         tell_error=tell_error,
-        has_tracebacks=args.debug,
+        has_tracebacks=is_debugging(),
     )
     return 0
 
 
-def _load(model: str, args: argparse.Namespace) -> tuple[Any, Any]:
+def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     """A model that answers if it can, else a classifier."""
     from hf_video.inference.prediction import problem_type_of
     from hf_video.loading.configurations import load_config
 
     config = load_config(locate_model(model))
     if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):
-        return load_answering_model(model, device=args.device, dtype=args.dtype)
+        return load_answering_model(model, device=settings.device, dtype=settings.dtype)
     if problem_type_of(config) == "regression":
         raise ValueError(f"{model} is a regression model: its values are no scores of classes. Choose a classifier.")
-    return load_trained_model(model, device=args.device, dtype=args.dtype)
+    return load_trained_model(model, device=settings.device, dtype=settings.dtype)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -112,3 +113,13 @@ def _check_port(host: str, port: int) -> None:
             raise ValueError(
                 f"--host {host} --port {port} cannot be used ({reason}). Choose another, such as --port {port + 1}."
             ) from error
+
+
+COMMAND = Command(
+    name="app",
+    settings=AppSettings,
+    run=run,
+    help="open models in a browser",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

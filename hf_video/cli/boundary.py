@@ -9,9 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from hf_video.processes import is_first_process
+
 from . import BUG, CLOSED_OUTPUT, INTERRUPTED, TERMINATED, USER_ERROR
 from .error_messages import chain, explain, report_bug
-from .processes import is_first_process
+
+# Whether an error is raised with its traceback.
+_debugging = False
+
+
+def is_debugging() -> bool:
+    """Whether the user asked for the tracebacks of errors."""
+    return _debugging
 
 
 class Terminated(KeyboardInterrupt):
@@ -29,7 +38,8 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
     Returns:
         An exit code, see `hf_video.cli.EXIT_CODES`.
     """
-    debug = "--debug" in words
+    global _debugging
+    _debugging = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may have bytes that are not UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -49,7 +59,7 @@ def run_guarded(name: str, words: Sequence[str], command: Callable[[Sequence[str
     except BrokenPipeError:
         return CLOSED_OUTPUT
     except Exception as error:
-        if debug:
+        if _debugging:
             raise
         sentence = explain(error)
         _say(f"{name}: {report_bug(error)}" if sentence is None else f"{name}: error: {sentence}")

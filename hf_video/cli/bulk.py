@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from .output_folder import RunLock
+from hf_video.training.output_folder import RunLock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

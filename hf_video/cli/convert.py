@@ -1,30 +1,25 @@
 """`hf-video convert`: makes folders that `from_pretrained` loads from original checkpoints."""
 
-import argparse
 import ast
 import importlib
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
+
+from hf_video.settings import Settings, setting
+
+from .boundary import is_debugging
+from .command import Command
 
 PACKAGE = "hf_video.conversion"
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command. Each source declares its own options."""
-    listed = "\n".join(f"  {name:12} {text}" for name, text in installed_sources().items())
-    parser = commands.add_parser(
-        "convert",
-        help="convert an original checkpoint",
-        usage="hf-video convert SOURCE CHECKPOINT OUTPUT_DIR [options]",
-        description="Convert a checkpoint of an original repository into a folder for from_pretrained.",
-        epilog=f"sources:\n{listed}\n\n`hf-video convert SOURCE --help` shows the options of one.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("source", metavar="SOURCE", help="where the checkpoint comes from, see below")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="CHECKPOINT OUTPUT_DIR [options]", help="words for the source"
-    )
-    return parser
+@dataclass(kw_only=True)
+class ConvertSettings(Settings):
+    """Conversion"""
+
+    source: str = setting(help="Where the checkpoint comes from, see below.", metavar="SOURCE", form="word")
+    arguments: list[str] = setting([], "Words for the source.", "CHECKPOINT OUTPUT_DIR [options]", form="rest")
 
 
 def installed_sources() -> dict[str, str]:
@@ -36,7 +31,12 @@ def installed_sources() -> dict[str, str]:
     return {name: text.partition("\n")[0].rstrip(".") for name, text in docstrings.items()}
 
 
-def run(args: argparse.Namespace) -> int:
+def describe_sources() -> str:
+    listed = "\n".join(f"  {name:12} {text}" for name, text in installed_sources().items())
+    return f"sources:\n{listed}\n\n`hf-video convert SOURCE --help` shows the options of one."
+
+
+def run(settings: ConvertSettings) -> int:
     """Calls `main` of the source with the remaining words."""
     sources = installed_sources()
     if not sources:
@@ -44,7 +44,20 @@ def run(args: argparse.Namespace) -> int:
             f"The sources of `hf-video convert` ({PACKAGE}) are not installed: install hf_video from its wheel or a "
             "clone, with pip."
         )
-    if args.source not in sources:
-        raise ValueError(f"There is no source {args.source!r} to convert from; choose one of {', '.join(sources)}.")
-    words = [*args.arguments, *(["--debug"] if args.debug else [])]
-    return importlib.import_module(f"{PACKAGE}.{args.source}").main(words) or 0
+    if settings.source not in sources:
+        raise ValueError(
+            f"There is no source {settings.source!r} to convert from; choose one of {', '.join(sources)}."
+        )
+    words = [*settings.arguments, *(["--debug"] if is_debugging() else [])]
+    return importlib.import_module(f"{PACKAGE}.{settings.source}").main(words) or 0
+
+
+COMMAND = Command(
+    name="convert",
+    settings=ConvertSettings,
+    run=run,
+    help="convert an original checkpoint",
+    usage="hf-video convert SOURCE CHECKPOINT OUTPUT_DIR [options]",
+    description="Convert a checkpoint of an original repository into a folder for from_pretrained.",
+    epilog=describe_sources,
+)

@@ -2,67 +2,70 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from . import train
-from .command_line import add_flags, parse
+from hf_video.settings import Settings, setting, settings_of
+
+from .command import Command
 
 if TYPE_CHECKING:
-    pass
+    from hf_video.training import TrainSettings
 
-TRAIN_OPTIONS = ["--validation-fraction", "0.05", "--device", "cpu", "--num-workers", "1"]
-VIDEOVIT_OPTIONS = ["--num-frames", "8", "--image-size", "48", "--patch-size", "8", "--hidden-size", "128"]
-VIDEOVIT_OPTIONS += ["--num-hidden-layers", "4", "--num-attention-heads", "4", "--batch-size", "16"]
-VIDEOVIT_OPTIONS += ["--learning-rate", "1e-3"]
-VIDEOMAMBA_OPTIONS = ["--batch-size", "32", "--learning-rate", "4e-3"]
+
+@dataclass(kw_only=True)
+class DemoSettings(Settings):
+    """Demo"""
+
+    folder: str = setting("hf_video_demo", "Folder for videos and model.", "DIR", form="word")
+    model: Literal["videovit", "videomamba"] = setting("videovit", "The family to train.")
+    fast: bool = setting(False, "Write a few videos and train one epoch, to check every step but the accuracy.")
+
+
+TRAINING: dict[str, Any] = {"validation_fraction": 0.05, "device": "cpu", "dataloader_num_workers": 1}
+VIDEOVIT: dict[str, Any] = {"num_frames": 8, "image_size": 48, "patch_size": 8, "hidden_size": 128}
+VIDEOVIT |= {"num_hidden_layers": 4, "num_attention_heads": 4}
+VIDEOVIT |= {"per_device_train_batch_size": 16, "learning_rate": 1e-3}
+VIDEOMAMBA: dict[str, Any] = {"per_device_train_batch_size": 32, "learning_rate": 4e-3}
 VIDEOMAMBA_SIZES = {"num_frames": 8, "image_size": 24, "patch_size": 8, "tubelet_size": 2, "hidden_size": 64}
 VIDEOMAMBA_SIZES |= {"num_hidden_layers": 4, "state_size": 8}
 HELD_OUT_GOALS = {"videovit": 0.98, "videomamba": 0.95}
 SHUFFLED_LIMIT = 0.225
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    return commands.add_parser(
-        "demo",
-        help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU",
-        description="Write videos of moving handwritten digits, train a small model on them, measure it on "
-        "held-out digits and on shuffled frames, and check that a new process loads back exactly the same model.",
-    )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import DEMO
-
-    add_flags(parser, DEMO, positional="folder")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: DemoSettings) -> int:
     """Prints what it does, step by step. The exit code is 1 if a check fails."""
     from hf_video.demo import compare, describe, describe_elsewhere, shuffled_accuracy, write_moving_digits
+    from hf_video.training import TrainSettings, train
+
+    from .first_step import ended_before_first_step
 
     begin = time.monotonic()
-    folder = Path(args.folder)
+    folder = Path(settings.folder)
     digits, model_dir = folder / "digits", folder / "model"
 
     print("1. Videos: digits move around a square, and only the order of the frames tells the class.")
-    write_moving_digits(digits, **({"train_per_class": 4, "test_per_class": 2} if args.fast else {}))
+    write_moving_digits(digits, **({"train_per_class": 4, "test_per_class": 2} if settings.fast else {}))
 
-    words = ["train", str(digits), "--output-dir", str(model_dir), *TRAIN_OPTIONS]
-    words += VIDEOVIT_OPTIONS if args.model == "videovit" else _start_from_videomamba(folder / "untrained", digits)
-    words += ["--epochs", "1" if args.fast else "16"]
-    words += ["--overwrite-output-dir"] if model_dir.exists() else []
+    options = VIDEOVIT if settings.model == "videovit" else _start_from_videomamba(folder / "untrained", digits)
+    training = TrainSettings(
+        data=str(digits),
+        output_dir=str(model_dir),
+        **TRAINING,
+        **options,
+        num_train_epochs=1 if settings.fast else 16,
+        **({"overwrite_output_dir": True} if model_dir.exists() else {}),
+    )
     # An environment need not be activated.
     program = "hf-video" if shutil.which("hf-video") else f"{sys.executable} -m hf_video.cli"
-    print(f"\n2. Training: {program} {' '.join(words)}")
+    print(f"\n2. Training: {program} {spell(training)}")
     try:
-        trainer, report = train.train(parse(words, {"train": train}))
+        with ended_before_first_step(training) as callback:
+            trainer, report = train(training, [callback])
     except KeyboardInterrupt as interrupt:
         # A training speaks of --resume, which this command does not have.
         raise type(interrupt)("Run the same command again: it starts from the beginning.") from None
@@ -73,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     print("\n4. A new process loads the model with AutoModelForVideoClassification.from_pretrained.")
     trained = describe(trainer.model, trainer.processing_class, digits)
     checks = compare(trained, describe_elsewhere(model_dir, digits))
-    if not args.fast:
-        accuracy, goal = report["top1_accuracy"], HELD_OUT_GOALS[args.model]
+    if not settings.fast:
+        accuracy, goal = report["top1_accuracy"], HELD_OUT_GOALS[settings.model]
         checks[f"held-out digits: {accuracy:.1%}, the goal is {goal:.0%}"] = accuracy >= goal
         checks[f"shuffled frames: {shuffled:.1%}, where guessing gives 12.5%"] = shuffled <= SHUFFLED_LIMIT
     for text, passed in checks.items():
@@ -96,8 +99,15 @@ Your own videos, one folder a class:
     return 0 if all(checks.values()) else 1
 
 
-def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
-    """Saves a small VideoMamba with random weights and the classes of the digits. Returns the words that train it."""
+def spell(settings: TrainSettings) -> str:
+    """The words of a command line that give settings their values."""
+    known = settings_of(type(settings))
+    words = [settings.data, *(known[name].spell(getattr(settings, name)) for name in settings.given if name != "data")]
+    return " ".join(["train", *words])
+
+
+def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:
+    """Saves a small VideoMamba with random weights and the classes of the digits. Returns the settings that train it."""
     from transformers import set_seed
 
     from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification
@@ -116,4 +126,14 @@ def _start_from_videomamba(folder: Path, digits: Path) -> list[str]:
         num_frames=config.num_frames, sampling_strategy="uniform", **input_size(config.image_shape)
     )
     processor.save_pretrained(folder)
-    return ["--model", str(folder), *VIDEOMAMBA_OPTIONS]
+    return {"model": str(folder), **VIDEOMAMBA}
+
+
+COMMAND = Command(
+    name="demo",
+    settings=DemoSettings,
+    run=run,
+    help="see it work: write videos, train, evaluate, save and reload, in a few minutes on a CPU",
+    description="Write videos of moving handwritten digits, train a small model on them, measure it on "
+    "held-out digits and on shuffled frames, and check that a new process loads back exactly the same model.",
+)

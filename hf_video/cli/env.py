@@ -1,12 +1,15 @@
 """`hf-video env`: prints the facts about a machine that a bug report needs."""
 
-import argparse
 import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import hf_video
+from hf_video.settings import Settings
+
+from .command import Command
 
 PACKAGES = (
     "torch",
@@ -25,18 +28,12 @@ PACKAGES = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "env",
-        help="describe this machine for a bug report",
-        description="Print versions and hardware, ready to paste into a bug report.",
-    )
-    parser.set_defaults(takes_several_processes=True)
-    return parser
+@dataclass(kw_only=True)
+class EnvSettings(Settings):
+    """None"""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: EnvSettings) -> int:
     """Prints one line for each fact. A missing or broken package is a fact, not an error."""
     facts = {
         "hf_video": hf_video.__version__,
@@ -99,3 +96,13 @@ def _compiled_kernels() -> str:
 
     place = exp2.stats.cache_path
     return f"kept in {os.path.dirname(place)}" if place else "not kept: the cache folder cannot be written"
+
+
+COMMAND = Command(
+    name="env",
+    settings=EnvSettings,
+    run=run,
+    help="describe this machine for a bug report",
+    description="Print versions and hardware, ready to paste into a bug report.",
+    takes_several_processes=True,
+)

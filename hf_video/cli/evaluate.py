@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.models import load_trained_model
+from hf_video.settings import setting
+from hf_video.training.output_folder import check_output_file
 
-from .command_line import add_flags
-from .output_folder import check_output_file
+from .command import Command
 
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    return commands.add_parser(
-        "evaluate",
-        help="measure a trained model on labelled videos",
-        description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
-        "classes. Probabilities are averaged over the views of a video.",
-    )
+@dataclass(kw_only=True)
+class EvaluateCommandSettings(EvaluateSettings):
+    """Output"""
+
+    json: bool = setting(False, "Print one JSON object, with the confusion matrix.")
+    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import EVALUATE
-
-    add_flags(parser, EVALUATE, positional="data")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: EvaluateCommandSettings) -> int:
     """Prints the metrics, and writes the files that the options name."""
-    output, table = (check_output_file(name, getattr(args, name)) for name in ("output", "predictions"))
+    output, table = (check_output_file(name, getattr(settings, name)) for name in ("output", "predictions"))
     if output is not None and table is not None and output.resolve() == table.resolve():
         raise ValueError(f"--output and --predictions are both {output}. Give each its own file.")
 
@@ -53,29 +46,33 @@ def run(args: argparse.Namespace) -> int:
     if table is not None:
         check_table_name(table)
     model, processor = load_trained_model(
-        args.model, device=args.device, dtype=args.dtype, num_clips=args.num_clips, num_crops=args.num_crops
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        num_clips=settings.num_clips,
+        num_crops=settings.num_crops,
     )
     names = class_names_of(model.config)
-    data = load_video_dataset(args.data, labels=names, video_root=args.video_root)
-    split = args.split or next(name for name in ("test", "validation", "train") if name in data)
+    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root)
+    split = settings.split or next(name for name in ("test", "validation", "train") if name in data)
     if split not in data:
-        raise ValueError(f"--split {split}: {args.data} only has {', '.join(data)}.")
-    _check_problem_type(model, args.data, is_multi_label(data[split]))
+        raise ValueError(f"--split {split}: {settings.data} only has {', '.join(data)}.")
+    _check_problem_type(model, settings.data, is_multi_label(data[split]))
     check_shards(data[split])
 
-    dataset = ClipDataset(data[split], processor, training=False, on_error=args.on_error)
-    broken = dataset.drop_broken(num_workers=args.num_workers).broken_videos()
+    dataset = ClipDataset(data[split], processor, training=False, on_error=settings.on_error)
+    broken = dataset.drop_broken(num_workers=settings.num_workers).broken_videos()
     scores, labels = evaluate_dataset(
         model,
         dataset,
-        batch_size=args.batch_size,
-        num_workers=args.num_workers,
-        reading_threads=args.reading_threads,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        reading_threads=settings.reading_threads,
     )
-    known = count_trained(Path(args.model).expanduser(), dataset.dataset)
+    known = count_trained(Path(settings.model).expanduser(), dataset.dataset)
     result = {
-        "model": args.model,
-        "data": args.data,
+        "model": settings.model,
+        "data": settings.data,
         "split": split,
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
@@ -86,13 +83,13 @@ def run(args: argparse.Namespace) -> int:
     }
     try:
         if output is not None:
-            check_output_file("output", args.output)
+            check_output_file("output", settings.output)
             replace_text(output, json.dumps(result, indent=2) + "\n")
         if table is not None:
-            check_output_file("predictions", args.predictions)
+            check_output_file("predictions", settings.predictions)
             write_predictions(table, videos=dataset.dataset["video"], scores=scores, labels=labels, class_names=names)
     finally:  # after a full disk the figures are still printed
-        if args.json:
+        if settings.json:
             print(json.dumps(result))
         else:
             _print_table(result)
@@ -161,3 +158,13 @@ def _print_table(result: dict[str, Any]) -> None:
     for name, count, value in zip(result["class_names"], result["class_videos"], result[measure], strict=True):
         if count:
             print(f"{name:{width}}  {count:6d}  {value:{len(title)}.1%}")
+
+
+COMMAND = Command(
+    name="evaluate",
+    settings=EvaluateCommandSettings,
+    run=run,
+    help="measure a trained model on labelled videos",
+    description="Measure top-1 and top-5 accuracy, or mean average precision where a video may have several "
+    "classes. Probabilities are averaged over the views of a video.",
+)

@@ -2,61 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-from .command_line import add_flags
-from .output_folder import check_output_file
+from hf_video.settings import Settings, setting
+from hf_video.training.output_folder import check_output_file
+
+from .command import Command
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "evaluate-segments",
-        help="measure predicted segments of untrimmed videos: average precision at temporal IoUs",
-        description="Measure predicted segments against annotated ones: average precision at thresholds of temporal "
-        "IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of all predictions.",
+@dataclass(kw_only=True)
+class EvaluateSegmentsSettings(Settings):
+    """Data and output"""
+
+    predictions: str = setting(
+        help="JSON in ActivityNet's layout, as `hf-video timeline` writes it.", metavar="PREDICTIONS", form="word"
     )
-    parser.add_argument(
-        "predictions", metavar="PREDICTIONS", help="JSON in ActivityNet's layout, as `hf-video timeline` writes it"
+    ground_truth: str = setting(
+        help="JSON in the layout of ActivityNet's annotations.", metavar="GROUND_TRUTH", form="word"
     )
-    parser.add_argument("ground_truth", metavar="GROUND_TRUTH", help="JSON in the layout of ActivityNet's annotations")
-    parser.add_argument(
-        "--tiou",
-        nargs="+",
-        type=float,
-        metavar="X",
-        help="thresholds of temporal IoU (default: 0.3 0.4 0.5 0.6 0.7)",
-    )
-    return parser
+    tiou: list[float] = setting([0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", form="several")
+    subset: str | None = setting(None, "Subset of the ground truth to measure on; by default all videos.", "NAME")
+    json: bool = setting(False, "Print one JSON object.")
+    output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import EVALUATE_SEGMENTS
-
-    add_flags(parser, EVALUATE_SEGMENTS)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: EvaluateSegmentsSettings) -> int:
     """Prints the figures, and writes the file that the option names. What was left out, or counts as wrong, is said
     on stderr."""
     from hf_video.inference import evaluate_segments, read_ground_truth, read_predictions
     from hf_video.inference.segment_evaluation import TIOUS
     from hf_video.io import replace_text
 
-    output = check_output_file("output", args.output)
-    predictions = read_predictions(args.predictions)
-    result = evaluate_segments(predictions, read_ground_truth(args.ground_truth, args.subset), args.tiou or TIOUS)
+    output = check_output_file("output", settings.output)
+    predictions = read_predictions(settings.predictions)
+    result = evaluate_segments(
+        predictions, read_ground_truth(settings.ground_truth, settings.subset), settings.tiou or TIOUS
+    )
     try:
         if output is not None:
             replace_text(output, json.dumps(result, indent=2) + "\n")
     finally:  # after a full disk the figures are still printed
         for warning in result["warnings"]:
             print(f"warning: {warning}", file=sys.stderr)
-        print(json.dumps(result) if args.json else _describe(result))
+        print(json.dumps(result) if settings.json else _describe(result))
     return 0
 
 
@@ -88,3 +79,13 @@ def _describe(result: dict[str, Any]) -> str:
 
 def _percents(values: list[float]) -> str:
     return "".join(f"  {value:7.1%}" for value in values)
+
+
+COMMAND = Command(
+    name="evaluate-segments",
+    settings=EvaluateSegmentsSettings,
+    run=run,
+    help="measure predicted segments of untrimmed videos: average precision at temporal IoUs",
+    description="Measure predicted segments against annotated ones: average precision at thresholds of temporal "
+    "IoU, as ActivityNet defines it, and precision, recall, F1 and border errors of all predictions.",
+)

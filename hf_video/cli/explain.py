@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock, one_line
+from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
-from hf_video.settings import closest
+from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, closest, setting
+from hf_video.training.output_folder import name_of, require_fresh
 
-from .command_line import add_flags
-from .output_folder import name_of, require_fresh
+from .command import Command
 
 if TYPE_CHECKING:
     from hf_video.inference import Clip
+
+
+@dataclass(kw_only=True)
+class ExplainSettings(FrameSourceSettings, TrainedModelSettings, Settings):
+    """Explanation"""
+
+    video: str = setting(help="Video file, URL, or folder of frames.", metavar="VIDEO", form="word")
+    class_name: str | None = setting(
+        None,
+        "Name or number of the class to explain; by default the one with the highest score.",
+        "CLASS",
+        alias="class",
+    )
+    question: str | None = setting(None, "What a model that answers in words is asked.", "TEXT")
+    start: NotNegative[float] | None = setting(
+        None, "Seconds at which the part to look at begins; by default the start of the video."
+    )
+    end: Positive[float] | None = setting(None, "Seconds at which it ends; by default the end of the video.")
+    top_k: AtLeast1[int] = setting(5, "Classes shown.", "K")
+    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    json: bool = setting(False, "Print one JSON object.")
+
 
 DESCRIPTION = """\
 Show what a model looked at: where in the frames of a video the evidence for a class lies, and which frames counted
@@ -42,35 +65,17 @@ example: hf-video explain pouring.mp4 --model my_model --class "pouring water" -
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    return commands.add_parser(
-        "explain",
-        help="show what a model looked at",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import EXPLAIN
-
-    add_flags(parser, EXPLAIN, positional="video")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: ExplainSettings) -> int:
     """Prints the answer and the frames that counted most; writes the folder."""
-    _check_files(args)
+    _check_files(settings)
 
     from hf_video.loading.configurations import load_config
 
-    architectures = load_config(locate_model(args.model)).architectures or []
+    architectures = load_config(locate_model(settings.model)).architectures or []
     if "MemoryBankQFormerForConditionalGeneration" in architectures:
-        _explain_words(args)
+        _explain_words(settings)
     else:
-        _explain_class(args)
+        _explain_class(settings)
     return 0
 
 
@@ -86,27 +91,31 @@ def find_class(word: str, names: Sequence[str]) -> int:
     raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
 
 
-def _explain_class(args: argparse.Namespace) -> None:
+def _explain_class(settings: ExplainSettings) -> None:
     """Explains a class by heat maps."""
-    if args.question is not None:
-        raise ValueError(f"--question asks a model that answers in words; {args.model} gives classes: leave it out.")
-    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype, num_clips=1, num_crops=1)
+    if settings.question is not None:
+        raise ValueError(
+            f"--question asks a model that answers in words; {settings.model} gives classes: leave it out."
+        )
+    model, processor = load_trained_model(
+        settings.model, device=settings.device, dtype=settings.dtype, num_clips=1, num_crops=1
+    )
 
     from hf_video.drawing.heat_maps import describe_frames, write_explanation, write_heat_maps
     from hf_video.inference import explain, predict_scores
 
-    names = _class_names(model, args)
-    target = None if args.class_name is None else find_class(args.class_name, names)
-    clip = _read_clip(args, processor)
+    names = _class_names(model, settings)
+    target = None if settings.class_name is None else find_class(settings.class_name, names)
+    clip = _read_clip(settings, processor)
     scores = predict_scores(model, clip.pixel_values)[0]
     if not scores.isfinite().all():
-        raise ValueError(f"The scores of {args.model} for this video are not finite: there is nothing to explain.")
+        raise ValueError(f"The scores of {settings.model} for this video are not finite: there is nothing to explain.")
     target = int(scores.argmax()) if target is None else target
     heat_map = explain(model, clip.pixel_values, target)[0].numpy()
-    top = scores.topk(min(args.top_k, len(scores)))
+    top = scores.topk(min(settings.top_k, len(scores)))
     details = {
-        "video": name_of(args.video),
-        "model": args.model,
+        "video": name_of(settings.video),
+        "model": settings.model,
         "label": names[target],
         "class_id": target,
         "score": round(float(scores[target]), 6),
@@ -119,70 +128,70 @@ def _explain_class(args: argparse.Namespace) -> None:
     memory = _memory_of(model, clip)
     if memory is not None:
         details["memory"] = _frames_held(memory, clip)
-    if args.output is not None:
-        with _output_folder(args) as folder:
+    if settings.output is not None:
+        with _output_folder(settings) as folder:
             write_heat_maps(folder, clip, heat_map, details)
             if memory is not None:
                 _draw_memory(folder, memory, clip)
             write_explanation(folder, clip, details)
-    if args.json:
+    if settings.json:
         print(json.dumps(details), flush=True)
     else:
-        _print_class(args, details)
+        _print_class(settings, details)
 
 
-def _explain_words(args: argparse.Namespace) -> None:
+def _explain_words(settings: ExplainSettings) -> None:
     """Explains an answer in words by the frames that the memory held."""
-    if args.class_name is not None:
+    if settings.class_name is not None:
         raise ValueError(
-            f"{args.model} answers in words and has no classes: leave --class out, and give a --question."
+            f"{settings.model} answers in words and has no classes: leave --class out, and give a --question."
         )
-    if args.question is None:
-        raise ValueError(f"{args.model} answers in words: say with --question what it is asked.")
-    model, processor = load_answering_model(args.model, device=args.device, dtype=args.dtype)
+    if settings.question is None:
+        raise ValueError(f"{settings.model} answers in words: say with --question what it is asked.")
+    model, processor = load_answering_model(settings.model, device=settings.device, dtype=settings.dtype)
 
     from hf_video import VideoWatcher
     from hf_video.drawing.heat_maps import write_explanation
 
-    clip = _read_clip(args, processor.video_processor)
+    clip = _read_clip(settings, processor.video_processor)
     # The images of the clip have their size already.
     processor.video_processor.do_resize = processor.video_processor.do_center_crop = False
-    watcher = VideoWatcher(model, processor, args.question)
-    watcher.check_question(args.question)
+    watcher = VideoWatcher(model, processor, settings.question)
+    watcher.check_question(settings.question)
     watcher.update(clip.images)
     answer = watcher.answer(do_sample=False)
     details = {
-        "video": name_of(args.video),
-        "model": args.model,
-        "question": args.question,
+        "video": name_of(settings.video),
+        "model": settings.model,
+        "question": settings.question,
         "answer": answer,
         "frames": [{"seconds": round(seconds, 3)} for seconds in clip.times.tolist()],
         "memory": _frames_held(watcher.memory, clip),
     }
-    if args.output is not None:
-        with _output_folder(args) as folder:
+    if settings.output is not None:
+        with _output_folder(settings) as folder:
             _draw_memory(folder, watcher.memory, clip)
             write_explanation(folder, clip, details)
-    if args.json:
+    if settings.json:
         print(json.dumps(details), flush=True)
         return
-    print(_public_name(args), f"  {one_line(answer)}", "what the memory held:", sep="\n")
+    print(_public_name(settings), f"  {one_line(answer)}", "what the memory held:", sep="\n")
     for first, last in details["memory"]:
         print(f"  {clock(first, 2)}  {clock(last, 2)}")
     sys.stdout.flush()
 
 
-def _check_files(args: argparse.Namespace) -> None:
+def _check_files(settings: ExplainSettings) -> None:
     """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
-    if args.source_fps is None and os.path.isdir(args.video):
+    if settings.source_fps is None and os.path.isdir(settings.video):
         raise ValueError(
-            f"{args.video} is a folder of frames, which have no times: give --source-fps, the rate at which they were "
+            f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they were "
             "taken."
         )
-    if args.output is None:
+    if settings.output is None:
         return
     ways_out = "Choose another folder: results are never overwritten."
-    require_fresh(Path(args.output), ways_out=ways_out, option="--output")
+    require_fresh(Path(settings.output), ways_out=ways_out, option="--output")
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError(
             "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be told "
@@ -190,21 +199,21 @@ def _check_files(args: argparse.Namespace) -> None:
         )
 
 
-def _class_names(model: Any, args: argparse.Namespace) -> list[str]:
+def _class_names(model: Any, settings: ExplainSettings) -> list[str]:
     from hf_video.inference.prediction import problem_type_of
     from hf_video.loading.class_names import class_names_of
 
     if problem_type_of(model.config) == "regression":
         raise ValueError(
-            f"{args.model} is a regression model: its values are no scores of classes. Choose a classifier."
+            f"{settings.model} is a regression model: its values are no scores of classes. Choose a classifier."
         )
     return class_names_of(model.config)
 
 
-def _read_clip(args: argparse.Namespace, processor: Any) -> Clip:
+def _read_clip(settings: ExplainSettings, processor: Any) -> Clip:
     from hf_video.inference import read_clip
 
-    return read_clip(processor, args.video, start=args.start, end=args.end, source_fps=args.source_fps)
+    return read_clip(processor, settings.video, start=settings.start, end=settings.end, source_fps=settings.source_fps)
 
 
 def _memory_of(model: Any, clip: Clip) -> Any:
@@ -219,14 +228,14 @@ def _memory_of(model: Any, clip: Clip) -> Any:
 
 
 @contextmanager
-def _output_folder(args: argparse.Namespace) -> Iterator[Path]:
+def _output_folder(settings: ExplainSettings) -> Iterator[Path]:
     """A folder to fill, which then is that of --output."""
     from hf_video.io import new_folder
 
-    with new_folder(args.output) as folder:
+    with new_folder(settings.output) as folder:
         yield folder
-    written = ", ".join(sorted(path.name for path in Path(args.output).iterdir()))
-    print(f"{args.output} holds {written}.", file=sys.stderr, flush=True)
+    written = ", ".join(sorted(path.name for path in Path(settings.output).iterdir()))
+    print(f"{settings.output} holds {written}.", file=sys.stderr, flush=True)
 
 
 def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
@@ -245,12 +254,12 @@ def _draw_memory(folder: Path, memory: Any, clip: Clip) -> None:
     draw_memory(memory, folder / "memory.png", lambda frames: clip.images[frames], clip.times.tolist())
 
 
-def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
+def _print_class(settings: ExplainSettings, details: dict[str, Any]) -> None:
     import numpy as np
 
     from hf_video.inference import top_frames
 
-    print(_public_name(args))
+    print(_public_name(settings))
     for prediction in details["predictions"]:
         print(f"  {prediction['score']:6.1%}  {one_line(prediction['label'])}")
     frames = details["frames"]
@@ -262,7 +271,17 @@ def _print_class(args: argparse.Namespace, details: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _public_name(args: argparse.Namespace) -> str:
+def _public_name(settings: ExplainSettings) -> str:
     from hf_video.reading.sources import public_url
 
-    return public_url(args.video)
+    return public_url(settings.video)
+
+
+COMMAND = Command(
+    name="explain",
+    settings=ExplainSettings,
+    run=run,
+    help="show what a model looked at",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_video.loading.models import load_trained_model, locate_model
-from hf_video.settings import few
+from hf_video.settings import AtLeast1, Settings, few, setting
+from hf_video.training.output_folder import require_fresh
 
-from .command_line import add_flags
-from .output_folder import require_fresh
+from .command import Command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(kw_only=True)
+class ExportSettings(Settings):
+    """Export"""
+
+    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL", form="word")
+    output: str = setting(help="Folder to write; new or empty.", metavar="OUT", form="word")
+    to: Literal["onnx", "torch-export"] = setting("onnx", "Format: onnx needs the extra `export`.")
+    num_frames: AtLeast1[int] | None = setting(None, "Frames of a clip; by default as the model was saved.")
+
 
 DESCRIPTION = """\
 Write a classifier or backbone for programs that do not have hf_video. The folder gets
@@ -32,40 +43,19 @@ example: hf-video export my_model my_onnx --to onnx
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "export",
-        help="write a model as ONNX or as a program of torch.export",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", metavar="MODEL", help="a model folder, or the name of one on the Hub")
-    parser.add_argument("output", metavar="OUT", help="folder to write; new or empty")
-    return parser
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import EXPORT
-
-    add_flags(parser, EXPORT)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: ExportSettings) -> int:
     """Prints the file, its input and how far it is from the model."""
-    folder = Path(args.output).expanduser().absolute()
+    folder = Path(settings.output).expanduser().absolute()
     require_fresh(folder, ways_out="Choose another folder.", option="OUT")
 
     from hf_video.inference.exporting import export_model, require_onnx
 
-    if args.to == "onnx":
+    if settings.to == "onnx":
         require_onnx()
-    model, processor, clip_shape = _load(args)
+    model, processor, clip_shape = _load(settings)
     print(f"exporting {type(model).__name__} for an input of ({_sizes(clip_shape)}); this takes a minute or more")
-    export = export_model(model, folder, clip_shape, args.to, processor)
-    print(f"{args.to} {export.file}")
+    export = export_model(model, folder, clip_shape, settings.to, processor)
+    print(f"{settings.to} {export.file}")
     print(f"pixel_values (batch, {_sizes(clip_shape)}) -> {', '.join(export.outputs)}")
     print(f"differs from the model by {export.difference:.0e} of the largest value, for batches of 1, 2 and 3")
     return 0
@@ -75,7 +65,7 @@ def _sizes(clip_shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, clip_shape))
 
 
-def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
+def _load(settings: ExportSettings) -> tuple[PreTrainedModel, Any, tuple[int, ...]]:
     """The model, its processor if it has one, and the shape of a clip or image."""
     from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoVideoProcessor
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
@@ -83,12 +73,14 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
     from hf_video.loading.clip_size import clip_size, set_input_size
     from hf_video.loading.configurations import load_config
 
-    name = locate_model(args.model)
+    name = locate_model(settings.model)
     config = load_config(name)
     kind = (config.architectures or [""])[0]
     takes_images = kind.endswith("ForImageClassification")
-    if takes_images and args.num_frames is not None:
-        raise ValueError(f"--num-frames {args.num_frames}: {args.model} is a classifier of images; leave it out.")
+    if takes_images and settings.num_frames is not None:
+        raise ValueError(
+            f"--num-frames {settings.num_frames}: {settings.model} is a classifier of images; leave it out."
+        )
     if kind.endswith("Backbone") and type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name} holds a model of the type {config.model_type!r}, which has no backbone to export.")
     if takes_images:
@@ -98,17 +90,17 @@ def _load(args: argparse.Namespace) -> tuple[PreTrainedModel, Any, tuple[int, ..
         model, processor = _load_whole(name, MODEL_FOR_BACKBONE_MAPPING[type(config)], AutoVideoProcessor)
     else:
         model, processor = load_trained_model(name, device="cpu")
-    if args.num_frames is not None:
-        set_input_size(model, num_frames=args.num_frames)
+    if settings.num_frames is not None:
+        set_input_size(model, num_frames=settings.num_frames)
         if processor is not None:
-            processor.num_frames = args.num_frames
+            processor.num_frames = settings.num_frames
     num_frames, size = (1, getattr(model.config, "image_size", None)) if takes_images else clip_size(model.config)
     height, width = (size, size) if isinstance(size, int) or size is None else size
     if processor is not None and (given := _size_given(processor)) and (None not in given or not takes_images):
         num_frames, (height, width) = getattr(processor, "num_frames", 1), given
     if num_frames is None or height is None or width is None:
         what = "images" if takes_images else "clips"
-        raise ValueError(f"{args.model} does not say how large its {what} are: save its processor beside it.")
+        raise ValueError(f"{settings.model} does not say how large its {what} are: save its processor beside it.")
     shape = getattr(config, "num_channels", 3), height, width
     return model, processor, shape if takes_images else (num_frames, *shape)
 
@@ -131,3 +123,13 @@ def _size_given(processor: Any) -> tuple[int | None, int | None]:
     """Height and width of what a processor gives; `None` if they follow the input's."""
     size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     return getattr(size, "height", None), getattr(size, "width", None)
+
+
+COMMAND = Command(
+    name="export",
+    settings=ExportSettings,
+    run=run,
+    help="write a model as ONNX or as a program of torch.export",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_video.inference.inference_settings import ExtractSettings
 from hf_video.loading.models import load_trained_model
+from hf_video.training.output_folder import RunLock
 
 from .bulk import check_options, model_device, run_bulk_command
-from .command_line import add_flags
-from .output_folder import RunLock
+from .command import Command
 from .timeline import window_options
 
 if TYPE_CHECKING:
@@ -38,63 +38,48 @@ example: hf-video extract my_videos --model my_model --output my_features --wind
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "extract",
-        help="write features of the sliding windows of videos",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("videos", nargs="+", metavar="VIDEO", help="what to read, see above")
-    return parser
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import EXTRACT
-
-    add_flags(parser, EXTRACT)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: ExtractSettings) -> int:
     """Prints how many windows there are, and the videos that failed."""
-    check_options(args)
-    return _extract_to_folder(args) if args.engine is None else _extract_in_bulk(args)
+    check_options(settings)
+    return _extract_to_folder(settings) if settings.engine is None else _extract_in_bulk(settings)
 
 
-def _load(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, VideoClipProcessor]:
+def _load(settings: ExtractSettings, device: str) -> tuple[PreTrainedModel, VideoClipProcessor]:
     # What tokens give needs no head: encoders without one, such as V-JEPA 2's, have all that it takes.
-    of_head = args.pooling == "head" or (args.pooling is None and args.layer is None)
+    of_head = settings.pooling == "head" or (settings.pooling is None and settings.layer is None)
     part: TrainedPart = "features" if of_head else "base"
-    return load_trained_model(args.model, device=device, dtype=args.dtype, part=part)
+    return load_trained_model(settings.model, device=device, dtype=settings.dtype, part=part)
 
 
-def _extract_in_bulk(args: argparse.Namespace) -> int:
+def _extract_in_bulk(settings: ExtractSettings) -> int:
     from hf_video.data.video_listing import list_videos
     from hf_video.jobs.tasks import ExtractTask
 
-    if "format" in args.given and args.format != "parquet":
-        raise ValueError(f"--format {args.format}: with --engine the rows are written as Parquet; leave it out.")
-    videos = list_videos(args.videos, args.video_root)
-    model, processor = _load(args, model_device(args))
-    windows = window_options(args, processor)
-    task = ExtractTask(model, processor, pooling=args.pooling, layer=args.layer, **windows)
-    return run_bulk_command(args, videos, task, model)
+    if "format" in settings.given and settings.format != "parquet":
+        raise ValueError(f"--format {settings.format}: with --engine the rows are written as Parquet; leave it out.")
+    videos = list_videos(settings.videos, settings.video_root)
+    model, processor = _load(settings, model_device(settings))
+    windows = window_options(settings, processor)
+    task = ExtractTask(model, processor, pooling=settings.pooling, layer=settings.layer, **windows)
+    return run_bulk_command(settings, videos, task, model)
 
 
-def _extract_to_folder(args: argparse.Namespace) -> int:
+def _extract_to_folder(settings: ExtractSettings) -> int:
     from hf_video.data.video_listing import list_videos
     from hf_video.jobs.feature_folder import SUMMARY_FILE, extract_to_folder, require_feature_folder
 
-    folder = Path(args.output).expanduser().absolute()
+    folder = Path(settings.output).expanduser().absolute()
     require_feature_folder(folder)
-    videos = list_videos(args.videos, args.video_root)
-    model, processor = _load(args, args.device)
-    windows = window_options(args, processor)
+    videos = list_videos(settings.videos, settings.video_root)
+    model, processor = _load(settings, settings.device)
+    windows = window_options(settings, processor)
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = {"file_format": args.format, "pooling": args.pooling, "layer": args.layer, "batch_size": args.batch_size}
+    chosen = {
+        "file_format": settings.format,
+        "pooling": settings.pooling,
+        "layer": settings.layer,
+        "batch_size": settings.batch_size,
+    }
     with RunLock() as lock:
         lock.take(folder)
         records = extract_to_folder(model, processor, videos, folder, **chosen, **windows)
@@ -108,3 +93,13 @@ def _extract_to_folder(args: argparse.Namespace) -> int:
         for record in failed:
             print(f"  {record['source']}\n    {record['error']}", file=sys.stderr)
     return 1 if failed else 0
+
+
+COMMAND = Command(
+    name="extract",
+    settings=ExtractSettings,
+    run=run,
+    help="write features of the sliding windows of videos",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from array import array
@@ -12,38 +11,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .command_line import add_flags
-from .output_folder import check_output_file
+from hf_video.data.video_settings import LabelledVideosSettings
+from hf_video.settings import AtLeast1, Settings, setting
+from hf_video.training.output_folder import check_output_file
+
+from .command import Command
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
     from hf_video.data.inspection import InspectedVideo
 
+
+@dataclass(kw_only=True)
+class InspectSettings(LabelledVideosSettings, Settings):
+    """Data"""
+
+    quick: bool = setting(False, "Read the structure and one frame of each file only.")
+    output: str | None = setting(
+        None,
+        "Also write a manifest, which other commands take as DATA and trust: a Parquet FILE, which must not exist.",
+        "FILE",
+    )
+    num_workers: AtLeast1[int] | None = setting(None, "Processes that read videos; by default one a core.")
+    json: bool = setting(False, "Print one JSON object.")
+
+
 SOME_BROKEN = 1
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    return commands.add_parser(
-        "inspect",
-        help="read every video of a data set: counts, durations, classes, broken files",
-        description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
-        "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken. "
-        "--output keeps what was found: other commands take that manifest as DATA and check no video again.",
-    )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import INSPECT
-
-    add_flags(parser, INSPECT, positional="data")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: InspectSettings) -> int:
     """Prints the findings, and writes the manifest if there is to be one."""
-    output = check_output_file("output", args.output)
+    output = check_output_file("output", settings.output)
     if output is not None and output.suffix.lower() != ".parquet":
         raise ValueError(f"--output {output}: a manifest is a Parquet file; choose a name that ends in .parquet.")
 
@@ -52,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data.manifest import without_checks
     from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
 
-    splits = without_checks(load_video_dataset(args.data, video_root=args.video_root))
+    splits = without_checks(load_video_dataset(settings.data, video_root=settings.video_root))
     if output is not None:
         check_can_list(splits)
-    findings = _inspect(args, splits, output)
+    findings = _inspect(settings, splits, output)
     repeated = find_repeated_clips(splits if output is None else load_video_dataset(output))
     durations = sorted(findings.durations)
     result: dict[str, Any] = {
-        "data": args.data,
+        "data": settings.data,
         "num_videos": findings.num_videos,
         "num_clips": sum(map(len, splits.values())),
         "splits": {name: _count_classes(split) for name, split in splits.items()},
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         "repeated": [asdict(clip) for clip in repeated],
         **({"manifest": str(output)} if output is not None else {}),
     }
-    print(json.dumps(result) if args.json else "\n".join([_describe(result), *repetition_warnings(repeated)]))
+    print(json.dumps(result) if settings.json else "\n".join([_describe(result), *repetition_warnings(repeated)]))
     return SOME_BROKEN if result["broken"] else 0
 
 
@@ -104,7 +103,7 @@ class _Findings:
             yield video
 
 
-def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None) -> _Findings:
+def _inspect(settings: InspectSettings, splits: DatasetDict, output: Path | None) -> _Findings:
     """Reads the videos, and writes the manifest meanwhile."""
     from datasets import concatenate_datasets
 
@@ -112,20 +111,20 @@ def _inspect(args: argparse.Namespace, splits: DatasetDict, output: Path | None)
     from hf_video.io import replace_file
 
     findings = _Findings()
-    num_workers = args.num_workers or os.cpu_count() or 1
+    num_workers = settings.num_workers or os.cpu_count() or 1
     rows = concatenate_datasets([*splits.values()])
-    videos = iterate_inspected(rows, decode=not args.quick, digest=output is not None, num_workers=num_workers)
+    videos = iterate_inspected(rows, decode=not settings.quick, digest=output is not None, num_workers=num_workers)
     if output is None:
         for _ in findings.watch(videos):
             pass
         return findings
-    data = Path(args.video_root or args.data).expanduser().absolute()
+    data = Path(settings.video_root or settings.data).expanduser().absolute()
     write = partial(
         write_manifest,
         splits=splits,
         inspected=findings.watch(videos),
         base=data if data.is_dir() else data.parent,
-        decoded=not args.quick,
+        decoded=not settings.quick,
         folder=output.absolute().parent,
     )
     replace_file(output, write)
@@ -165,3 +164,14 @@ def _describe(result: dict[str, Any]) -> str:
     if "manifest" in result:
         lines += ["", f"manifest  {result['manifest']}"]
     return "\n".join(lines)
+
+
+COMMAND = Command(
+    name="inspect",
+    settings=InspectSettings,
+    run=run,
+    help="read every video of a data set: counts, durations, classes, broken files",
+    description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
+    "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken. "
+    "--output keeps what was found: other commands take that manifest as DATA and check no video again.",
+)

@@ -1,15 +1,14 @@
 """Entry point of `hf-video`: reads the command line and runs a command."""
 
-import argparse
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+
+from hf_video.processes import require_one_process
 
 from . import (
     app,
-    command_line,
     convert,
     demo,
     env,
@@ -30,30 +29,30 @@ from . import (
     watch,
 )
 from .boundary import run_guarded
-from .processes import require_one_process
+from .command import parse
 from .stopping import end_process
 
-COMMANDS: dict[str, Any] = {
-    "inspect": inspect,
-    "pack": pack,
-    "train": train,
-    "pretrain": pretrain,
-    "train-answers": train_answers,
-    "probe": probe,
-    "evaluate": evaluate,
-    "evaluate-segments": evaluate_segments,
-    "predict": predict,
-    "extract": extract,
-    "timeline": timeline,
-    "explain": explain,
-    "watch": watch,
-    "app": app,
-    "export": export,
-    "publish": publish,
-    "demo": demo,
-    "convert": convert,
-    "env": env,
-}
+COMMANDS = [
+    inspect.COMMAND,
+    pack.COMMAND,
+    train.COMMAND,
+    pretrain.COMMAND,
+    train_answers.COMMAND,
+    probe.COMMAND,
+    evaluate.COMMAND,
+    evaluate_segments.COMMAND,
+    predict.COMMAND,
+    extract.COMMAND,
+    timeline.COMMAND,
+    explain.COMMAND,
+    watch.COMMAND,
+    app.COMMAND,
+    export.COMMAND,
+    publish.COMMAND,
+    demo.COMMAND,
+    convert.COMMAND,
+    env.COMMAND,
+]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,12 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    args = parse(words)
-    if not getattr(args, "takes_several_processes", False):
-        require_one_process(args.parser.prog)
-    return args.run(args)
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options for `run` of a command; `argparse` exits on a mistake."""
-    return command_line.parse(argv, COMMANDS)
+    command, settings = parse(words, COMMANDS)
+    if not command.takes_several_processes:
+        require_one_process(f"hf-video {command.name}")
+    return command.run(settings)

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from .command_line import add_flags
-from .output_folder import RunLock
+from hf_video.data.video_settings import LabelledVideosSettings
+from hf_video.settings import AtLeast1, Expected, Positive, Settings, setting
+from hf_video.training.output_folder import RunLock
+
+from .command import Command
 
 if TYPE_CHECKING:
     from hf_video.io import StoredFolder
+
+
+def _is_file_size(text: str) -> bool:
+    from datasets.utils.py_utils import convert_file_size_to_int
+
+    try:
+        return convert_file_size_to_int(text) > 0
+    except ValueError:
+        return False
+
+
+@dataclass(kw_only=True)
+class PackSettings(LabelledVideosSettings, Settings):
+    """Pack"""
+
+    output: str = setting(
+        help="Folder or URL for the pack, such as s3://bucket/pack: new, empty, or one that this command began.",
+        metavar="DIR",
+    )
+    shard_size: Annotated[str, Expected("a size such as 1GB or 500MB", _is_file_size)] = setting(
+        "1GB", "Size of a shard, about; a larger video has one of its own.", "SIZE"
+    )
+    max_duration: Positive[float] | None = setting(
+        None,
+        "Cut longer videos into pieces of so many seconds at most, at key frames, without encoding them again; of a "
+        "segment, keep the piece around it. Pieces have no sound. By default videos are packed as they are.",
+        "SECONDS",
+    )
+    num_workers: AtLeast1[int] | None = setting(None, "Processes that write shards; by default one a core.")
+
 
 SOME_BROKEN = 1
 DESCRIPTION = """\
@@ -27,25 +60,7 @@ example: hf-video pack my_videos --output s3://my-bucket/my_pack
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    return commands.add_parser(
-        "pack",
-        help="write the videos of a data set into a few large files, on a disk or in an object store",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import PACK
-
-    add_flags(parser, PACK, positional="data")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: PackSettings) -> int:
     """Prints what the pack holds, and the videos that are not in it."""
     from datasets.utils.py_utils import convert_file_size_to_int
 
@@ -53,10 +68,10 @@ def run(args: argparse.Namespace) -> int:
     from hf_video.data.packs.packing import pack_videos
     from hf_video.io import StoredFolder
 
-    data = Path(args.video_root or args.data).expanduser().absolute()
-    folder = StoredFolder(args.output)
+    data = Path(settings.video_root or settings.data).expanduser().absolute()
+    folder = StoredFolder(settings.output)
     _check_output(folder, data)
-    splits = load_video_dataset(args.data, video_root=args.video_root)
+    splits = load_video_dataset(settings.data, video_root=settings.video_root)
     with RunLock() as lock:
         if folder.path is not None:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -66,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
                 splits,
                 folder,
                 base=data if data.is_dir() else data.parent,
-                shard_size=convert_file_size_to_int(args.shard_size),
-                max_duration=args.max_duration,
-                num_workers=args.num_workers or os.cpu_count() or 1,
+                shard_size=convert_file_size_to_int(settings.shard_size),
+                max_duration=settings.max_duration,
+                num_workers=settings.num_workers or os.cpu_count() or 1,
             )
         except KeyboardInterrupt as interrupt:
             raise type(interrupt)(f"The finished shards in {folder} are kept; the same command continues.") from None
@@ -81,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if counts.num_long:
         print(
-            f"{_count(counts.num_long, 'video')} longer than {args.max_duration:g} s: without key frames to cut at, "
+            f"{_count(counts.num_long, 'video')} longer than {settings.max_duration:g} s: without key frames to cut at, "
             "or not to be cut with certainty"
         )
     if counts.broken:
@@ -102,3 +117,13 @@ def _check_output(folder: StoredFolder, data: Path) -> None:
         raise ValueError(f"--output {folder} is a file; a folder is expected.")
     if data.is_dir() and folder.path.resolve().is_relative_to(data.resolve()):
         raise ValueError(f"--output {folder} lies inside {data}, whose videos are packed: choose a folder beside it.")
+
+
+COMMAND = Command(
+    name="pack",
+    settings=PackSettings,
+    run=run,
+    help="write the videos of a data set into a few large files, on a disk or in an object store",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

@@ -1,43 +1,37 @@
 """`hf-video publish`: uploads a model folder to the Hub."""
 
-import argparse
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 
 from hf_video.loading.class_names import read_class_names
+from hf_video.settings import Settings, setting
+
+from .command import Command
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "publish",
-        help="put a model on the Hugging Face Hub",
-        description="Check a model folder, add the code and a model card, upload it as one commit, and load it back "
-        "where hf_video is not installed. After an interruption, run the same command again: the upload goes on.",
+@dataclass(kw_only=True)
+class PublishSettings(Settings):
+    """Publishing"""
+
+    folder: str = setting(help="A folder that `hf-video train` or save_pretrained wrote.", metavar="DIR", form="word")
+    repo_id: str = setting(help="USER/NAME; made if it does not exist.", metavar="REPO_ID", form="word")
+    private: bool = setting(False, "Only you can see the repository.")
+    revision: str | None = setting(None, "Commit to this branch; by default main.", "BRANCH")
+    tag: str | None = setting(None, "Tag the commit, such as v1.0.")
+    labels: str | None = setting(
+        None,
+        "Names of the classes by class id: one a line, a JSON list or id2label object, or a CSV of id,name; or "
+        "kinetics400 or imagenet1k for torchvision's list.",
+        "FILE",
     )
-    parser.add_argument("folder", metavar="DIR", help="a folder that `hf-video train` or save_pretrained wrote")
-    parser.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME; made if it does not exist")
-    parser.add_argument("--private", action="store_true", help="only you can see the repository")
-    parser.add_argument("--revision", metavar="BRANCH", help="commit to this branch; default main")
-    parser.add_argument("--tag", help="tag the commit, such as v1.0")
-    parser.add_argument(
-        "--labels",
-        metavar="FILE",
-        help="names of the classes by class id: one a line, a JSON list or id2label object, or a CSV of id,name; or "
-        "kinetics400 or imagenet1k for torchvision's list",
-    )
-    parser.add_argument(
-        "--with-training-state", action="store_true", help="also upload the optimizer's state and the like"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check everything, show what would go up and the card, and stop"
-    )
-    return parser
+    with_training_state: bool = setting(False, "Also upload the optimizer's state and the like.")
+    dry_run: bool = setting(False, "Check everything, show what would go up and the card, and stop.")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: PublishSettings) -> int:
     """Prints what happens to every file, and the address of the commit, or for a dry run the card."""
-    labels = None if args.labels is None else read_class_names(args.labels)
+    labels = None if settings.labels is None else read_class_names(settings.labels)
 
     from hf_video.hub import PublishError, push, stage
     from hf_video.hub.folder_checks import CARD
@@ -45,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory() as staging:
         publication = stage(
-            args.folder, staging, args.repo_id, labels=labels, with_training_state=args.with_training_state
+            settings.folder, staging, settings.repo_id, labels=labels, with_training_state=settings.with_training_state
         )
         try:
-            remote = remote_files(publication, args.revision)
+            remote = remote_files(publication, settings.revision)
         except PublishError as error:
-            if not args.dry_run:
+            if not settings.dry_run:
                 raise
             remote = set()
             print(f"What is in {publication.repo_id} is unknown, and so taken for nothing: {error.__cause__}")
@@ -66,12 +60,18 @@ def run(args: argparse.Namespace) -> int:
             print(f"{'left out':>14}  {name}{f' ({number} files)' if name.endswith('/') else ''}: {reason}")
         if publication.needs_hf_video:
             print("This model is built around another one of hf_video: it only loads where hf_video is installed.")
-        if args.dry_run:
+        if settings.dry_run:
             if CARD in files:
                 print(f"\n{CARD}:\n{(publication.folder / CARD).read_text(encoding='utf-8')}")
             print("Nothing was uploaded: --dry-run.")
             return 0
-        commit = push(publication, args.repo_id, private=args.private or None, revision=args.revision, tag=args.tag)
+        commit = push(
+            publication,
+            settings.repo_id,
+            private=settings.private or None,
+            revision=settings.revision,
+            tag=settings.tag,
+        )
     print(f"published  {commit.commit_url}")
     return 0
 
@@ -84,3 +84,13 @@ def _top_level(name: str) -> str:
 def _printable(name: str) -> str:
     """A name that can be printed: bytes that are not UTF-8 are escaped."""
     return name.encode(errors="backslashreplace").decode()
+
+
+COMMAND = Command(
+    name="publish",
+    settings=PublishSettings,
+    run=run,
+    help="put a model on the Hugging Face Hub",
+    description="Check a model folder, add the code and a model card, upload it as one commit, and load it back "
+    "where hf_video is not installed. After an interruption, run the same command again: the upload goes on.",
+)

@@ -2,21 +2,13 @@
 
 import os
 import signal
-import socket
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from hf_video.cli import INTERRUPTED, TERMINATED
-
-from .boundary import Terminated, say_interrupted
-
-if TYPE_CHECKING:
-    from transformers import Trainer
+from .boundary import Terminated
 
 Item = TypeVar("Item")
 
@@ -24,8 +16,6 @@ Item = TypeVar("Item")
 _PATIENCE = 0.1
 # Seconds that the end of a command waits for the item that is being made.
 _LONGEST_END = 1.0
-# Seconds that a training without a step has to hear a signal and to end.
-_LONGEST_SILENCE = 5.0
 # Items that nobody waits for any more.
 _abandoned: list[Future] = []
 
@@ -105,60 +95,10 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
 def end_process(code: int) -> None:
     """Ends the process with an exit code if a thread still waits for a silent stream. Python would wait for it."""
     if any(not item.done() for item in _abandoned):
-        _exit(code)
+        exit_now(code)
 
 
-@contextmanager
-def ended_before_first_step(trainer: "Trainer", what_was_kept: Callable[[], str]) -> Iterator[None]:
-    """Ends the process some seconds after SIGINT or SIGTERM as long as the training in the block has done no step.
-
-    Python hears a signal only between two operations of the main thread, and one on large clips takes minutes. After
-    the first step a signal may wait for the end of a step.
-
-    Args:
-        trainer: trains in the block.
-        what_was_kept: returns a sentence for the last line of the process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    from transformers import TrainerCallback
-
-    is_over = threading.Event()
-
-    class FirstStepCallback(TrainerCallback):
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            is_over.set()
-
-    def listen() -> None:
-        while number := hearing.recv(1)[0]:
-            if number in (signal.SIGINT, signal.SIGTERM) and not is_over.wait(_LONGEST_SILENCE):
-                is_terminated = number == signal.SIGTERM
-                say_interrupted("hf-video", is_terminated, what_was_kept())
-                _exit(TERMINATED if is_terminated else INTERRUPTED)
-
-    hearing, telling = socket.socketpair()
-    with hearing, telling:
-        telling.setblocking(False)
-        previous = signal.set_wakeup_fd(telling.fileno())
-        # A worker that is ended does not end this process.
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
-        listener = threading.Thread(target=listen, name="first-step", daemon=True)
-        listener.start()
-        trainer.add_callback(FirstStepCallback())
-        try:
-            yield
-        finally:
-            is_over.set()
-            trainer.pop_callback(FirstStepCallback)
-            signal.set_wakeup_fd(previous)
-            # 0 is no signal. To close the socket would not end the thread: forked workers have it open, too.
-            telling.send(b"\0")
-            listener.join()
-
-
-def _exit(code: int) -> None:
+def exit_now(code: int) -> None:
     """Ends the process without waiting for any thread."""
     for output in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):

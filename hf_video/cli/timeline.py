@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.drawing.texts import clock
+from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
 from hf_video.loading.models import load_trained_model
+from hf_video.training.output_folder import name_of, require_fresh
 
-from .command_line import add_flags
-from .output_folder import name_of, require_fresh
+from .command import Command
 from .stopping import collected, stop_requests
 
 if TYPE_CHECKING:
@@ -45,56 +46,35 @@ example: hf-video timeline match.mp4 --model my_model --background other --min-d
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Declares the command."""
-    parser = commands.add_parser(
-        "timeline",
-        help="find when a video shows which class",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--background",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="a class that gets no segment, such as `other`; may be given several times",
-    )
-    return parser
+@dataclass(kw_only=True)
+class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
+    """Output"""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declares its options."""
-    from .command_settings import TIMELINE
-
-    add_flags(parser, TIMELINE, positional="video")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
-    _check_files(args)
-    model, processor = load_trained_model(args.model, device=args.device, dtype=args.dtype)
+    _check_files(settings)
+    model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype)
 
     from hf_video.inference.prediction import score_windows
     from hf_video.inference.segments import make_finder
     from hf_video.reading.sources import is_live
 
-    thresholds = {name: getattr(args, name) for name in THRESHOLDS}
-    finder, windows = make_finder(model, **thresholds), window_options(args, processor)
+    thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
+    finder, windows = make_finder(model, **thresholds), window_options(settings, processor)
     if (unseen := windows["stride"] - windows["num_frames"]) > 0:
         _say(
             f"warning: {unseen} of every {windows['stride']} samples are in no window; segments go on half way to the "
             "next window. Choose a --stride of at most --window to look at all of them."
         )
-    batch_size = args.batch_size or (1 if is_live(args.video) else 8)
-    scored = score_windows(model, processor, args.video, batch_size=batch_size, **windows)
-    follow(scored, finder, processor, args, {"model": args.model, **thresholds, **windows})
+    batch_size = settings.batch_size or (1 if is_live(settings.video) else 8)
+    scored = score_windows(model, processor, settings.video, batch_size=batch_size, **windows)
+    follow(scored, finder, processor, settings, {"model": settings.model, **thresholds, **windows})
     return 0
 
 
 def follow(
-    windows: Iterable[Any], finder: Any, processor: Any, args: argparse.Namespace, details: dict[str, Any]
+    windows: Iterable[Any], finder: Any, processor: Any, settings: TimelineCommandSettings, details: dict[str, Any]
 ) -> None:
     """Prints and keeps the segments in scored windows until these end or fail, or a signal comes. What failed first is
     raised after all that can be written."""
@@ -102,7 +82,11 @@ def follow(
 
     from hf_video.drawing.timeline_folder import TimelineFolder
 
-    folder = None if args.output is None else TimelineFolder(args.output, name_of(args.video), finder, processor)
+    folder = (
+        None
+        if settings.output is None
+        else TimelineFolder(settings.output, name_of(settings.video), finder, processor)
+    )
     count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
 
     def give(segments: Iterable[Any]) -> None:
@@ -111,7 +95,7 @@ def follow(
         for segment in segments:
             count += 1
             with collected(errors):
-                _print_segment(segment, args.json)
+                _print_segment(segment, settings.json)
             if folder is not None:
                 with collected(errors):
                     folder.add_segment(segment)
@@ -133,9 +117,9 @@ def follow(
             )
             with collected(errors):
                 segments = folder.finish(details, ending)
-                if args.annotate and folder.end:
-                    _annotate(args.video, folder, segments)
-            can_be_read_again = Path(args.video).is_file()
+                if settings.annotate and folder.end:
+                    _annotate(settings.video, folder, segments)
+            can_be_read_again = Path(settings.video).is_file()
             if errors and (not folder.end or (can_be_read_again and not folder.is_complete)):
                 folder.remove()
             else:
@@ -148,17 +132,17 @@ def follow(
         _say(_why_none(highest, finder))
 
 
-def _check_files(args: argparse.Namespace) -> None:
+def _check_files(settings: TimelineCommandSettings) -> None:
     """Refuses options that would fail, or overwrite a file, after hours of reading."""
-    if args.annotate and args.output is None:
+    if settings.annotate and settings.output is None:
         raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
-    if args.annotate and not Path(args.video).is_file():
-        raise ValueError(f"--annotate reads the video a second time: {args.video} is no file on this machine.")
-    if args.annotate and importlib.util.find_spec("matplotlib") is None:
+    if settings.annotate and not Path(settings.video).is_file():
+        raise ValueError(f"--annotate reads the video a second time: {settings.video} is no file on this machine.")
+    if settings.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
-    if args.output is not None:
+    if settings.output is not None:
         ways_out = "Choose another folder: results are never overwritten."
-        require_fresh(Path(args.output), ways_out=ways_out, option="--output")
+        require_fresh(Path(settings.output), ways_out=ways_out, option="--output")
 
 
 def _print_segment(segment: Any, as_json: bool) -> None:
@@ -207,20 +191,30 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def window_options(args: argparse.Namespace, processor: VideoClipProcessor) -> dict[str, Any]:
+def window_options(settings: TimelineCommandSettings, processor: VideoClipProcessor) -> dict[str, Any]:
     """The options of `window_batches` in the values of `WindowSettings`."""
     from hf_video.inference.window_batching import choose_windows
 
-    if args.fps is not None and args.frame_sampling_rate is not None:
+    if settings.fps is not None and settings.frame_sampling_rate is not None:
         raise ValueError(
-            f"--fps {args.fps:g} and --frame-sampling-rate {args.frame_sampling_rate:g} both set the rate of samples: "
+            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of samples: "
             "give one of them."
         )
     windows = choose_windows(
         processor,
-        num_frames=args.window,
-        stride=args.stride,
-        fps=args.fps,
-        frame_sampling_rate=args.frame_sampling_rate,
+        num_frames=settings.window,
+        stride=settings.stride,
+        fps=settings.fps,
+        frame_sampling_rate=settings.frame_sampling_rate,
     )
-    return windows | {"last": args.last_window, "source_fps": args.source_fps}
+    return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
+
+
+COMMAND = Command(
+    name="timeline",
+    settings=TimelineCommandSettings,
+    run=run,
+    help="find when a video shows which class",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+)

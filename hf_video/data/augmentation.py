@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision.transforms import v2
 from transformers.image_utils import PILImageResampling, pil_torch_interpolation_mapping
 
-from .settings import ClipAugmentationSettings
+from .video_settings import ClipAugmentationSettings
 
 _DIRECTIONS = re.compile(r"\b(left|right|leftwards?|rightwards?|(counter|anti)?-?clockwise)\b", re.IGNORECASE)
 SCALES = (1, 0.875, 0.75, 0.66)
@@ -27,7 +27,7 @@ _TOLERANCE = 3
 _GREY = (128, 128, 128)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClipAugmentation(ClipAugmentationSettings):
     """The augmentation of VideoMAE's and VideoMamba's fine-tuning. Everything is off by default.
 

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from transformers import default_data_collator
 
 from .augmentation import torch_seeded_by
-from .settings import ClipMixingSettings
+from .video_settings import ClipMixingSettings
 
 # The name of (seed, epoch, index) in the item of a training clip; it seeds the draws for the clip's batch.
 SAMPLE_KEY = "sample_key"

@@ -18,8 +18,8 @@ from .batches import SAMPLE_KEY
 from .columns import label_names, rows_without
 from .inspection import find_broken
 from .manifest import DECODED, DURATION, FRAMES, StaleManifestError, is_checked, known_errors
-from .settings import OnError
 from .stored_videos import open_video
+from .video_settings import OnError
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 NUM_VIDEOS, NUM_CLIPS = 100, 32

@@ -15,7 +15,7 @@ from hf_video.metrics import METRICS, metrics_of
 from hf_video.settings import check_values, closest
 
 from .parallelism import check_device, prepare_sharding
-from .settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
+from .training_settings import AnswerTrainingSettings, PreTrainingSettings, VideoTrainingSettings
 
 DEFAULT_METRIC = "top1_accuracy"
 # The metrics of `exact_match`.

@@ -8,14 +8,11 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Le, Lt
 
-from hf_video.data.settings import READING_THREADS, ReadingThreads
+from hf_video.data.video_settings import READING_THREADS, ReadingThreads
 from hf_video.settings import (
-    Alias,
     AtLeast1,
     BelowOne,
-    Changeable,
     Expected,
-    Needs,
     NotNegative,
     Positive,
     Seed,
@@ -63,51 +60,60 @@ IntervalStrategy = Literal["no", "steps", "epoch"]
 
 @dataclass
 class TrainingSettings:
-    """Training (fields of transformers.TrainingArguments)"""
+    """Training
 
-    num_train_epochs: Annotated[Changeable[Positive[float]], Alias("epochs")] = setting(
-        3.0, "Epochs to train. A resumed run may have others, to train longer."
+    Fields of `transformers.TrainingArguments`.
+    """
+
+    num_train_epochs: Positive[float] = setting(
+        3.0,
+        "Epochs to train. A resumed run may have others, to train longer.",
+        changeable=True,
+        alias="epochs",
+        common=True,
     )
-    max_steps: Changeable[Annotated[int, StepsOrAll]] = setting(-1, "Steps to train, in place of epochs; -1: none.")
-    per_device_train_batch_size: Annotated[AtLeast1[int], Alias("batch_size")] = setting(
-        8, "Videos in a step of each process."
+    max_steps: Annotated[int, StepsOrAll] = setting(
+        -1, "Steps to train, in place of epochs; -1: none.", changeable=True
     )
-    per_device_eval_batch_size: Changeable[AtLeast1[int]] = setting(8, "Clips in a batch of evaluation.")
-    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.")
-    learning_rate: NotNegative[float] = setting(5e-5, "The peak learning rate.")
+    per_device_train_batch_size: AtLeast1[int] = setting(
+        8, "Videos in a step of each process.", alias="batch_size", common=True
+    )
+    per_device_eval_batch_size: AtLeast1[int] = setting(8, "Clips in a batch of evaluation.", changeable=True)
+    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.", common=True)
+    learning_rate: NotNegative[float] = setting(5e-5, "The peak learning rate.", common=True)
     lr_scheduler_type: str = setting("linear", "The learning rate schedule after the warm-up.")
     lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
     warmup_steps: NotNegative[float] = setting(0, "Steps of linear warm-up; below 1, a share of all steps.")
     optim: str = setting("adamw_torch_fused", "The optimizer.")
     optim_args: str | None = setting(None, "Options of the optimizer, as name=value,name=value.")
-    weight_decay: NotNegative[float] = setting(0.0, "Weight decay of the optimizer.")
+    weight_decay: NotNegative[float] = setting(0.0, "Weight decay of the optimizer.", common=True)
     adam_beta1: BelowOne[float] = setting(0.9, "Decay of AdamW's average of gradients.")
     adam_beta2: BelowOne[float] = setting(0.999, "Decay of AdamW's average of squared gradients.")
     adam_epsilon: NotNegative[float] = setting(1e-8, "What AdamW adds to a denominator.")
     max_grad_norm: NotNegative[float] = setting(1.0, "Gradients are clipped to this norm; 0: they are not.")
     label_smoothing_factor: BelowOne[float] = setting(0.0, "Share of a label that is spread over all classes.")
     neftune_noise_alpha: NotNegative[float] | None = setting(None, "Noise on the embeddings of a language model.")
-    seed: Seed[int] = setting(42, "Seed of weights, augmentation and held-out videos.")
+    seed: Seed[int] = setting(42, "Seed of weights, augmentation and held-out videos.", common=True)
     data_seed: Seed[int] | None = setting(None, "Seed of the order of videos; by default the value of seed.")
-    bf16: bool = setting(False, "Train in bfloat16.")
+    bf16: bool = setting(False, "Train in bfloat16.", common=True)
     fp16: bool = setting(False, "Train in float16.")
-    activation_checkpointing: Changeable[bool | None] = setting(None, "Compute activations again to save memory.")
+    activation_checkpointing: bool | None = setting(None, "Compute activations again to save memory.", changeable=True)
     torch_compile: bool = setting(False, "Compile the model.")
-    torch_empty_cache_steps: Changeable[AtLeast1[int] | None] = setting(
-        None, "Give unused memory of the device back each time after so many steps; by default never."
+    torch_empty_cache_steps: AtLeast1[int] | None = setting(
+        None, "Give unused memory of the device back each time after so many steps; by default never.", changeable=True
     )
     eval_strategy: IntervalStrategy = setting("no", "When to evaluate.")
     eval_steps: Positive[float] | None = setting(
         None, "Steps between two evaluations; below 1, a share of all steps; by default logging_steps."
     )
     eval_delay: NotNegative[float] = setting(0, "Epochs or steps before the first evaluation.")
-    eval_accumulation_steps: Changeable[AtLeast1[int] | None] = setting(
-        None, "Batches whose scores stay on the device before they are moved; by default all."
+    eval_accumulation_steps: AtLeast1[int] | None = setting(
+        None, "Batches whose scores stay on the device before they are moved; by default all.", changeable=True
     )
     save_strategy: Literal["no", "steps", "epoch", "best"] = setting("steps", "When to save a checkpoint.")
     save_steps: Positive[float] = setting(500, "Steps between two checkpoints; below 1, a share of all steps.")
-    save_total_limit: Changeable[NotNegative[int] | None] = setting(
-        None, "Most checkpoints kept; 2: the best one and the last one."
+    save_total_limit: NotNegative[int] | None = setting(
+        None, "Most checkpoints kept; 2: the best one and the last one.", changeable=True
     )
     save_only_model: bool = setting(False, "Save no state to resume a training from.")
     load_best_model_at_end: bool = setting(False, "Return to the best checkpoint at the end.")
@@ -115,41 +121,47 @@ class TrainingSettings:
     greater_is_better: bool | None = setting(
         None, "Whether a higher value of that metric is better; by default yes, except for losses and errors."
     )
-    logging_strategy: Changeable[IntervalStrategy] = setting("steps", "When to log the training loss.")
-    logging_steps: Changeable[Positive[float]] = setting(
-        500, "Steps between two logged training losses; below 1, a share of all steps."
+    logging_strategy: IntervalStrategy = setting("steps", "When to log the training loss.", changeable=True)
+    logging_steps: Positive[float] = setting(
+        500, "Steps between two logged training losses; below 1, a share of all steps.", changeable=True
     )
-    report_to: Changeable[None | str | list[str]] = setting(
-        "none", "Experiment trackers to log to, such as tensorboard or trackio; several with commas."
+    report_to: None | str | list[str] = setting(
+        "none", "Experiment trackers to log to, such as tensorboard or trackio; several with commas.", changeable=True
     )
-    logging_first_step: Changeable[bool] = setting(False, "Log the loss of the first step, too.")
-    log_level: Changeable[Literal["detail", "debug", "info", "warning", "error", "critical", "passive"]] = setting(
-        "passive", "What Transformers prints; passive: as everywhere else."
+    logging_first_step: bool = setting(False, "Log the loss of the first step, too.", changeable=True)
+    log_level: Literal["detail", "debug", "info", "warning", "error", "critical", "passive"] = setting(
+        "passive", "What Transformers prints; passive: as everywhere else.", changeable=True
     )
-    run_name: Changeable[str | None] = setting(None, "Name of the run for experiment trackers.")
-    disable_tqdm: Changeable[bool | None] = setting(None, "Show no progress.")
-    push_to_hub: Changeable[bool] = setting(
-        False, "Publish the model on the Hub at the end, and as hub_strategy says."
+    run_name: str | None = setting(None, "Name of the run for experiment trackers.", changeable=True)
+    disable_tqdm: bool | None = setting(None, "Show no progress.", changeable=True)
+    push_to_hub: bool = setting(
+        False, "Publish the model on the Hub at the end, and as hub_strategy says.", changeable=True
     )
-    hub_model_id: Changeable[str | None] = setting(None, "Repository to publish to; by default named as the folder.")
-    hub_strategy: Changeable[Literal["end", "every_save", "checkpoint", "all_checkpoints"]] = setting(
-        "every_save", "What is published when: the model at the end or at every save, or checkpoints as well."
+    hub_model_id: str | None = setting(
+        None, "Repository to publish to; by default named as the folder.", changeable=True
     )
-    hub_private_repo: Changeable[bool | None] = setting(None, "Whether the repository is private.")
-    hub_token: Changeable[str | None] = setting(None, "Token of the Hub; by default that of `hf auth login`.")
-    dataloader_num_workers: Annotated[Changeable[NotNegative[int]], Alias("num_workers")] = setting(
-        0, "Processes that read videos; 0: the main one."
+    hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = setting(
+        "every_save",
+        "What is published when: the model at the end or at every save, or checkpoints as well.",
+        changeable=True,
     )
-    dataloader_prefetch_factor: Changeable[AtLeast1[int] | None] = setting(
-        None, "Batches that each of these processes reads ahead."
+    hub_private_repo: bool | None = setting(None, "Whether the repository is private.", changeable=True)
+    hub_token: str | None = setting(None, "Token of the Hub; by default that of `hf auth login`.", changeable=True)
+    dataloader_num_workers: NotNegative[int] = setting(
+        0, "Processes that read videos; 0: the main one.", changeable=True, alias="num_workers", common=True
     )
-    dataloader_persistent_workers: Annotated[Changeable[bool], Needs("dataloader_num_workers")] = setting(
-        False, "Keep these processes from one epoch to the next."
+    dataloader_prefetch_factor: AtLeast1[int] | None = setting(
+        None, "Batches that each of these processes reads ahead.", changeable=True
     )
-    dataloader_pin_memory: Changeable[bool] = setting(True, "Keep batches where an accelerator copies them fastest.")
-    ddp_timeout: Changeable[AtLeast1[int]] = setting(1800, "Seconds that processes wait for each other.")
-    ddp_bucket_cap_mb: Changeable[AtLeast1[int] | None] = setting(
-        None, "Size of the buckets of gradients that processes exchange, in MiB."
+    dataloader_persistent_workers: bool = setting(
+        False, "Keep these processes from one epoch to the next.", changeable=True, needs="dataloader_num_workers"
+    )
+    dataloader_pin_memory: bool = setting(
+        True, "Keep batches where an accelerator copies them fastest.", changeable=True
+    )
+    ddp_timeout: AtLeast1[int] = setting(1800, "Seconds that processes wait for each other.", changeable=True)
+    ddp_bucket_cap_mb: AtLeast1[int] | None = setting(
+        None, "Size of the buckets of gradients that processes exchange, in MiB.", changeable=True
     )
     remove_unused_columns: bool = setting(
         True, "Drop from the items what the model has no argument for: the sample keys, or the texts."
@@ -171,56 +183,71 @@ class TrainingSettings:
     label_names=["labels"],
 )
 class FineTuningSettings(TrainingSettings):
-    """Training (fields of transformers.TrainingArguments, and of this package)"""
+    """Training
+
+    Fields that `VideoTrainingArguments` and `AnswerTrainingArguments` share.
+    """
 
     reading_threads: ReadingThreads = setting(None, READING_THREADS)
     no_weight_decay: list[str] = setting(
         [], "Parts of parameter names without weight decay, besides biases and norms."
     )
     lora_rank: NotNegative[int] = setting(
-        0, "Train adapters of this rank: on the classifier and its head, or on the language model; 0: none."
+        0,
+        "Train adapters of this rank: on the classifier and its head, or on the language model; 0: none.",
+        common=True,
     )
-    lora_alpha: Annotated[Positive[float] | None, Needs("lora_rank")] = setting(
-        None, "Weight of the adapters; by default twice the rank."
+    lora_alpha: Positive[float] | None = setting(
+        None, "Weight of the adapters; by default twice the rank.", needs="lora_rank"
     )
 
 
 @dataclass
 @with_defaults(metric_for_best_model="top1_accuracy", logging_steps=0.01, no_weight_decay=list(NO_WEIGHT_DECAY))
 class VideoTrainingSettings(FineTuningSettings):
-    """Training (fields of VideoTrainingArguments)"""
+    """Training
+
+    Fields of `VideoTrainingArguments`.
+    """
 
     base_learning_rate: Positive[float] | None = setting(
         None, "Sets learning_rate to this value times (videos in a step of all processes) / 256."
     )
-    warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
-    layer_decay: Positive[float] = setting(1.0, "Factor of the learning rate from a layer to the one before it.")
+    warmup_epochs: NotNegative[float] | None = setting(
+        None, "Epochs of warm-up, in place of warmup_steps.", common=True
+    )
+    layer_decay: Positive[float] = setting(
+        1.0, "Factor of the learning rate from a layer to the one before it.", common=True
+    )
     layer_decay_only: list[str] = setting([], "Parts of the parameter names that layer_decay is for; by default all.")
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )
     linear_probe: bool = setting(False, "Train a new head on batch-normalised features, and nothing else.")
     freeze_layers: NotNegative[int] = setting(
-        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings."
+        0, "Number of layer groups, from the input on, that are not trained; 1: the embeddings.", common=True
     )
     distillation_teacher: str | None = setting(
         None, "A trained classifier to learn from beside the labels: a folder or Hub name.", "MODEL"
     )
-    distillation_target: Annotated[
-        Literal["logits", "features_cosine", "features_mse"], Needs("distillation_teacher")
-    ] = setting("logits", "What is learned from the teacher: its classes or its features.")
-    distillation_weight: Annotated[Positive[float], Le(1), Needs("distillation_teacher")] = setting(
-        0.5, "Share of the teacher in the loss; the labels have the rest."
+    distillation_target: Literal["logits", "features_cosine", "features_mse"] = setting(
+        "logits", "What is learned from the teacher: its classes or its features.", needs="distillation_teacher"
     )
-    distillation_temperature: Annotated[Positive[float], Needs("distillation_teacher")] = setting(
-        1.0, "Temperature of the teacher's and the student's classes."
+    distillation_weight: Annotated[Positive[float], Le(1)] = setting(
+        0.5, "Share of the teacher in the loss; the labels have the rest.", needs="distillation_teacher"
+    )
+    distillation_temperature: Positive[float] = setting(
+        1.0, "Temperature of the teacher's and the student's classes.", needs="distillation_teacher"
     )
 
 
 @dataclass
 @with_defaults(adam_beta2=0.95, eval_strategy="no", load_best_model_at_end=False)
 class PreTrainingSettings(VideoTrainingSettings):
-    """Training (fields of PreTrainingArguments)"""
+    """Training
+
+    Fields of `PreTrainingArguments`.
+    """
 
     mask_type: Literal["tube", "random", "attention"] | None = setting(
         None,
@@ -235,7 +262,10 @@ class PreTrainingSettings(VideoTrainingSettings):
 @dataclass
 @with_defaults(metric_for_best_model="loss")
 class AnswerTrainingSettings(FineTuningSettings):
-    """Training (fields of AnswerTrainingArguments)"""
+    """Training
+
+    Fields of `AnswerTrainingArguments`.
+    """
 
     lr_by_epoch: bool = setting(
         False,
@@ -248,7 +278,7 @@ class AnswerTrainingSettings(FineTuningSettings):
     )
     train_vision_tower: bool = setting(False, "Train the vision tower, too.")
     train_language_model: bool = setting(False, "Train the language model, too.")
-    prompt: str = setting("{}", "The prompt, with {} in place of the question.")
+    prompt: str = setting("{}", "The prompt, with {} in place of the question.", common=True)
     max_length: AtLeast1[int] = setting(128, "Most tokens of a prompt.")
     max_target_length: AtLeast1[int] = setting(256, "Most tokens of an answer to learn.")
     max_new_tokens: AtLeast1[int] = setting(30, "Most tokens of a generated answer.")
@@ -261,12 +291,12 @@ class AnswerTrainingSettings(FineTuningSettings):
         1.5, "Divides the scores of tokens that the answer has already; above 1 avoids repetition."
     )
     num_return_sequences: AtLeast1[int] = setting(1, "Number of best beams that are evaluated as answers.")
-    first_words: Changeable[bool] = setting(
-        False, "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA."
+    first_words: bool = setting(
+        False, "Compare only the first words of answers, as MA-LMM does for MSRVTT-QA and MSVD-QA.", changeable=True
     )
 
 
 @dataclass
 @with_defaults(**PROBE_DEFAULTS)
 class ProbeTrainingSettings(TrainingSettings):
-    """Training of the probe (fields of transformers.TrainingArguments)"""
+    """Training"""

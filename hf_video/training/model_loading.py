@@ -29,23 +29,23 @@ class TrainedKind(NamedTuple):
     changes: tuple[type, ...]
 
 
-def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type: str) -> TrainedKind:
+def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> TrainedKind:
     """A video classifier for these classes; from scratch it is a VideoViT."""
     from hf_video.loading.classifiers import build_classifier, load_classifier
     from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 
-    from .settings import RegularizationSettings, RunLengthSettings, ScratchSettings
+    from .run_settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         # A checkpoint has all weights, and is frozen by the caller.
-        is_frozen = values["linear_probe"] and model == values["model"]
+        is_frozen = chosen.linear_probe and model == chosen.model
         return load_classifier(model, class_names, problem_type, is_frozen=is_frozen, dtype="float32", **changes)
 
     def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
         config = VideoViTConfig(
-            **_sizes(values, ScratchSettings),
+            **_sizes(chosen, ScratchSettings),
             **changes,
-            intermediate_size=4 * values["hidden_size"],
+            intermediate_size=4 * chosen.hidden_size,
             problem_type=problem_type,
             id2label=dict(enumerate(class_names)),
             label2id={name: index for index, name in enumerate(class_names)},
@@ -55,36 +55,36 @@ def classifier_kind(values: dict[str, Any], class_names: list[str], problem_type
     return TrainedKind(load, build_classifier, begin, (RegularizationSettings, RunLengthSettings))
 
 
-def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKind:
+def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
     """A model of masked pre-training; from scratch it is of the family that the values name.
 
     Args:
-        values: a value for each setting.
+        chosen: a value for each setting.
         projection_dim: channels of the teacher's features; None without a teacher.
     """
     from hf_video.loading.classifiers import build_pretraining_model, load_pretraining_model
     from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForPreTraining
     from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining
 
-    from .settings import MaskedModelSettings, ScratchSettings
+    from .run_settings import MaskedModelSettings, ScratchSettings
 
     def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
-        sizes = _sizes(values, ScratchSettings)
+        sizes = _sizes(chosen, ScratchSettings)
         width, heads = sizes["hidden_size"], sizes.pop("num_attention_heads")
-        config_class = VideoViTConfig if values["family"] == "videovit" else VideoMambaConfig
+        config_class = VideoViTConfig if chosen.family == "videovit" else VideoMambaConfig
         if unknown := [name for name in changes if not hasattr(config_class, name)]:
-            raise ValueError(f"A {values['family']} has no {unknown[0]}: leave it out.")
+            raise ValueError(f"A {chosen.family} has no {unknown[0]}: leave it out.")
         if config_class is VideoMambaConfig:
             return VideoMambaForPreTraining, VideoMambaConfig(**sizes, **changes, projection_dim=projection_dim or 512)
-        decoder_width = values["decoder_hidden_size"] or max(width // 2, 1)
+        decoder_width = chosen.decoder_hidden_size or max(width // 2, 1)
         config = VideoViTConfig(
             **sizes,
             **changes,
             num_attention_heads=heads,
-            intermediate_size=values["intermediate_size"] or 4 * width,
+            intermediate_size=chosen.intermediate_size or 4 * width,
             decoder_hidden_size=decoder_width,
-            decoder_num_hidden_layers=values["decoder_num_hidden_layers"],
-            decoder_num_attention_heads=values["decoder_num_attention_heads"] or max(heads // 2, 1),
+            decoder_num_hidden_layers=chosen.decoder_num_hidden_layers,
+            decoder_num_attention_heads=chosen.decoder_num_attention_heads or max(heads // 2, 1),
             decoder_intermediate_size=4 * decoder_width,
             weight_init="xavier_uniform",
         )
@@ -96,18 +96,20 @@ def masked_kind(values: dict[str, Any], projection_dim: int | None) -> TrainedKi
     return TrainedKind(load, build_pretraining_model, begin, (MaskedModelSettings,))
 
 
-def _sizes(values: dict[str, Any], kind: type) -> dict[str, Any]:
+def _sizes(chosen: Any, kind: type) -> dict[str, Any]:
     """The sizes of a model from scratch."""
-    return {name: values[name] for name in ("num_frames", "image_size", *(each.name for each in fields(kind)))}
+    return {
+        name: getattr(chosen, name) for name in ("num_frames", "image_size", *(each.name for each in fields(kind)))
+    }
 
 
 def load_model(
-    values: dict[str, Any],
+    chosen: Any,
     kind: TrainedKind,
     checkpoint: Path | None,
     check: Callable[[PreTrainedConfig, VideoClipProcessor], None] = lambda config, processor: None,
 ) -> tuple[PreTrainedModel, VideoClipProcessor]:
-    """The model to train and its processor: from a checkpoint, from `values["model"]`, or from scratch.
+    """The model to train and its processor: from a checkpoint, from `chosen.model`, or from scratch.
 
     `check` sees the configuration and the processor before the weights take memory.
 
@@ -129,33 +131,33 @@ def load_model(
         is_sharded = form_of_checkpoint(checkpoint) is WeightsForm.FSDP_SHARDED
         return kind.build(checkpoint) if is_sharded else kind.load(checkpoint), processor
 
-    sampling = {name: values[name] for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
+    sampling = {name: getattr(chosen, name) for name in ("num_frames", "frame_sampling_rate", "sampling_strategy")}
     # The final evaluation takes these views; during training one view is enough.
-    sampling |= {name: 1 for name in ("num_clips", "num_crops") if values[name] is not None}
+    sampling |= {name: 1 for name in ("num_clips", "num_crops") if getattr(chosen, name) is not None}
     names = [each.name for settings in kind.changes for each in fields(settings)]
-    changes = {name: values[name] for name in names if values[name] is not None}
-    if values["model"] is not None:
-        if unknown := [name for name in changes if not hasattr(load_config(values["model"]), name)]:
-            raise ValueError(f"{values['model']} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
-        config = load_config(values["model"])
-        size = {} if values["image_size"] is None else input_size(values["image_size"])
-        processor = load_processor(values["model"], config, **sampling, **size)
+    changes = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    if chosen.model is not None:
+        if unknown := [name for name in changes if not hasattr(load_config(chosen.model), name)]:
+            raise ValueError(f"{chosen.model} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
+        config = load_config(chosen.model)
+        size = {} if chosen.image_size is None else input_size(chosen.image_size)
+        processor = load_processor(chosen.model, config, **sampling, **size)
         check(config, processor)
         try:
-            model = kind.load(values["model"], **changes)
+            model = kind.load(chosen.model, **changes)
         except StrictDataclassError as error:
             if not changes:
                 raise
             listed = ", ".join(f"{name}={value}" for name, value in changes.items())
-            raise ValueError(f"{values['model']} does not take {listed}: {error.__cause__ or error}") from error
-        set_input_size(model, image_size=values["image_size"], num_frames=values["num_frames"])
+            raise ValueError(f"{chosen.model} does not take {listed}: {error.__cause__ or error}") from error
+        set_input_size(model, image_size=chosen.image_size, num_frames=chosen.num_frames)
         check_clips(model, processor)
-        check_views(model, *(values[name] or getattr(processor, name) for name in ("num_clips", "num_crops")))
+        check_views(model, *(getattr(chosen, name) or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
     try:
         model_class, config = kind.begin(changes)
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
-    processor = VideoClipProcessor(**sampling, **input_size(values["image_size"]))
+    processor = VideoClipProcessor(**sampling, **input_size(chosen.image_size))
     check(config, processor)
     return model_class(config), processor

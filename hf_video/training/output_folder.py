@@ -15,10 +15,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from hf_video.io import FULL_DISK, read_own_json, replace_text, write_error_number
+from hf_video.processes import is_first_process
 from hf_video.reading.sources import is_url
 from hf_video.settings import few
-
-from .processes import is_first_process
 
 OPTIONS_FILE = "train_options.json"
 ANSWERS_FILE = "answers.json"

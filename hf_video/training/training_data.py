@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .processes import decided_by_first, is_first_process
+from hf_video.processes import decided_by_first, is_first_process
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -42,7 +42,7 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
     return splits, names
 
 
-def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset, Dataset]:
+def training_splits(data: DatasetDict, validation_fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """The training and the validation split, which is held out from training if the data have none. Warns of clips
     that have different labels or stand in several splits."""
     from hf_video.data import hold_out
@@ -50,7 +50,7 @@ def training_splits(data: DatasetDict, options: dict[str, Any]) -> tuple[Dataset
     if "validation" in data:
         train, validation = data["train"], data["validation"]
     else:
-        train, validation = hold_out(data["train"], options["validation_fraction"], options["seed"])
+        train, validation = hold_out(data["train"], validation_fraction, seed)
     warn_of_repetitions({**data, "train": train, "validation": validation})
     return train, validation
 

@@ -1,22 +1,35 @@
-"""Declares the settings of training clips: broken videos, augmentation and mixing."""
+"""Declares the settings of labelled videos and of training clips: broken videos, augmentation and mixing."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
-from hf_video.settings import AtLeast1, Changeable, NotNegative, Share, check_values, setting
+from hf_video.settings import AtLeast1, NotNegative, Share, check_values, setting
 
 # What happens to a video that cannot be read.
 OnError = Literal["error", "skip", "replace"]
 # Type and help of the setting `reading_threads`, see `ReadAheadLoader`.
-ReadingThreads = Changeable[NotNegative[int] | None]
+ReadingThreads = NotNegative[int] | None
 READING_THREADS = (
     "Threads that read videos while the model works, if no processes do; default: half the cores, 0: none."
 )
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
+class LabelledVideosSettings:
+    """Data"""
+
+    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA", form="word")
+    video_root: str | None = setting(
+        None,
+        "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.",
+        "DIR",
+        changeable=True,
+    )
+
+
+@dataclass
 class ClipAugmentationSettings:
     """Augmentation of training clips"""
 
@@ -49,7 +62,7 @@ class ClipAugmentationSettings:
             raise ValueError("multi_scale_crop and crop_min_area are two ways to crop: choose one of them.")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClipMixingSettings:
     """Mixing of the clips of a batch"""
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
-from . import USER_ERROR
+# The exit code of a process that ends because another one failed: that of a mistake in the input.
+USER_ERROR = 2
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -1,0 +1,175 @@
+"""Declares the settings of what uses a trained model. Nothing here imports PyTorch, so that `--help` is fast."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Le
+
+from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads
+from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting
+
+
+@dataclass(kw_only=True)
+class TrainedModelSettings:
+    """Model"""
+
+    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
+    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
+
+
+@dataclass(kw_only=True)
+class ClassificationSettings(TrainedModelSettings):
+    """Model"""
+
+    batch_size: AtLeast1[int] = setting(8, "Videos in one forward pass.")
+    reading_threads: ReadingThreads = setting(None, READING_THREADS)
+    num_clips: AtLeast1[int] | None = setting(None, "Clips taken from a video; by default as the model was saved.")
+    num_crops: AtLeast1[int] | None = setting(None, "Crops of each clip; by default as the model was saved.")
+
+
+@dataclass(kw_only=True)
+class ReadingSettings(LabelledVideosSettings):
+    """Data"""
+
+    num_workers: NotNegative[int] = setting(0, "Processes that read videos; 0: the main one.")
+    on_error: Literal["error", "skip"] = setting("error", "A video that cannot be read: stop, or leave it out.")
+
+
+@dataclass(kw_only=True)
+class FrameSourceSettings:
+    """Source"""
+
+    source_fps: Positive[float] | None = setting(
+        None, "Frames per second at which the pictures of a folder were taken, which have no times of their own."
+    )
+
+
+@dataclass(kw_only=True)
+class WindowSettings(FrameSourceSettings):
+    """Windows"""
+
+    window: AtLeast1[int] | None = setting(None, "Samples in a window; by default the frames that the model takes.")
+    stride: AtLeast1[int] | None = setting(
+        None, "Samples from the start of a window to the start of the next; by default half a window."
+    )
+    fps: Positive[float] | None = setting(
+        None,
+        "Samples per second, by the times of the video; by default those of the clips that the model learned from.",
+    )
+    frame_sampling_rate: Positive[float] | None = setting(
+        None,
+        "Distance between samples in frames, instead of --fps; the default of a model that does not say the distance "
+        "of its training, such as a converted one: that of its clips if they keep one, else 1.",
+    )
+    last_window: Literal["pad", "drop", "shift"] = setting(
+        "pad",
+        "Samples at the end that fill no window: repeat the last one, leave them out, or move the window back so that "
+        "it ends with the video.",
+    )
+
+
+@dataclass(kw_only=True)
+class BulkSettings:
+    """Many videos, see docs/bulk.md"""
+
+    engine: Literal["local", "ray"] | None = setting(
+        None, "Write Parquet files with a row for each video; local: in this process; ray: in processes of Ray."
+    )
+    part_size: AtLeast1[int] = setting(128, "Videos in one Parquet file, which is written as a whole.")
+    retry_errors: bool = setting(False, "Do videos again whose row has an error.")
+    ray_address: str | None = setting(
+        None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
+    )
+    min_decoders: AtLeast1[int] = setting(1, "Least processes of Ray that read videos, each on one core.")
+    max_decoders: AtLeast1[int] | None = setting(
+        None, "Most processes of Ray that read videos; by default one for each core that the models leave."
+    )
+    models: AtLeast1[int] | None = setting(
+        None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
+    )
+    num_gpus: NotNegative[float] | None = setting(
+        None, "GPUs of each model, such as 0.5; by default 1 if the cluster has any."
+    )
+
+
+@dataclass(kw_only=True)
+class JsonLinesSettings:
+    """Output"""
+
+    json: bool = setting(False, "Print one JSON object a line.")
+
+
+@dataclass(kw_only=True)
+class PredictSettings(ClassificationSettings, BulkSettings, Settings):
+    """Output"""
+
+    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
+    top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
+    video_root: str | None = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+    output: str | None = setting(
+        None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
+class ExtractSettings(TrainedModelSettings, WindowSettings, BulkSettings, Settings):
+    """Features"""
+
+    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
+    output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
+    format: Literal["npy", "safetensors", "parquet"] = setting(
+        "npy",
+        "npy: an array for each video, as code for temporal localisation reads them; safetensors: with the times; "
+        "parquet: a row for each window, for the datasets library.",
+    )
+    pooling: Literal["head", "mean", "cls", "none"] | None = setting(
+        None,
+        "What stands for a window: head: what the head sees; mean: the mean over the tokens; cls: the first token; "
+        "none: all tokens. By default head, with --layer mean.",
+    )
+    layer: int | None = setting(
+        None,
+        "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
+    )
+    batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
+    video_root: str | None = setting(
+        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
+    )
+
+
+@dataclass(kw_only=True)
+class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
+    """Timeline"""
+
+    video: str = setting(
+        help="Video file, URL, live stream, camera, or folder of frames.", metavar="VIDEO", form="word"
+    )
+    background: list[str] = setting(
+        [], "A class that gets no segment, such as `other`; may be given several times.", "CLASS", form="flags"
+    )
+    onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
+    offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
+    min_duration_on: NotNegative[float] = setting(0.0, "Least seconds of a segment; shorter ones are dropped.")
+    min_duration_off: NotNegative[float] = setting(
+        0.0, "Least seconds between two segments of a class; shorter gaps are filled."
+    )
+    batch_size: AtLeast1[int] | None = setting(
+        None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."
+    )
+    output: str | None = setting(None, "Folder for the files listed below; new or empty.", "DIR")
+    annotate: bool = setting(False, "Also write the video with the classes drawn on it into the folder of --output.")
+
+
+@dataclass(kw_only=True)
+class EvaluateSettings(ReadingSettings, ClassificationSettings, Settings):
+    """Output"""
+
+    split: str | None = setting(
+        None, "Split to measure on; by default test if DATA has it, else validation, else train.", "NAME"
+    )
+    predictions: str | None = setting(
+        None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"
+    )

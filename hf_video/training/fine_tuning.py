@@ -1,0 +1,197 @@
+"""Trains a video classifier on labelled videos: `hf-video train` for programs."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import TrainerCallback, set_seed
+
+from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
+from hf_video.data.columns import label_ids
+from hf_video.io import replacing_files
+from hf_video.loading.class_names import class_names_of
+from hf_video.processes import failing_together, is_first_process
+
+from .adaptation import add_lora, freeze_layers, make_linear_probe, to_plain_model
+from .arguments import VideoTrainingArguments, check_optimization
+from .evaluation import clip_reader, write_report
+from .losses import make_distillation
+from .model_loading import classifier_kind, load_model
+from .optimization import parameter_settings
+from .output_folder import RunLock
+from .resuming import make
+from .run_settings import ScratchSettings, TrainSettings
+from .run_start import start_run
+from .trainer import VideoTrainer
+from .training_data import load_data, readable_videos, training_splits
+from .training_memory import check_memory, estimate_memory
+
+
+def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) -> tuple[VideoTrainer, dict[str, Any]]:
+    """Trains a video classifier on labelled videos, as `hf-video train`.
+
+    Settings and data are checked before anything is written. Model, checkpoints and report are in the output folder.
+
+    Args:
+        settings: the data, the output folder, and what differs from the defaults.
+        callbacks: as of `transformers.Trainer`.
+
+    Returns:
+        The trainer, with the best model, and the contents of `metrics.json`.
+
+    Raises:
+        ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
+    """
+    with RunLock() as lock:
+        return _train(settings, lock, callbacks)
+
+
+def _train(
+    settings: TrainSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
+) -> tuple[VideoTrainer, dict[str, Any]]:
+    start = start_run(settings, lock)
+    chosen, checkpoint = start.chosen, start.checkpoint
+    with failing_together():
+        if settings.recipe and settings.resume != "must" and chosen.model is None:
+            raise ValueError("A recipe fine-tunes a model: say which with --model, a folder or a name on the Hub.")
+        start.check_not_from_scratch(ScratchSettings)
+        chosen.per_device_eval_batch_size = chosen.per_device_eval_batch_size or chosen.per_device_train_batch_size
+        arguments = make(VideoTrainingArguments, chosen, **start.of_this_machine())
+        augmentation, mixing = make(ClipAugmentation, chosen), make(ClipMixing, chosen)
+        set_seed(arguments.seed)
+        if arguments.lora_rank and chosen.model is None:
+            raise ValueError("lora_rank adapts a trained model: say which with --model.")
+        # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
+        # for.
+        saved_model = None if arguments.lora_rank else checkpoint
+        data, class_names = load_data(chosen.data, saved_model or chosen.model, chosen.video_root)
+        start.check_data(data, class_names)
+        problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
+        arguments.check_problem_type(problem_type)
+        arguments.check_metric(problem_type, len(class_names))
+        kind = classifier_kind(chosen, class_names, problem_type)
+        model, processor = load_model(chosen, kind, saved_model, partial(_check_memory, arguments))
+        model = _choose_weights(model, arguments)
+        # This call is for its errors alone: the optimizer is made after the folder is begun.
+        parameter_settings(
+            model,
+            layer_decay=arguments.layer_decay,
+            layer_decay_only=arguments.layer_decay_only,
+            no_weight_decay=arguments.no_weight_decay,
+        )
+        check_optimization(arguments, model)
+        distillation = make_distillation(arguments, model, processor)
+    data, broken = readable_videos(data, chosen.on_error)
+    with failing_together():
+        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed)
+        for name, split in {**data, "validation": validation_split}.items():
+            if not any(label_ids(split)):
+                raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
+        # The batch size counts clips. Evaluation may take several clips from each video.
+        eval_clips = arguments.per_device_eval_batch_size
+        _set_eval_batch_size(arguments, processor, eval_clips)
+        start.begin_writing()
+
+    on_error = chosen.on_error
+    trainer = VideoTrainer(
+        model=model,
+        settings=arguments,
+        train_dataset=ClipDataset(
+            train_split, processor, training=True, seed=arguments.seed, augmentation=augmentation, on_error=on_error
+        ),
+        eval_dataset=ClipDataset(
+            validation_split, processor, training=False, on_error=_without_replacement(on_error)
+        ).drop_broken(),
+        data_collator=MixingCollator(mixing, len(class_names), arguments.label_smoothing_factor)
+        if mixing.is_on
+        else collate_clips,
+        processing_class=processor,
+        distillation=distillation,
+        callbacks=[*callbacks],
+    )
+    with start.train(trainer):
+        _finish_model(trainer, chosen, eval_clips)
+        trainer.save_model()
+        return trainer, _report(trainer, chosen, data.get("test"), broken)
+
+
+def _check_memory(arguments: VideoTrainingArguments, config: Any, processor: Any) -> None:
+    """Says what a clip and the training take, and refuses what is far beyond the memory. The share of a process in
+    sharded weights is unknown."""
+
+    if arguments.fsdp or arguments.deepspeed:
+        return
+    needed = estimate_memory(config, processor, arguments, partial(_choose_weights, arguments=arguments))
+    if needed is not None:
+        sentence = check_memory(needed, arguments.device)
+        if is_first_process():
+            print(sentence, flush=True)
+
+
+def _choose_weights(model: Any, arguments: VideoTrainingArguments) -> Any:
+    """The model with frozen layers, and with a linear probe or adapters, as the arguments say."""
+
+    freeze_layers(model, arguments.freeze_layers)
+    if arguments.linear_probe:
+        make_linear_probe(model)
+    return add_lora(model, arguments.lora_rank, arguments.lora_alpha) if arguments.lora_rank else model
+
+
+def _set_eval_batch_size(arguments: VideoTrainingArguments, processor: Any, clips: int) -> None:
+    """Sets the evaluation batch size to the number of videos that have `clips` clips, at least one."""
+    arguments.per_device_eval_batch_size = max(1, clips // (processor.num_clips * processor.num_crops))
+
+
+def _finish_model(trainer: VideoTrainer, chosen: TrainSettings, eval_clips: int) -> None:
+    """Merges adapters or a probe into a plain model, and sets the views of its final evaluation. A sharded model has
+    neither, and its weights stay where they are until it is saved."""
+
+    if trainer.args.lora_rank and trainer.is_world_process_zero():
+        with replacing_files(Path(trainer.args.output_dir, "adapter")) as folder:
+            trainer.model.save_pretrained(folder)
+    if not trainer.is_sharded:
+        trainer.model = trainer.model_wrapped = to_plain_model(trainer.accelerator.unwrap_model(trainer.model))
+    processor = trainer.processing_class
+    for name in ("num_clips", "num_crops"):
+        if getattr(chosen, name) is not None:
+            setattr(processor, name, getattr(chosen, name))
+    _set_eval_batch_size(trainer.args, processor, eval_clips)
+
+
+def _without_replacement(on_error: str) -> str:
+    return "skip" if on_error == "replace" else on_error
+
+
+def _report(
+    trainer: VideoTrainer, chosen: TrainSettings, test_split: Dataset | None, broken: list[str]
+) -> dict[str, Any]:
+
+    processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
+    if test_split is not None:
+        dataset = ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error)
+        dataset, split = dataset.drop_broken(), "test"
+    prediction = trainer.predict(dataset)
+    datasets = (trainer.train_dataset, trainer.eval_dataset, dataset)
+    broken = sorted({*broken, *gather_object([path for used in datasets for path in used.broken_videos()])})
+    if not trainer.is_world_process_zero():
+        return {}
+    return write_report(
+        Path(trainer.args.output_dir, "report"),
+        scores=prediction.predictions,
+        labels=prediction.label_ids,
+        class_names=class_names_of(trainer.model.config),
+        log_history=trainer.state.log_history,
+        split=split,
+        clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
+        details={
+            "model": chosen.model or "VideoViT from scratch",
+            "training_videos": len(trainer.train_dataset),
+            "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
+            "epochs": trainer.args.num_train_epochs,
+            "seed": trainer.args.seed,
+            **({"broken_videos": broken} if broken else {}),
+        },
+    )
