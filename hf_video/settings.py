@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -156,7 +156,7 @@ class Settings:
         return settings
 
     def __post_init__(self) -> None:
-        known = settings_of(type(self))
+        known = settings_of(cast(Any, type(self)))
         for name in self.given:
             if name not in known:
                 raise ValueError(f"{name} has no effect here: leave it out.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from annotated_types import Le
 
-from hf_video.inference.inference_settings import TrainedModelSettings
+from hf_video.inference.inference_settings import ComputingSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 from hf_video.settings import AtLeast1, Settings, setting
 
@@ -18,12 +18,9 @@ from .error_messages import explain, report_bug
 
 
 @dataclass(kw_only=True)
-class AppSettings(TrainedModelSettings, Settings):
+class AppSettings(ComputingSettings, Settings):
     """Page"""
 
-    without = ("model",)
-
-    model: str = setting("", "")
     models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
     port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")

@@ -108,7 +108,7 @@ class _GivenAgain(_Given):
         super().__call__(parser, namespace, [*before, values], flag)
 
 
-def _add_flags(parser: argparse.ArgumentParser, kind: type[Settings], argv: Sequence[str]) -> list[str]:
+def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) -> list[str]:
     """Declares the settings of a command, and gives the words with each optional value bound to its flag."""
     known, aliases = settings_of(kind), aliases_of(kind)
     has_common = any(each.common for each in known.values())
@@ -182,7 +182,7 @@ def _bind(argv: Sequence[str], optional_values: Mapping[str, tuple[str | None, l
     return bound
 
 
-def _read(kind: type[Settings], given: Mapping[str, tuple[str, Any]]) -> Settings:
+def _read(kind: Any, given: Mapping[str, tuple[str, Any]]) -> Settings:
     """The settings with the values of texts."""
     values = {name: read_value(find_type(kind, name)[1], text, flag) for name, (flag, text) in given.items()}
     others = {name: values.pop(name) for name in list(values) if name not in settings_of(kind)}
@@ -216,7 +216,7 @@ def _refuse(rest: Sequence[str], args: argparse.Namespace) -> None:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
 
-def _as_flag(name: str, value: str, kind: type[Settings]) -> str:
+def _as_flag(name: str, value: str, kind: Any) -> str:
     """The words of a command line for a setting; a `ValueError` if there is none."""
     setting = settings_of(kind).get(find_type(kind, name)[0])
     if setting is not None and setting.form == "word":

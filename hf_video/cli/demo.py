@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hf_video.settings import Settings, setting, settings_of
 
@@ -101,9 +101,9 @@ Your own videos, one folder a class:
 
 def spell(settings: TrainSettings) -> str:
     """The words of a command line that give settings their values."""
-    known = settings_of(type(settings))
-    words = [settings.data, *(known[name].spell(getattr(settings, name)) for name in settings.given if name != "data")]
-    return " ".join(["train", *words])
+    known: Any = settings_of(cast(Any, type(settings)))
+    spelled = (known[name].spell(getattr(settings, name)) for name in settings.given if name != "data")
+    return " ".join(["train", settings.data, *spelled])
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:

@@ -60,10 +60,10 @@ def ended_before_first_step(settings: RunSettings) -> Iterator[TrainerCallback]:
 
     def listen() -> None:
         while number := hearing.recv(1)[0]:
-            is_deaf = number in (signal.SIGINT, signal.SIGTERM) and callback.folder is not None
-            if is_deaf and not callback.is_over.wait(LONGEST_SILENCE):
+            folder = callback.folder if number in (signal.SIGINT, signal.SIGTERM) else None
+            if folder is not None and not callback.is_over.wait(LONGEST_SILENCE):
                 is_terminated = number == signal.SIGTERM
-                say_interrupted("hf-video", is_terminated, what_was_kept(callback.folder, way_on(settings)))
+                say_interrupted("hf-video", is_terminated, what_was_kept(folder, way_on(settings)))
                 exit_now(TERMINATED if is_terminated else INTERRUPTED)
 
     hearing, telling = socket.socketpair()

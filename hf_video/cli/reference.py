@@ -1,11 +1,12 @@
 """Writes the reference page of all settings: `python -m hf_video.cli.reference > docs/settings.md`."""
 
 from dataclasses import MISSING
+from typing import Any
 
-from hf_video.settings import Setting, describe_type
+from hf_video.settings import Setting, aliases_of, describe_type, groups_of, settings_of
 
-from .command_line import CommandSettings
-from .command_settings import ALL
+from .command import Command
+from .main import COMMANDS
 
 INTRODUCTION = """\
 # Settings
@@ -29,22 +30,24 @@ again and again. The settings and the data of the command must be those that the
 
 def reference() -> str:
     """The page, in Markdown."""
-    return "\n".join([INTRODUCTION, *(_section(name, settings) for name, settings in ALL.items())])
+    return "\n".join([INTRODUCTION, *(_section(command) for command in COMMANDS if groups_of(command.settings))])
 
 
-def _section(name: str, settings: CommandSettings) -> str:
-    lines = [f"## hf-video {name}", ""]
-    is_resumed = name.startswith(("train", "pretrain"))
-    for title, listed in settings.groups().items():
+def _section(command: Command) -> str:
+    kind: Any = command.settings
+    lines = [f"## hf-video {command.name}", ""]
+    has_changeable = "resume" in settings_of(kind)
+    for title, listed in groups_of(kind).items():
         lines += [f"### {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
-        lines += [_row(each, settings.aliases_of(each), is_resumed) for each in listed]
+        lines += [_row(each, kind, has_changeable) for each in listed if each.name != "training_arguments"]
         lines.append("")
     return "\n".join(lines)
 
 
-def _row(each: Setting, aliases: list[str], is_resumed: bool) -> str:
+def _row(each: Setting, kind: Any, has_changeable: bool) -> str:
+    aliases = [alias for alias, name in aliases_of(kind).items() if name == each.name]
     names = ", ".join(f"`{name}`" for name in (each.name, *aliases))
-    mark = " ↻" if is_resumed and each.is_changeable else ""
+    mark = " ↻" if has_changeable and each.changeable else ""
     default = "required" if each.default is MISSING else each.describe_default().replace(",", ", ")
     return f"| {names}{mark} | {describe_type(each.type)} | {default} | {each.help} |".replace("|  |", "| |")
 

@@ -10,12 +10,18 @@ from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, 
 
 
 @dataclass(kw_only=True)
-class TrainedModelSettings:
+class ComputingSettings:
+    """Model"""
+
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
+    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
+
+
+@dataclass(kw_only=True)
+class TrainedModelSettings(ComputingSettings):
     """Model"""
 
     model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
-    device: str = setting("auto", "cpu, cuda, cuda:1, mps ...; auto: an accelerator if there is one.", "DEVICE")
-    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "Type of weights and inputs.")
 
 
 @dataclass(kw_only=True)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar, cast
 
 from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
-from hf_video.settings import Settings, find_type, read_value, settings_of
+from hf_video.settings import find_type, read_value, settings_of
 
 from .checkpoints import is_secret
 from .recipes import is_recipe, read_recipe
 
-T = TypeVar("T", bound=Settings)
+T = TypeVar("T", bound=Any)
 Arguments = TypeVar("Arguments")
 # Settings that say where data and run are. They are not saved, and a resumed run may change them.
 PLACES = ("data", "output_dir")
@@ -40,7 +40,7 @@ class Saved:
     data: dict[str, Any] | None
     num_processes: int | None
 
-    def may_differ(self, name: str, settings: Settings, num_processes: int) -> bool:
+    def may_differ(self, name: str, settings: Any, num_processes: int) -> bool:
         """Whether a setting may have another value when the run goes on, on so many processes.
 
         On another number of processes the settings of the batch may; `check_same_batch` then compares their product.
@@ -50,7 +50,7 @@ class Saved:
         return name in PLACES or (name in known and known[name].changeable) or is_batch
 
 
-def given_values(settings: Settings) -> dict[str, Any]:
+def given_values(settings: Any) -> dict[str, Any]:
     """The settings that were given, and the given fields of `TrainingArguments`, by name."""
     values = {name: getattr(settings, name) for name in settings.given if name not in START}
     if values.get("model") is not None:
@@ -77,7 +77,7 @@ def recipe_values(settings: Any) -> dict[str, Any]:
     return values
 
 
-def _read_named(kind: type[Settings], words: dict[str, Any], where: str) -> dict[str, Any]:
+def _read_named(kind: Any, words: dict[str, Any], where: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, text in words.items():
         try:
@@ -196,7 +196,7 @@ def values_of(chosen: Any) -> dict[str, Any]:
     return {name: getattr(chosen, name) for name in known if name not in START} | chosen.training_arguments
 
 
-def spell(name: str, value: Any, settings: Settings) -> str:
+def spell(name: str, value: Any, settings: Any) -> str:
     """A setting as the words of a command line that give it a value."""
     known = settings_of(type(settings))
     return known[name].spell(value) if name in known else f"--{name.replace('_', '-')} {value}"
@@ -206,7 +206,7 @@ def _shown(value: Any) -> Any:
     return "not set" if value is None else value
 
 
-def default_of(name: str, settings: Settings) -> Any:
+def default_of(name: str, settings: Any) -> Any:
     """The default of a setting, or of a field of `TrainingArguments`."""
     if name in settings_of(type(settings)):
         return settings_of(type(settings))[name].default
@@ -237,7 +237,7 @@ def save(file: Path, chosen: Any, data: dict[str, Any], num_processes: int = 1) 
     replace_text(file, json.dumps(kept | {"data": data, "num_processes": num_processes}, indent=2) + "\n")
 
 
-def read_saved(file: Path, kind: type[Settings]) -> Saved:
+def read_saved(file: Path, kind: Any) -> Saved:
     """What `save` wrote of a run with settings of a kind, in this or an earlier version.
 
     Raises:

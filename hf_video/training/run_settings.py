@@ -44,10 +44,8 @@ class RecipeSettings:
 class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
     """Data and output"""
 
-    data: str | None = setting(
-        None, "Labelled videos, or rows of texts.", "DATA", form="word", changeable=True, common=True
-    )
-    output_dir: str | None = setting(
+    data: str = setting(None, "Labelled videos, or rows of texts.", "DATA", form="word", changeable=True, common=True)
+    output_dir: str = setting(
         None, "Folder for the model, checkpoints and report.", "DIR", changeable=True, common=True
     )
     resume: Literal["must", "auto"] | None = setting(
@@ -272,9 +270,7 @@ class PretrainSettings(
 class AnsweringModelSettings:
     """Model"""
 
-    model: str | None = setting(
-        None, "Folder or Hub name of the MemoryBankQFormer to fine-tune.", "MODEL", common=True
-    )
+    model: str = setting(None, "Folder or Hub name of the MemoryBankQFormer to fine-tune.", "MODEL", common=True)
     num_frames: AtLeast1[int] | None = setting(None, "Frames of a video; by default the model's.", common=True)
     sampling_strategy: SamplingStrategy | None = setting(
         None, "How frames are chosen; by default the model's.", common=True
@@ -299,7 +295,7 @@ class ProbeSettings(
 ):
     """Probe"""
 
-    output_dir: str | None = setting(None, "Folder for the probe and its report; new or empty.", "DIR", common=True)
+    output_dir: str = setting(None, "Folder for the probe and its report; new or empty.", "DIR", common=True)
     kind: Literal["linear", "attentive", "knn"] = setting("linear", "The classifier, see above.", common=True)
     features: str | None = setting(
         None, "Where features are kept; by default in the cache folder of Hugging Face.", "DIR"

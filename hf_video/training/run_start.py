@@ -187,7 +187,7 @@ def _decide(settings: T, lock: RunLock, needs_settings: bool) -> tuple[T, Path |
         if is_auto:
             check_same_settings(settings, chosen, saved, number)
         check_same_batch(chosen, saved, number)
-    return chosen, checkpoint, saved and saved.data
+    return chosen, checkpoint, None if saved is None else saved.data
 
 
 def _output_dir(chosen: Any) -> Path:
