@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -156,16 +156,20 @@ class Settings:
         return settings
 
     def __post_init__(self) -> None:
-        known = settings_of(cast(Any, type(self)))
+        known = settings_of(type(self))
         for name in self.given:
             if name not in known:
                 raise ValueError(f"{name} has no effect here: leave it out.")
             setattr(self, name, read_value(known[name].type, getattr(self, name), name))
 
 
-@functools.cache
 def settings_of(kind: Any) -> dict[str, Setting]:
     """The settings that a dataclass declares, by name."""
+    return _declared(kind)
+
+
+@functools.cache
+def _declared(kind: Any) -> dict[str, Setting]:
     hints, found = typing.get_type_hints(kind, include_extras=True), {}
     for each in dataclasses.fields(kind):
         if each.init and each.name not in getattr(kind, "without", ()):
@@ -175,7 +179,6 @@ def settings_of(kind: Any) -> dict[str, Setting]:
     return found
 
 
-@functools.cache
 def aliases_of(kind: Any) -> dict[str, str]:
     """The names of settings by their aliases."""
     known = settings_of(kind)

@@ -60,7 +60,8 @@ def run(settings: AppSettings) -> int:
     only_local = is_loopback(settings.host)
     if not only_local:
         print(
-            f"warning: anybody who reaches port {settings.port} of this machine can use the page. There is no password.",
+            f"warning: anybody who reaches port {settings.port} of this machine can use the page. "
+            "There is no password.",
             file=sys.stderr,
         )
 

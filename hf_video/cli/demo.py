@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_video.settings import Settings, setting, settings_of
 
@@ -101,13 +101,13 @@ Your own videos, one folder a class:
 
 def spell(settings: TrainSettings) -> str:
     """The words of a command line that give settings their values."""
-    known: Any = settings_of(cast(Any, type(settings)))
+    known = settings_of(type(settings))
     spelled = (known[name].spell(getattr(settings, name)) for name in settings.given if name != "data")
     return " ".join(["train", settings.data, *spelled])
 
 
 def _start_from_videomamba(folder: Path, digits: Path) -> dict[str, Any]:
-    """Saves a small VideoMamba with random weights and the classes of the digits. Returns the settings that train it."""
+    """Saves a small VideoMamba with random weights and the classes of the digits. Gives the settings that train it."""
     from transformers import set_seed
 
     from hf_video import VideoClipProcessor, VideoMambaConfig, VideoMambaForVideoClassification

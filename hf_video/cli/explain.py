@@ -129,7 +129,7 @@ def _explain_class(settings: ExplainSettings) -> None:
     if memory is not None:
         details["memory"] = _frames_held(memory, clip)
     if settings.output is not None:
-        with _output_folder(settings) as folder:
+        with _output_folder(settings.output) as folder:
             write_heat_maps(folder, clip, heat_map, details)
             if memory is not None:
                 _draw_memory(folder, memory, clip)
@@ -169,7 +169,7 @@ def _explain_words(settings: ExplainSettings) -> None:
         "memory": _frames_held(watcher.memory, clip),
     }
     if settings.output is not None:
-        with _output_folder(settings) as folder:
+        with _output_folder(settings.output) as folder:
             _draw_memory(folder, watcher.memory, clip)
             write_explanation(folder, clip, details)
     if settings.json:
@@ -185,8 +185,8 @@ def _check_files(settings: ExplainSettings) -> None:
     """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
     if settings.source_fps is None and os.path.isdir(settings.video):
         raise ValueError(
-            f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they were "
-            "taken."
+            f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they "
+            "were taken."
         )
     if settings.output is None:
         return
@@ -228,14 +228,14 @@ def _memory_of(model: Any, clip: Clip) -> Any:
 
 
 @contextmanager
-def _output_folder(settings: ExplainSettings) -> Iterator[Path]:
+def _output_folder(name: str) -> Iterator[Path]:
     """A folder to fill, which then is that of --output."""
     from hf_video.io import new_folder
 
-    with new_folder(settings.output) as folder:
+    with new_folder(name) as folder:
         yield folder
-    written = ", ".join(sorted(path.name for path in Path(settings.output).iterdir()))
-    print(f"{settings.output} holds {written}.", file=sys.stderr, flush=True)
+    written = ", ".join(sorted(path.name for path in Path(name).iterdir()))
+    print(f"{name} holds {written}.", file=sys.stderr, flush=True)
 
 
 def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:

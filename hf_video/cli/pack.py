@@ -96,8 +96,8 @@ def run(settings: PackSettings) -> int:
     )
     if counts.num_long:
         print(
-            f"{_count(counts.num_long, 'video')} longer than {settings.max_duration:g} s: without key frames to cut at, "
-            "or not to be cut with certainty"
+            f"{_count(counts.num_long, 'video')} longer than {settings.max_duration:g} s: without key frames to cut "
+            "at, or not to be cut with certainty"
         )
     if counts.broken:
         print(f"{len(counts.broken)} of the videos cannot be read and are not in the pack:", file=sys.stderr)

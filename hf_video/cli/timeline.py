@@ -197,8 +197,8 @@ def window_options(settings: TimelineCommandSettings, processor: VideoClipProces
 
     if settings.fps is not None and settings.frame_sampling_rate is not None:
         raise ValueError(
-            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of samples: "
-            "give one of them."
+            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
+            "samples: give one of them."
         )
     windows = choose_windows(
         processor,

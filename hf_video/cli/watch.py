@@ -33,9 +33,9 @@ class WatchSettings(FrameSourceSettings, TrainedModelSettings, JsonLinesSettings
         None, "Answer each time so much of the video has passed: 30s, 5m, 1h; by default only at the end.", "TIME"
     )
     fps: Positive[float] = setting(1.0, "Frames to look at in each second.")
-    memory: str | None = setting(None, "File for the memory, saved with each answer.", "FILE")
+    memory: Path | None = setting(None, "File for the memory, saved with each answer.", "FILE")
     resume: bool = setting(False, "Go on from the memory in FILE, after the frames that it has seen.")
-    picture: str | None = setting(None, "Draw what the memory holds at the end; needs matplotlib.", "FILE.png")
+    picture: Path | None = setting(None, "Draw what the memory holds at the end; needs matplotlib.", "FILE.png")
     chunk_size: AtLeast1[int] = setting(8, "Frames in the vision tower at once.")
     max_new_tokens: AtLeast1[int] | None = setting(None, "Tokens of an answer; by default as the model was saved.")
     num_beams: AtLeast1[int] | None = setting(None, "Beams of the search; by default as the model was saved.")
@@ -66,10 +66,7 @@ def seconds(word: str) -> float:
 
 def run(settings: WatchSettings) -> int:
     """Prints answers with the time in the video. Writes memory and picture at the end, also after an interrupt."""
-    settings.every = None if settings.every is None else seconds(settings.every)
-    settings.memory, settings.picture = (
-        None if name is None else Path(name) for name in (settings.memory, settings.picture)
-    )
+    every = None if settings.every is None else seconds(settings.every)
     _check_files(settings)
     frames = _open_video(settings)
     watcher = _make_watcher(settings)
@@ -90,7 +87,7 @@ def run(settings: WatchSettings) -> int:
         with collected(errors):
             for seen in watcher.watch(images()):
                 now, before = times[seen - 1], times[max(seen - 2, 0)]
-                if settings.every is not None and _periods(now, settings.every) > _periods(before, settings.every):
+                if every is not None and _periods(now, every) > _periods(before, every):
                     with collected(errors):
                         _save_memory(watcher, settings)
                     _print_answers(watcher, now, settings)
@@ -100,8 +97,8 @@ def run(settings: WatchSettings) -> int:
         is_covered = len(times) >= watcher.frames_seen
         if not is_covered and not stopped and not errors:
             raise ValueError(
-                f"{settings.memory} has seen {watcher.frames_seen} frames, but {settings.video} has {len(times)} of them at "
-                f"--fps {settings.fps:g}: go on with the video and the rate that it was begun with."
+                f"{settings.memory} has seen {watcher.frames_seen} frames, but {settings.video} has {len(times)} of "
+                f"them at --fps {settings.fps:g}: go on with the video and the rate that it was begun with."
             )
         if is_covered and watcher.frames_seen:
             # The decoder is ahead of the memory by the rest of a chunk.
@@ -130,7 +127,7 @@ def _check_files(settings: WatchSettings) -> None:
     """Refuses options that would fail, or overwrite a file, after hours of watching."""
     if settings.resume and settings.memory is None:
         raise ValueError("--resume goes on from a memory: say which with --memory FILE.")
-    if settings.resume and not settings.memory.is_file():
+    if settings.resume and settings.memory is not None and not settings.memory.is_file():
         raise ValueError(f"There is no memory {settings.memory} to resume. Leave --resume out to begin one.")
     if settings.memory is not None and settings.memory.exists() and not settings.resume:
         raise ValueError(f"{settings.memory} exists already. Go on from it with --resume, or choose another name.")

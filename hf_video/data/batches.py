@@ -67,7 +67,7 @@ def collate_clips(items: Sequence[Mapping[str, Any] | None]) -> dict[str, torch.
     return batch
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClipMixing(ClipMixingSettings):
     """How the clips of a training batch are mixed; off by default.
 

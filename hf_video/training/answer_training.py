@@ -88,7 +88,7 @@ def _train_answers(
         check_optimization(arguments, model)
     trainer = AnswerTrainer(
         model=model,
-        settings=arguments,
+        args=arguments,
         train_dataset=splits["train"],
         eval_dataset=splits.get("validation"),
         processing_class=processor,

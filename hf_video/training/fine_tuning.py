@@ -98,7 +98,7 @@ def _train(
     on_error = chosen.on_error
     trainer = VideoTrainer(
         model=model,
-        settings=arguments,
+        args=arguments,
         train_dataset=ClipDataset(
             train_split, processor, training=True, seed=arguments.seed, augmentation=augmentation, on_error=on_error
         ),

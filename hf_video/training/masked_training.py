@@ -65,7 +65,7 @@ def _pretrain(
         start.begin_writing()
     trainer = PreTrainer(
         model=model,
-        settings=arguments,
+        args=arguments,
         train_dataset=ClipDataset(
             data["train"],
             processor,
