@@ -12,10 +12,11 @@ from typing import Any
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model
+from hf_video.output_folders import collected
 from hf_video.settings import AtLeast1, Positive, Settings, setting
 
 from .command import Command
-from .stopping import collected, stop_requests
+from .stopping import stop_requests
 
 
 @dataclass(kw_only=True)
