@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from .stopping import stop_requests
 if TYPE_CHECKING:
     import numpy as np
 
+    from hf_video.drawing.video_timeline import Timeline
     from hf_video.inference.segments import Segment, SegmentFinder
 
 DESCRIPTION = """\
@@ -57,20 +59,26 @@ def run(settings: TimelineCommandSettings) -> int:
             f"warning: {reader.unseen} of every {stride} samples are in no window; segments go on half way to the "
             "next window. Choose a --stride of at most --window to look at all of them."
         )
+    follow(reader.read, settings)
+    return 0
+
+
+def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> None:
+    """Prints the segments that `read`, which is [`TimelineReader.read`], tells of, until the video ends or a signal
+    comes."""
     with stop_requests("stopping, and writing what was found") as stopped:
         try:
-            found = reader.read(lambda segment: _print_segment(segment, settings.json), stopped.until_stopped)
+            found = read(lambda segment: print_segment(segment, settings.json), stopped.until_stopped)
         finally:
             if settings.output is not None and os.path.isdir(settings.output):
                 _say(f"{settings.output} holds {', '.join(sorted(os.listdir(settings.output)))}.")
     if stopped:
         raise stopped.interrupt("" if found.folder is None else f"The segments up to {clock(found.end)} are kept.")
-    if not found.segments:
+    if not found.num_segments:
         _say(_why_none(found.highest, found.finder))
-    return 0
 
 
-def _print_segment(segment: Segment, as_json: bool) -> None:
+def print_segment(segment: Segment, as_json: bool) -> None:
     from hf_video.drawing.timeline_folder import segment_entry
 
     if as_json:

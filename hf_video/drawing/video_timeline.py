@@ -25,10 +25,10 @@ THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "backgro
 
 
 class Timeline(NamedTuple):
-    """The segments of a video.
+    """What was seen of a video.
 
     Attributes:
-        segments: in the order in which they ended.
+        num_segments: number of segments.
         highest: the highest score of each class, (num_classes,) float.
         finder: what found the segments.
         end: seconds of the video that the windows reached.
@@ -36,7 +36,7 @@ class Timeline(NamedTuple):
         is_whole: whether the windows went on to the end of the video.
     """
 
-    segments: list[Segment]
+    num_segments: int
     highest: np.ndarray
     finder: SegmentFinder
     end: float
@@ -72,25 +72,37 @@ class TimelineReader:
         tell: Callable[[Segment], object] = lambda segment: None,
         until_stopped: Callable[[Iterator[ScoredWindow]], Iterable[ScoredWindow]] = iter,
     ) -> Timeline:
-        """Slides windows over the video, and writes the files. See [`timeline`]."""
+        """Slides windows over the video, and writes the files. Memory does not grow with the video.
+
+        Args:
+            tell: is called with each segment as soon as it is complete.
+            until_stopped: gives the windows up to the moment when a user stops them.
+
+        Raises:
+            Exception: what failed first, after all that can be written.
+        """
         batch_size = self.settings.batch_size or (1 if is_live(self.settings.video) else 8)
         scored = score_windows(self.model, self.processor, self.settings.video, batch_size=batch_size, **self.windows)
         details = {"model": self.settings.model, **self.thresholds, **self.windows}
         return follow(scored, self.finder, self.processor, self.settings, details, tell, until_stopped)
 
 
-def timeline(settings: TimelineSettings, tell: Callable[[Segment], object] = lambda segment: None) -> Timeline:
+def timeline(settings: TimelineSettings) -> list[Segment]:
     """Finds when a video shows which class, as `hf-video timeline`.
 
     Args:
         settings: the video, the model, and what differs from the defaults.
-        tell: is called with each segment as soon as it is complete.
+
+    Returns:
+        The segments in the order in which they end.
 
     Raises:
         ValueError, OSError, ImportError: a setting cannot be used, there is no such model, or the video is damaged.
             The segments before the damage are in the folder then.
     """
-    return TimelineReader(settings).read(tell)
+    segments: list[Segment] = []
+    TimelineReader(settings).read(segments.append)
+    return segments
 
 
 def check_files(settings: TimelineSettings) -> None:
@@ -127,7 +139,7 @@ def follow(
     folder = None
     if settings.output is not None:
         folder = TimelineFolder(settings.output, name_of(settings.video), finder, processor)
-    found, highest, errors = list[Segment](), np.zeros(len(finder.class_names)), list[Exception]()
+    count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
     end, is_whole = 0.0, False
 
     def watched() -> Iterator[ScoredWindow]:
@@ -137,8 +149,9 @@ def follow(
 
     def give(segments: Iterable[Segment]) -> None:
         """A segment that cannot be told, as the reader went away, is still kept, and so are those after it."""
+        nonlocal count
         for segment in segments:
-            found.append(segment)
+            count += 1
             with collected(errors):
                 tell(segment)
             if folder is not None:
@@ -160,7 +173,7 @@ def follow(
         _finish(folder, settings, details, errors, is_whole)
     if errors:
         raise errors[0]
-    return Timeline(found, highest, finder, end, None if folder is None else folder.folder, is_whole)
+    return Timeline(count, highest, finder, end, None if folder is None else folder.folder, is_whole)
 
 
 def _finish(

@@ -5,9 +5,9 @@ import os
 import shutil
 
 import pytest
+from hf_video.cli.training_data import check_same_data, describe_data, load_data, readable_videos
 
 from hf_video.cli.main import main
-from hf_video.cli.training_data import check_same_data, describe_data, load_data, readable_videos
 from hf_video.data import inspection, load_video_dataset
 from hf_video.data.stored_videos import content_digest
 

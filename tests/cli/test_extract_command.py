@@ -9,7 +9,7 @@ from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoM
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
-from hf_video.cli.output_folder import LOCK_FILE
+from hf_video.output_folders import LOCK_FILE
 from hf_video.reading.video_reading import probe_video, read_video
 from tests.training.transformers_families import save_family
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.cli.output_folder import LOCK_FILE, RunLock
+from hf_video.output_folders import LOCK_FILE, RunLock
 
 from .conftest import TINY_MODEL, TINY_RUN
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from hf_video.cli import output_folder
 from hf_video.cli.main import main, parse
-from hf_video.cli.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
+from hf_video.output_folders import LOCK_FILE, RunLock, checkpoint_to_resume
 from hf_video.training.checkpoints import mark_complete, newest_complete
 
 from ..fork_server import Program, run_forked

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from hf_video.cli.training_data import readable_videos
+
 from hf_video.data import inspect_videos, load_video_dataset
 from hf_video.data.video_texts import load_video_texts
 

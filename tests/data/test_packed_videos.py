@@ -12,9 +12,9 @@ import torch
 from datasets import concatenate_datasets
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from hf_video.cli.training_data import describe_data, readable_videos
 from torch.utils.data import DataLoader
 
-from hf_video.cli.training_data import describe_data, readable_videos
 from hf_video.data import ClipDataset, hold_out, load_video_dataset
 from hf_video.data.inspection import check_can_list, inspect_videos
 from hf_video.data.manifest import StaleManifestError, without_checks

@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
+from hf_video.cli.output_folder import last_checkpoint
 from transformers import TrainerCallback
 
-from hf_video.cli.output_folder import last_checkpoint
 from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
