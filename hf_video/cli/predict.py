@@ -30,7 +30,7 @@ With --engine, for millions of videos, each video becomes a row in Parquet files
 
 @dataclass(kw_only=True)
 class PredictCommandSettings(PredictSettings, JsonLinesSettings):
-    """Output"""
+    """Settings of `hf-video predict`."""
 
 
 def run(settings: PredictCommandSettings) -> int:

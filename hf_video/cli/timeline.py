@@ -45,7 +45,7 @@ example: hf-video timeline match.mp4 --model my_model --background other --min-d
 
 @dataclass(kw_only=True)
 class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
-    """Output"""
+    """Settings of `hf-video timeline`."""
 
 
 def run(settings: TimelineCommandSettings) -> int:

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from datasets import Dataset, Video
 
-import hf_video.cli.predict as classification
 from hf_video.cli.main import main
 from hf_video.inference import predict_scores
-from hf_video.jobs import PredictTask
+from hf_video.jobs import PredictTask, classification
 
 from ..odd_files import ODD_FILES, make_odd_file
 
