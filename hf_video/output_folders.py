@@ -38,7 +38,7 @@ def require_fresh(
         is_leftover: whether a file may stay.
 
     Raises:
-        ValueError: the folder is a file, or has a file that is no leftover.
+        ValueError: the folder is a file, or has a file that is not a leftover.
     """
     if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"{option} {folder} is a file; a folder is expected.")
@@ -65,7 +65,7 @@ def check_output_file(name: str, file: str | None) -> Path | None:
 
 class RunLock:
     """The right of a run to write its folder, which the first process holds until the block or the process ends. If an
-    error ends the block, `on_error` is called before the lock is given back; an interrupt is none."""
+    error ends the block, `on_error` is called before the lock is given back. It is not called after an interrupt."""
 
     def __init__(self) -> None:
         self._lock: Any = None

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 from annotated_types import Ge, Gt, Le, Lt
 
 T = TypeVar("T")
-# Fields of `transformers.TrainingArguments` that are no settings, and the flags that do the same.
+# Fields of `transformers.TrainingArguments` that are not settings, and the flags that do the same.
 OTHER_FLAGS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
 AtLeast1 = Annotated[T, Ge(1)]
 NotNegative = Annotated[T, Ge(0)]

@@ -89,7 +89,7 @@ def find_class(word: str, names: Sequence[str]) -> int:
     from hf_video.data.annotation_files import listed
 
     hint = closest(word, names) or f"They are {listed(map(repr, names))}."
-    raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
+    raise ValueError(f"The model has {len(names)} classes, and --class {word!r} is not one of them. {hint}")
 
 
 def _explain_class(settings: ExplainSettings) -> None:
@@ -204,9 +204,7 @@ def _class_names(model: Any, settings: ExplainSettings) -> list[str]:
     from hf_video.loading.class_names import class_names_of
 
     if problem_type_of(model.config) == "regression":
-        raise ValueError(
-            f"{settings.model} is a regression model: its values are no scores of classes. Choose a classifier."
-        )
+        raise ValueError(f"{settings.model} is a regression model, which has no classes. Choose a classifier.")
     return class_names_of(model.config)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
-Time per window and memory do not grow with the video, which may be a stream without an end.
+Time per window and memory do not grow with the video, which may be an endless stream.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it

@@ -115,7 +115,9 @@ def check_files(settings: TimelineSettings) -> None:
     if settings.annotate and settings.output is None:
         raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
     if settings.annotate and not Path(settings.video).is_file():
-        raise ValueError(f"--annotate reads the video a second time: {settings.video} is no file on this machine.")
+        raise ValueError(
+            f"--annotate reads the video a second time, but {settings.video} is not a file on this machine."
+        )
     if settings.annotate and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
     if settings.output is not None:

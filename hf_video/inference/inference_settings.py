@@ -87,9 +87,10 @@ class BulkSettings:
     ray_address: str | None = setting(
         None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
     )
-    min_decoders: AtLeast1[int] = setting(1, "Smallest number of processes of Ray that read videos, each on one core.")
+    min_decoders: AtLeast1[int] = setting(1, "Number of processes of Ray that read videos at least, each on one core.")
     max_decoders: AtLeast1[int] | None = setting(
-        None, "Largest number of processes of Ray that read videos; by default one for each core that the models leave."
+        None,
+        "Largest number of processes of Ray that read videos; by default one for each core that the models leave.",
     )
     models: AtLeast1[int] | None = setting(
         None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
@@ -158,9 +159,9 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     )
     onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
-    min_duration_on: NotNegative[float] = setting(0.0, "Seconds that a segment lasts at least; shorter ones are dropped.")
+    min_duration_on: NotNegative[float] = setting(0.0, "Seconds of a segment; shorter ones are dropped.")
     min_duration_off: NotNegative[float] = setting(
-        0.0, "Seconds between two segments of a class at least; shorter gaps are filled."
+        0.0, "Seconds between two segments of a class; shorter gaps are filled."
     )
     batch_size: AtLeast1[int] | None = setting(
         None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."
