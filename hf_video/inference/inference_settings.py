@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Le
 
-from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads
+from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads, VideoRootSettings
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting
 
 
@@ -22,6 +22,13 @@ class TrainedModelSettings(ComputingSettings):
     """Model"""
 
     model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+
+
+@dataclass(kw_only=True)
+class VideosSettings(VideoRootSettings):
+    """Videos"""
+
+    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
 
 
 @dataclass(kw_only=True)
@@ -108,24 +115,19 @@ class JsonLinesSettings:
 
 
 @dataclass(kw_only=True)
-class PredictSettings(ClassificationSettings, BulkSettings, Settings):
+class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Settings):
     """Output"""
 
-    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
-    video_root: str | None = setting(
-        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
-    )
     output: str | None = setting(
         None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
     )
 
 
 @dataclass(kw_only=True)
-class ExtractSettings(TrainedModelSettings, WindowSettings, BulkSettings, Settings):
+class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSettings, Settings):
     """Features"""
 
-    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
     output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
     format: Literal["npy", "safetensors", "parquet"] = setting(
         "npy",
@@ -142,9 +144,6 @@ class ExtractSettings(TrainedModelSettings, WindowSettings, BulkSettings, Settin
         "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
     )
     batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
-    video_root: str | None = setting(
-        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
-    )
 
 
 @dataclass(kw_only=True)
