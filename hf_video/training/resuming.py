@@ -102,8 +102,8 @@ def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 
         num_processes: the number of processes that will train.
 
     Raises:
-        ValueError, OSError: a setting is missing, or the recipe is wrong; or a setting that changes the result is given
-            another value than the run to resume has.
+        ValueError, OSError: a setting is missing, or the recipe is wrong; or a setting that changes the result is
+            given another value than the run to resume has.
     """
     known = settings_of(type(settings))
     given, recipe = given_values(settings), recipe_values(settings)

@@ -50,8 +50,8 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
     )
     resume: Literal["must", "auto"] | None = setting(
         None,
-        "Continue an interrupted run, with the settings it had; auto: begin if there is no checkpoint yet, so that the "
-        "same command starts and restarts.",
+        "Continue an interrupted run, with the settings it had; auto: begin if there is no checkpoint yet, so that "
+        "the same command starts and restarts.",
         "[auto]",
         bare="must",
         common=True,

@@ -12,9 +12,9 @@ import torch
 from filelock import FileLock
 
 from hf_video.cli.main import main
-from hf_video.cli.output_folder import LOCK_FILE
 from hf_video.jobs import ExtractTask, PredictTask, runner
 from hf_video.jobs.parquet_parts import SETTINGS_FILE
+from hf_video.training.output_folder import LOCK_FILE
 
 from .bulk_runs import num_new, parts_of, read_rows
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
+from hf_video.cli.run_settings import read_given
 from torch.distributed.run import get_args_parser
 
 from hf_video.cli.main import parse
-from hf_video.cli.run_settings import read_given
 from hf_video.training.checkpoints import MARK
 
 from ..process_group import free_port

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from hf_video.cli.command_settings import PRETRAIN
+from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from hf_video.cli.command_settings import PRETRAIN
 from hf_video.cli.main import parse
 from hf_video.cli.pretrain import pretrain
-from hf_video.cli.run_settings import choose_values, make, read_given
 from hf_video.data import ClipAugmentation
 from hf_video.processing.clip_sampling import sample_clip_indices
 from hf_video.training import PreTrainingArguments

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hf_video.cli.command_settings import TRAIN
+from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import AutoModelForVideoClassification
 
-from hf_video.cli.command_settings import TRAIN
 from hf_video.cli.main import main, parse
-from hf_video.cli.run_settings import choose_values, make, read_given
 from hf_video.cli.train import train
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification

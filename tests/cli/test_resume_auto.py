@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.cli import output_folder
 from hf_video.cli.main import main, parse
-from hf_video.cli.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
+from hf_video.training import output_folder
 from hf_video.training.checkpoints import mark_complete, newest_complete
+from hf_video.training.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair

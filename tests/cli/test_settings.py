@@ -10,15 +10,15 @@ import typing
 from pathlib import Path
 
 import pytest
+from hf_video.cli.command_settings import ALL, TRAIN, TRAIN_ANSWERS
+from hf_video.cli.run_settings import Given, choose_values, read_given, read_saved, save
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_video.cli.command_settings import ALL, TRAIN, TRAIN_ANSWERS
 from hf_video.cli.main import parse
 from hf_video.cli.reference import reference
-from hf_video.cli.run_settings import Given, choose_values, read_given, read_saved, save
 from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
 from hf_video.training import VideoTrainingArguments
-from hf_video.training.settings import TrainingSettings, VideoTrainingSettings
+from hf_video.training.training_settings import TrainingSettings, VideoTrainingSettings
 from tests.cli.flags import flags_of
 
 ROOT = Path(__file__).parents[2]

@@ -25,11 +25,11 @@ from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassif
 from hf_video.cli import stopping
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
-from hf_video.cli.output_folder import name_of
 from hf_video.cli.stopping import end_process
 from hf_video.cli.timeline import follow
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, prediction
 from hf_video.reading import read_video
+from hf_video.training.output_folder import name_of
 
 from ..video_files import damage_frame, encode_video
 

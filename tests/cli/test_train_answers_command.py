@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hf_video.cli.command_settings import TRAIN_ANSWERS
+from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from hf_video.cli.command_settings import TRAIN_ANSWERS
 from hf_video.cli.main import main, parse
-from hf_video.cli.run_settings import choose_values, make, read_given
 from hf_video.cli.train_answers import train_answers
 from hf_video.data import ClipAugmentation
 from hf_video.training.answering import AnswerTrainingArguments

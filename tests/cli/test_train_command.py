@@ -7,10 +7,10 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli import train
 from hf_video.cli.main import main, parse
-from hf_video.cli.output_folder import is_leftover, require_fresh
 from hf_video.demo import MOTIONS
 from hf_video.processing import VideoClipProcessor
 from hf_video.training.callbacks import EpochLineCallback
+from hf_video.training.output_folder import is_leftover, require_fresh
 
 from .conftest import TINY_MODEL, TINY_RUN
 

@@ -16,12 +16,12 @@ from unittest.mock import patch
 
 import yaml
 from accelerate.commands.launch import launch_command_parser
+from hf_video.cli.run_settings import read_given
 from packaging.requirements import Requirement
 from torch.distributed.run import get_args_parser
 
 from hf_video.cli import convert
 from hf_video.cli.main import parse
-from hf_video.cli.run_settings import read_given
 
 from .blocks import ROOT, Block
 

@@ -14,12 +14,12 @@ from typing import Literal
 import pytest
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
+from hf_video.cli.command_settings import PRETRAIN, TRAIN, TRAIN_ANSWERS
+from hf_video.cli.run_settings import choose_values, read_given
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_video.cli.command_settings import PRETRAIN, TRAIN, TRAIN_ANSWERS
 from hf_video.cli.main import parse
-from hf_video.cli.run_settings import choose_values, read_given
 from hf_video.settings import Expected
 
 QUICK = settings(max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_video.cli.command_settings import TRAIN, TRAIN_ANSWERS
-from hf_video.cli.main import parse
 from hf_video.cli.run_settings import choose_values, read_given
+
+from hf_video.cli.main import parse
 from hf_video.training.recipes import published_recipe
 
 TABLE = json.loads((Path(__file__).parents[1] / "fixtures" / "original_recipes.json").read_text())

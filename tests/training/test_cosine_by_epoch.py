@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hf_video.cli.command_settings import TRAIN_ANSWERS
+from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import TrainerCallback
 
-from hf_video.cli.command_settings import TRAIN_ANSWERS
 from hf_video.cli.main import parse
-from hf_video.cli.run_settings import choose_values, make, read_given
 from hf_video.data.video_texts import VideoTextDataset
 from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
 
