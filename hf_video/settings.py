@@ -115,8 +115,8 @@ class Setting:
 
 
 class _Help(str):
-    """The help of a setting, with the other arguments of `setting`: `HfArgumentParser` hands all metadata of a field to
-    `argparse`."""
+    """The help of a setting, with the other arguments of `setting`. They are no metadata, all of which
+    `HfArgumentParser` hands to `argparse`."""
 
     marks: dict[str, Any]
 

@@ -13,6 +13,7 @@ import pytest
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_video.cli.reference import reference
+from hf_video.processing import SAMPLING_STRATEGIES
 from hf_video.settings import check_values, describe_type, find_type, read_value, setting, settings_of, with_defaults
 from hf_video.training import TrainAnswersSettings, TrainSettings, VideoTrainingArguments
 from hf_video.training.resuming import choose_values, given_values, make, read_saved, save, values_of
@@ -83,6 +84,10 @@ def test_transformers_reads_the_same_class(tmp_path):
     words = ["--output_dir", str(tmp_path), "--layer_decay", "0.5", "--no_weight_decay", "a", "b", "--bf16", "false"]
     (arguments,) = HfArgumentParser(VideoTrainingArguments).parse_args_into_dataclasses(words)
     assert (arguments.layer_decay, arguments.no_weight_decay, arguments.weight_decay) == (0.5, ["a", "b"], 0.05)
+
+
+def test_the_clips_that_can_be_chosen_are_all_there_are():
+    assert settings_of(TrainSettings)["sampling_strategy"].choices == list(SAMPLING_STRATEGIES)
 
 
 def given(*words, command="train"):

@@ -104,19 +104,23 @@ def wrong_values_of(setting):
 
 
 @functools.cache
-def recipe_of(command):
-    """A folder with a recipe."""
+def recipe_and_settings(command):
+    """A folder with a recipe, and the settings of a command that reads it: to parse the words takes longest."""
     folder = tempfile.TemporaryDirectory()
-    return folder, Path(folder.name) / "recipe.yaml"
+    recipe = Path(folder.name) / "recipe.yaml"
+    return folder, recipe, settings_with(command, recipe)
+
+
+def settings_with(command, recipe, flags=()):
+    places = [f"--{name.replace('_', '-')}={value}" for name, value in PLACES.items() if name != "data"]
+    return read_words([command, PLACES["data"], f"--recipe={recipe}", *places, *flags])
 
 
 def read(command, recipe_settings, flags=()):
     """What the command makes of a recipe with these settings, and of flags after it."""
-    _, recipe = recipe_of(command)
+    _, recipe, plain = recipe_and_settings(command)
     recipe.write_text(yaml.safe_dump(recipe_settings, allow_unicode=True))
-    places = [f"--{name.replace('_', '-')}={value}" for name, value in PLACES.items() if name != "data"]
-    words = [command, PLACES["data"], f"--recipe={recipe}", *places, *flags]
-    return chosen_values(choose_values(read_words(words)))
+    return chosen_values(choose_values(settings_with(command, recipe, flags) if flags else plain))
 
 
 def recipes_of(command):
