@@ -40,8 +40,8 @@ import torch.nn.functional as F
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
 from transformers import AutoModelForVideoClassification, AutoVideoProcessor, PreTrainedModel, set_seed
 
-from hf_video.cli.demo import TRAIN_OPTIONS, VIDEOVIT_OPTIONS
-from hf_video.cli.main import main as hf_video
+from hf_video import training
+from hf_video.cli.demo import TRAINING, VIDEOVIT
 from hf_video.data import ClipDataset, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.inference import explain, predict_scores
@@ -58,12 +58,10 @@ def train(folder: Path, seed: int, smoke: bool) -> None:
     """Writes videos to `folder/digits` and trains the demo's model into `folder/model`."""
     counts = {"train_per_class": 2, "test_per_class": 1} if smoke else {}
     write_moving_digits(folder / "digits", seed=seed, **counts)
-    words = ["train", str(folder / "digits"), "--output-dir", str(folder / "model"), "--seed", str(seed)]
-    words += [*TRAIN_OPTIONS, *VIDEOVIT_OPTIONS, "--epochs", "1" if smoke else "16"]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
-        code = hf_video(words)
-    if code:
-        sys.exit(f"hf-video {' '.join(words)} failed: {errors.getvalue()}")
+    places = {"data": str(folder / "digits"), "output_dir": str(folder / "model")}
+    options = TRAINING | VIDEOVIT | {"num_train_epochs": 1 if smoke else 16, "seed": seed}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        training.train(training.TrainSettings(**places, **options))
 
 
 def read_clips(videos: Path, model: Path, count: int) -> torch.Tensor:

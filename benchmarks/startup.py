@@ -31,11 +31,11 @@ LIMIT = 30.0
 MODEL = "--num-frames 4 --image-size 32 --hidden-size 24 --num-hidden-layers 1 --num-attention-heads 2 --batch-size 8"
 # Functions that the command calls before it trains, in the modules that call them.
 STAGES = {
-    ("train", "load_data"): "list the videos",
+    ("fine_tuning", "load_data"): "list the videos",
     ("run_start", "describe_data"): "describe the data",
-    ("train", "readable_videos"): "check the videos",
-    ("train", "training_splits"): "hold out, find repeated clips",
-    ("train", "load_model"): "make the model",
+    ("fine_tuning", "readable_videos"): "check the videos",
+    ("fine_tuning", "training_splits"): "hold out, find repeated clips",
+    ("fine_tuning", "load_model"): "make the model",
 }
 
 
@@ -68,7 +68,7 @@ def train_one_step(data: str, output_dir: str, begin: float) -> None:
 
     clock.lap("import")
     for (module, name), stage in STAGES.items():
-        caller = importlib.import_module(f"hf_video.cli.{module}")
+        caller = importlib.import_module(f"hf_video.training.{module}")
         setattr(caller, name, clock.timed(stage, getattr(caller, name)))
 
     def end(*_: Any, **__: Any) -> NoReturn:

@@ -16,7 +16,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
@@ -114,9 +114,18 @@ class Setting:
         return _as_text(self.default)
 
 
-def setting(default: Any = dataclasses.MISSING, help: str = "", metavar: str | None = None, **marks: Any) -> Any:
+class _Help(str):
+    """The help of a setting, with the other arguments of `setting`. They are no metadata, all of which
+    `HfArgumentParser` hands to `argparse`."""
+
+    marks: dict[str, Any]
+
+
+def setting(default: Any = MISSING, help: str = "", metavar: str | None = None, **marks: Any) -> Any:
     """A field of a dataclass of settings. The arguments are attributes of `Setting`; a list or mapping is copied."""
-    metadata = marks | {"help": help, "metavar": metavar}
+    text = _Help(help)
+    text.marks = marks | {"metavar": metavar}
+    metadata = {"help": text}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -132,7 +141,8 @@ def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
             inherited = next(each for base in bases if (each := vars(base).get("__dataclass_fields__", {}).get(name)))
             changes = given if isinstance(given, dict) else {"default": given}
             kind.__annotations__[name] = inherited.type
-            setattr(kind, name, setting(**{"default": inherited.default} | dict(inherited.metadata) | changes))
+            help = inherited.metadata["help"]
+            setattr(kind, name, setting(**{"default": inherited.default, "help": help} | help.marks | changes))
         return kind
 
     return change
@@ -174,8 +184,9 @@ def _declared(kind: Any) -> dict[str, Setting]:
     for each in dataclasses.fields(kind):
         if each.init and each.name not in getattr(kind, "without", ()):
             factory: Any = each.default_factory
-            default = each.default if factory is dataclasses.MISSING else factory()
-            found[each.name] = Setting(each.name, hints[each.name], default, **each.metadata)
+            default = each.default if factory is MISSING else factory()
+            help = each.metadata.get("help", "")
+            found[each.name] = Setting(each.name, hints[each.name], default, str(help), **getattr(help, "marks", {}))
     return found
 
 
@@ -390,7 +401,7 @@ def _is_number(text: str) -> bool:
 
 def _as_text(value: Any) -> str:
     """A value as the user writes it behind a flag."""
-    if value is None or value is dataclasses.MISSING or value == "":
+    if value is None or value is MISSING or value == "":
         return ""
     if isinstance(value, bool):
         return str(value).lower()

@@ -5,7 +5,8 @@ import socket
 # For `run_forked`, where several processes train: its server imports once what they need.
 HF_VIDEO_IMPORTS = (
     "torch.distributed.run",
-    "hf_video.cli.train",
+    "hf_video.cli.main",
+    "hf_video.training.fine_tuning",
     "hf_video.training",
     "hf_video.data",
     "matplotlib.pyplot",

@@ -4,7 +4,7 @@ import ast
 import re
 from typing import Any
 
-from griffe import Alias, Attribute, Class, Docstring, ExprCall, Extension, Function, Module, Object
+from griffe import Alias, Attribute, Class, Docstring, ExprCall, ExprKeyword, Extension, Function, Module, Object
 
 from hf_video.auto import PUBLIC_NAMES
 
@@ -31,8 +31,11 @@ class GriffeReading(Extension):
     def on_attribute_instance(self, *, attr: Attribute, **kwargs: Any) -> None:
         """A field `name: type = setting(default, help)` has this default, and its help as its docstring."""
         if isinstance(attr.value, ExprCall) and str(attr.value.function) == "setting":
-            default, text, *_ = attr.value.arguments
-            attr.value = default
+            arguments = attr.value.arguments
+            values = {each.name: each.value for each in arguments if isinstance(each, ExprKeyword)}
+            unnamed = [each for each in arguments if not isinstance(each, ExprKeyword)]
+            values |= dict(zip(("default", "help"), unnamed, strict=False))
+            attr.value, text = values.get("default"), values.get("help")
             if isinstance(text, str):
                 attr.docstring = Docstring(ast.literal_eval(text), parent=attr)
 

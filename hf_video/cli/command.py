@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
@@ -133,9 +134,13 @@ def _add_flags(parser: argparse.ArgumentParser, kind: Any, argv: Sequence[str]) 
             for name, hint in training_argument_types().items():
                 # `--debug` shows tracebacks.
                 if name not in (*known, *OTHER_FLAGS, "debug"):
-                    flag = f"--{name.replace('_', '-')}"
-                    group.add_argument(flag, dest=name, action=_Given, default=argparse.SUPPRESS, metavar="X")
-                    if hint is bool:
+                    flag, kinds = f"--{name.replace('_', '-')}", {hint, *typing.get_args(hint)}
+                    options: dict[str, Any] = {"dest": name, "action": _Given, "default": argparse.SUPPRESS}
+                    bare: dict[str, Any] = {"nargs": "?", "const": "true"} if {bool, str} <= kinds else {}
+                    group.add_argument(flag, metavar="X", **options, **bare)
+                    if bool in kinds:
+                        group.add_argument(f"--no-{flag[2:]}", nargs=0, **options)
+                    if bool in kinds and not bare:
                         optional_values[flag] = ("true", ["true", "false"])
     return _bind(argv, optional_values)
 
@@ -211,16 +216,17 @@ def _refuse(rest: Sequence[str], args: argparse.Namespace) -> None:
                 hint = closest(name, parser._option_string_actions) or f"`{parser.prog} --help-all` lists them."
                 raise ValueError(f"{parser.prog} has no option {name}. {hint}")
             if equals and name.isidentifier() and not os.path.lexists(word):
-                raise ValueError(f"{word}: a setting is a flag. Write {_as_flag(name, value, kind)}")
+                raise ValueError(f"{word}: {_as_flag(name, value, kind)}")
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
 
 def _as_flag(name: str, value: str, kind: Any) -> str:
-    """The words of a command line for a setting; a `ValueError` if there is none."""
+    """A sentence with the words that give a setting its value; a `ValueError` if there is no such setting."""
     setting = settings_of(kind).get(find_type(kind, name)[0])
     if setting is not None and setting.form == "word":
-        return value
+        return f"{setting.placeholder} needs no name. Write {value}"
     is_switch = setting is not None and setting.is_switch
     flag = name.replace("_", "-")
-    return f"--{'no-' if is_switch and value == 'false' else ''}{flag}{'' if is_switch else f' {value}'}"
+    words = f"--{'no-' if is_switch and value == 'false' else ''}{flag}{'' if is_switch else f' {value}'}"
+    return f"a setting is a flag. Write {words}"

@@ -19,20 +19,21 @@ class TrainedKind(NamedTuple):
     Attributes:
         load: from a folder or a Hub name, with fields that change its configuration.
         build: with random weights, as the configuration in a checkpoint describes it.
-        begin: class and configuration of a model from scratch, with fields that change the configuration.
+        begin: Auto class and configuration of a model from scratch, with fields that change the configuration.
         changes: dataclasses of the settings that change the configuration if they are given.
     """
 
     load: Callable[..., PreTrainedModel]
     build: Callable[[Path], PreTrainedModel]
-    begin: Callable[[dict[str, Any]], tuple[type[PreTrainedModel], PreTrainedConfig]]
+    begin: Callable[[dict[str, Any]], tuple[Any, PreTrainedConfig]]
     changes: tuple[type, ...]
 
 
 def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> TrainedKind:
     """A video classifier for these classes; from scratch it is a VideoViT."""
+    from transformers import AutoConfig, AutoModelForVideoClassification
+
     from hf_video.loading.classifiers import build_classifier, load_classifier
-    from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 
     from .run_settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
@@ -41,8 +42,9 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
         is_frozen = chosen.linear_probe and model == chosen.model
         return load_classifier(model, class_names, problem_type, is_frozen=is_frozen, dtype="float32", **changes)
 
-    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
-        config = VideoViTConfig(
+    def begin(changes: dict[str, Any]) -> tuple[Any, PreTrainedConfig]:
+        config = AutoConfig.for_model(
+            "videovit",
             **_sizes(chosen, ScratchSettings),
             **changes,
             intermediate_size=4 * chosen.hidden_size,
@@ -50,7 +52,7 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
             id2label=dict(enumerate(class_names)),
             label2id={name: index for index, name in enumerate(class_names)},
         )
-        return VideoViTForVideoClassification, config
+        return AutoModelForVideoClassification, config
 
     return TrainedKind(load, build_classifier, begin, (RegularizationSettings, RunLengthSettings))
 
@@ -62,22 +64,24 @@ def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
         chosen: a value for each setting.
         projection_dim: channels of the teacher's features; None without a teacher.
     """
+    from transformers import AutoConfig, AutoModelForPreTraining
+
     from hf_video.loading.classifiers import build_pretraining_model, load_pretraining_model
-    from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForPreTraining
-    from hf_video.models.videovit import VideoViTConfig, VideoViTForPreTraining
 
     from .run_settings import MaskedModelSettings, ScratchSettings
 
-    def begin(changes: dict[str, Any]) -> tuple[type[PreTrainedModel], PreTrainedConfig]:
+    def begin(changes: dict[str, Any]) -> tuple[Any, PreTrainedConfig]:
         sizes = _sizes(chosen, ScratchSettings)
         width, heads = sizes["hidden_size"], sizes.pop("num_attention_heads")
-        config_class = VideoViTConfig if chosen.family == "videovit" else VideoMambaConfig
-        if unknown := [name for name in changes if not hasattr(config_class, name)]:
+        default = AutoConfig.for_model(chosen.family)
+        if unknown := [name for name in changes if not hasattr(default, name)]:
             raise ValueError(f"A {chosen.family} has no {unknown[0]}: leave it out.")
-        if config_class is VideoMambaConfig:
-            return VideoMambaForPreTraining, VideoMambaConfig(**sizes, **changes, projection_dim=projection_dim or 512)
+        if chosen.family == "videomamba":
+            sizes["projection_dim"] = projection_dim or 512
+            return AutoModelForPreTraining, AutoConfig.for_model("videomamba", **sizes, **changes)
         decoder_width = chosen.decoder_hidden_size or max(width // 2, 1)
-        config = VideoViTConfig(
+        config = AutoConfig.for_model(
+            "videovit",
             **sizes,
             **changes,
             num_attention_heads=heads,
@@ -88,7 +92,7 @@ def masked_kind(chosen: Any, projection_dim: int | None) -> TrainedKind:
             decoder_intermediate_size=4 * decoder_width,
             weight_init="xavier_uniform",
         )
-        return VideoViTForPreTraining, config
+        return AutoModelForPreTraining, config
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         return load_pretraining_model(model, dtype="float32", **changes)
@@ -155,9 +159,9 @@ def load_model(
         check_views(model, *(getattr(chosen, name) or getattr(processor, name) for name in ("num_clips", "num_crops")))
         return model, processor
     try:
-        model_class, config = kind.begin(changes)
+        auto_class, config = kind.begin(changes)
     except StrictDataclassError as error:
         raise ValueError(f"These sizes make no model: {error.__cause__ or error}") from error
     processor = VideoClipProcessor(**sampling, **input_size(chosen.image_size))
     check(config, processor)
-    return model_class(config), processor
+    return auto_class.from_config(config), processor

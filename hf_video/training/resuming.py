@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
-from hf_video.settings import find_type, read_value, settings_of
+from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
 from .recipes import is_recipe, read_recipe
@@ -198,8 +198,7 @@ def values_of(chosen: Any) -> dict[str, Any]:
 
 def spell(name: str, value: Any, settings: Any) -> str:
     """A setting as the words of a command line that give it a value."""
-    known = settings_of(type(settings))
-    return known[name].spell(value) if name in known else f"--{name.replace('_', '-')} {value}"
+    return settings_of(type(settings)).get(name, Setting(name, None, None)).spell(value)
 
 
 def _shown(value: Any) -> Any:

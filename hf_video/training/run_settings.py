@@ -1,14 +1,11 @@
 """Declares the settings of `train`, `pretrain`, `train_answers` and `probe`. Nothing here imports PyTorch, so that
 `--help` is fast."""
 
-import runpy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Lt
 
-import hf_video
 from hf_video.data.video_settings import (
     ClipAugmentationSettings,
     ClipMixingSettings,
@@ -16,7 +13,7 @@ from hf_video.data.video_settings import (
     OnError,
 )
 from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
-from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, one_of, setting, with_defaults
+from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, with_defaults
 
 from .training_settings import (
     AnswerTrainingSettings,
@@ -25,9 +22,8 @@ from .training_settings import (
     VideoTrainingSettings,
 )
 
-# This file needs only NumPy. Its package would import Transformers.
-_CLIP_SAMPLING = Path(hf_video.__file__).parent / "processing" / "clip_sampling.py"
-SamplingStrategy = Annotated[str, one_of(runpy.run_path(str(_CLIP_SAMPLING))["SAMPLING_STRATEGIES"])]
+# The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.
+SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace"]
 
 
 @dataclass(kw_only=True)

@@ -1,8 +1,9 @@
+import dataclasses
 import json
 
 import pytest
 
-from hf_video.cli.main import main
+from hf_video.cli.main import COMMANDS, main
 from hf_video.demo import write_moving_digits
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
@@ -40,6 +41,17 @@ def questions(tmp_path):
     (tmp_path / "data" / "train.json").write_text(json.dumps(rows[:4]))
     (tmp_path / "data" / "validation.json").write_text(json.dumps(rows[4:]))
     return tmp_path / "data"
+
+
+@pytest.fixture
+def env_runs(monkeypatch):
+    """Gives `hf-video env` another function to run."""
+
+    def replace(run):
+        changed = [dataclasses.replace(each, run=run) if each.name == "env" else each for each in COMMANDS]
+        monkeypatch.setattr("hf_video.cli.main.COMMANDS", changed)
+
+    return replace
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import os
 import shutil
 
 import pytest
-from hf_video.cli.training_data import check_same_data, describe_data, load_data, readable_videos
 
 from hf_video.cli.main import main
 from hf_video.data import inspection, load_video_dataset
 from hf_video.data.stored_videos import content_digest
+from hf_video.training.training_data import check_same_data, describe_data, load_data, readable_videos
 
 from ..fork_server import Program, run_forked
 from ..process_group import torchrun_variables
@@ -20,7 +20,7 @@ CHECK = """
 import json, os, sys
 from pathlib import Path
 from accelerate import PartialState
-from hf_video.cli.training_data import readable_videos
+from hf_video.training.training_data import readable_videos
 from hf_video.data import ClipDataset, inspection, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
@@ -70,7 +70,7 @@ def test_processes_share_the_work_and_the_answers(data, tmp_path):
 
 
 def test_many_videos_are_sampled_and_a_sentence_says_so(data, opened, monkeypatch, caplog):
-    monkeypatch.setattr("hf_video.cli.training_data.MAX_OPENED", 10)
+    monkeypatch.setattr("hf_video.training.training_data.MAX_OPENED", 10)
     readable_videos(load_video_dataset(data), "skip")
     assert len({*opened}) == len(opened) == 10
     assert "There are 32 videos, and 10 of them, drawn at random, are opened" in caplog.text
@@ -86,7 +86,7 @@ def test_of_many_videos_some_tell_whether_they_are_the_same(data, monkeypatch):
     )
     all_of_them = describe_data("", *load_data(str(data), None))
     assert len(read) == 32
-    monkeypatch.setattr("hf_video.cli.training_data.MAX_OPENED", 10)
+    monkeypatch.setattr("hf_video.training.training_data.MAX_OPENED", 10)
     some = describe_data("", *load_data(str(data), None))
     assert len(read) == 32 + 8
     # A run of which all were read goes on where some are.

@@ -1,7 +1,6 @@
 import json
 import re
 
-from hf_video.cli import train
 from hf_video.cli.main import main
 from hf_video.demo import compare
 
@@ -20,10 +19,10 @@ def test_the_short_demo_goes_all_the_way(tmp_path, capsys):
 
 
 def test_an_interrupted_demo_names_no_option_that_it_lacks(tmp_path, monkeypatch, capsys):
-    def interrupt(args):
+    def interrupt(*args):
         raise KeyboardInterrupt("checkpoint-1 is kept; run the same command with --resume to continue from it.")
 
-    monkeypatch.setattr(train, "train", interrupt)
+    monkeypatch.setattr("hf_video.training.fine_tuning.train", interrupt)
     assert main(["demo", str(tmp_path / "demo"), "--fast"]) == 130
     assert capsys.readouterr().err.endswith(
         "\nhf-video: interrupted. Run the same command again: it starts from the beginning.\n"

@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 
 from conversion import image_vit
 from hf_video import VideoViTConfig, VideoViTForVideoClassification
-from hf_video.cli import env
 from hf_video.cli.main import main
 from hf_video.io import naming, naming_disk_errors
 from hf_video.processing import VideoClipProcessor
@@ -47,11 +46,11 @@ def video(tmp_path_factory):
 
 
 @pytest.fixture
-def ends(monkeypatch, capsys):
+def ends(env_runs, capsys):
     """Runs a command whose body is a function; returns its exit code and the line on stderr."""
 
     def run(body):
-        monkeypatch.setattr(env, "run", lambda args: body())
+        env_runs(lambda settings: body())
         code = main(["env"])
         message = capsys.readouterr().err
         assert message.count("\n") == 1 and "Traceback" not in message
@@ -408,10 +407,10 @@ def test_help_fits_any_terminal(command, variables, monkeypatch, capsys):
     assert "usage: hf-video" in capsys.readouterr().out
 
 
-def test_closed_streams_are_no_error(monkeypatch):
+def test_closed_streams_are_no_error(env_runs, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    monkeypatch.setattr(env, "run", lambda args: 0)
+    env_runs(lambda settings: 0)
     assert main(["env"]) == 0
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert main(["predict"]) == 2

@@ -10,8 +10,9 @@ import time
 import pytest
 import torch
 
-from hf_video.cli import stopping
-from hf_video.cli.stopping import ended_before_first_step
+from hf_video.cli import first_step
+from hf_video.cli.first_step import ended_before_first_step
+from hf_video.training import TrainSettings
 
 from ..training.tiny import RandomClips, make_arguments, make_model
 from ..video_files import encode_video, make_frames
@@ -69,7 +70,7 @@ def test_the_first_signal_ends_a_training_whose_first_operation_takes_long(video
     finally:
         process.kill()
     assert process.returncode == code and "Traceback" not in said
-    assert time.monotonic() - begin > 0.8 * stopping._LONGEST_SILENCE, (
+    assert time.monotonic() - begin > 0.8 * first_step.LONGEST_SILENCE, (
         "the main thread heard it: the test has no point"
     )
     ending = f"hf-video: {word}. There was no checkpoint yet, so nothing of the training is kept."
@@ -82,7 +83,7 @@ def test_after_the_first_step_and_after_the_training_signals_have_their_usual_ef
     from hf_video.training import VideoTrainer
 
     heard = []
-    monkeypatch.setattr(stopping, "_LONGEST_SILENCE", 0.1)
+    monkeypatch.setattr(first_step, "LONGEST_SILENCE", 0.1)
     monkeypatch.setattr("os._exit", lambda code: pytest.fail("the process was ended"))
     previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 
@@ -93,10 +94,11 @@ def test_after_the_first_step_and_after_the_training_signals_have_their_usual_ef
                 time.sleep(0.5)
 
     arguments = make_arguments(tmp_path, eval_strategy="no", save_strategy="no", load_best_model_at_end=False)
-    trainer = VideoTrainer(make_model(), arguments, train_dataset=RandomClips(12), callbacks=[Signals()])
     threads = threading.active_count()
     try:
-        with ended_before_first_step(trainer, lambda: ""):
+        with ended_before_first_step(TrainSettings()) as callback:
+            callbacks = [callback, Signals()]
+            trainer = VideoTrainer(make_model(), arguments, train_dataset=RandomClips(12), callbacks=callbacks)
             trainer.train()
         signal.raise_signal(signal.SIGTERM)
     finally:

@@ -12,11 +12,11 @@ import psutil
 import pytest
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from hf_video.cli.run_settings import read_given
 from torch.distributed.run import get_args_parser
 
-from hf_video.cli.main import parse
 from hf_video.training.checkpoints import MARK
+from hf_video.training.resuming import choose_values
+from tests.cli.flags import read
 
 from ..process_group import free_port
 from ..torchrun_agents import ENVIRONMENT
@@ -72,9 +72,8 @@ def test_the_words_of_a_command_are_known(words, monkeypatch):
         assert rest.pop(0) == "launch"
     launched = PARSERS[launcher]().parse_args(rest)
     assert launched.module and launched.training_script == "hf_video.cli"
-    args = parse(launched.training_script_args)
-    given = read_given(args)
-    assert args.resume in (None, "auto") and Path(given.value("output_dir")).name == "my_model"
+    settings = read(launched.training_script_args)
+    assert settings.resume in (None, "auto") and Path(choose_values(settings).output_dir).name == "my_model"
     if launcher == "torchrun":
         assert (launched.rdzv_backend == "c10d") == (launched.nnodes == "4") == (launched.max_restarts == 3)
     elif launched.config_file:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hf_video.cli.processes import check_processes, join_processes
 
 from hf_video.cli.main import main
+from hf_video.processes import check_processes, join_processes
 
 from ..fork_server import Program, run_forked
 from ..process_group import free_port, torchrun_variables

@@ -78,21 +78,21 @@ def test_unknown_words_are_named(words, message, fails):
 @pytest.mark.parametrize(
     "error", [ValueError("a wrong value"), OSError("a wrong value"), ImportError("a wrong value")]
 )
-def test_mistakes_of_the_user_are_one_line_and_a_traceback_on_request(error, monkeypatch, fails):
+def test_mistakes_of_the_user_are_one_line_and_a_traceback_on_request(error, env_runs, fails):
     def run(args):
         raise error
 
-    monkeypatch.setattr(env, "run", run)
+    env_runs(run)
     assert fails("env") == "hf-video: error: a wrong value\n"
     with pytest.raises(type(error), match="a wrong value"):
         main(["env", "--debug"])
 
 
-def test_an_unexpected_error_is_a_line_that_asks_for_a_report(monkeypatch, capsys):
+def test_an_unexpected_error_is_a_line_that_asks_for_a_report(env_runs, capsys):
     def run(args):
         raise RuntimeError("a bug\nof two lines")
 
-    monkeypatch.setattr(env, "run", run)
+    env_runs(run)
     assert main(["env"]) == 70
     message = capsys.readouterr().err
     assert message.startswith("hf-video: internal error: RuntimeError in ") and message.count("\n") == 1
@@ -102,17 +102,17 @@ def test_an_unexpected_error_is_a_line_that_asks_for_a_report(monkeypatch, capsy
         main(["env", "--debug"])
 
 
-def test_ctrl_c_is_a_line_and_code_130(monkeypatch, capsys):
+def test_ctrl_c_is_a_line_and_code_130(env_runs, capsys):
     def run(args):
         raise KeyboardInterrupt("All is kept.")
 
-    monkeypatch.setattr(env, "run", run)
+    env_runs(run)
     assert main(["env"]) == 130
     assert capsys.readouterr().err == "\nhf-video: interrupted. All is kept.\n"
 
 
 @pytest.mark.parametrize("rewrites", [True, False])
-def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, monkeypatch, capsys):
+def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, env_runs, capsys):
     def run(args):
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -121,21 +121,21 @@ def test_sigterm_is_as_ctrl_c_with_code_143(rewrites, monkeypatch, capsys):
                 raise KeyboardInterrupt("All is kept.") from None
             raise
 
-    monkeypatch.setattr(env, "run", run)
+    env_runs(run)
     assert main(["env"]) == 143
     assert capsys.readouterr().err == f"\nhf-video: terminated.{' All is kept.' if rewrites else ''}\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_of_the_processes_of_a_launcher_the_first_one_says_that_a_signal_came(rank, monkeypatch, capsys):
+def test_of_the_processes_of_a_launcher_the_first_one_says_that_a_signal_came(rank, env_runs, monkeypatch, capsys):
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(env, "run", lambda args: signal.raise_signal(signal.SIGTERM))
+    env_runs(lambda args: signal.raise_signal(signal.SIGTERM))
     assert main(["env"]) == 143
     assert capsys.readouterr().err == ("\nhf-video: terminated.\n" if rank == "0" else "")
 
 
-def test_sigterm_ends_a_forked_worker_as_ever(monkeypatch):
+def test_sigterm_ends_a_forked_worker_as_ever(env_runs):
     codes, fork = [], multiprocessing.get_context("fork")
 
     def work(is_ready):
@@ -150,7 +150,7 @@ def test_sigterm_ends_a_forked_worker_as_ever(monkeypatch):
         worker.join()
         codes.append(worker.exitcode)
 
-    monkeypatch.setattr(env, "run", run)
+    env_runs(run)
     assert main(["env"]) == 0
     assert codes == [-signal.SIGTERM]
 

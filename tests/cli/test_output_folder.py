@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from hf_video.cli.output_folder import RunLock
+from hf_video.output_folders import RunLock
 lock = RunLock()
 lock.take(Path(sys.argv[1]))
 if sys.argv[2] == "child" and os.fork() == 0:  # as a process that reads videos, which outlives its parent for a while
@@ -73,17 +73,17 @@ def test_a_second_run_in_a_folder_is_refused(digits, run, tmp_path, hold, fails)
 
 def test_a_run_that_starts_at_the_same_time_is_refused(digits, tmp_path, hold, fails, monkeypatch):
     """The lock is taken by another one after the folder was found to be free."""
-    from hf_video.cli import train
+    from hf_video.training import fine_tuning
 
     out = tmp_path / "out"
-    readable_videos = train.readable_videos
+    readable_videos = fine_tuning.readable_videos
 
     def late(*args):
         out.mkdir()
         hold(out)
         return readable_videos(*args)
 
-    monkeypatch.setattr(train, "readable_videos", late)
+    monkeypatch.setattr(fine_tuning, "readable_videos", late)
     message = fails("train", digits, "--output-dir", out, *TINY_MODEL, *TINY_RUN)
     assert f"{out} is being written by process" in message and [path.name for path in out.iterdir()] == [LOCK_FILE]
 
@@ -200,14 +200,14 @@ def test_a_start_that_is_refused_leaves_nothing(begins, digits, tmp_path, monkey
         folder.mkdir()
     if begins == "where a run was left":
         (folder / LOCK_FILE).touch()
-    monkeypatch.setattr("hf_video.training.VideoTrainer", refuse)
+    monkeypatch.setattr("hf_video.training.fine_tuning.VideoTrainer", refuse)
     assert "no trainer today" in fails("train", digits, "--output-dir", folder, *TINY_MODEL, *TINY_RUN)
     assert not folder.exists() if begins == "in a new folder" else files_of(folder) == {}
 
 
 def test_a_refused_resume_leaves_the_run_as_it_was(digits, run, monkeypatch, fails):
     before = files_of(run)
-    monkeypatch.setattr("hf_video.training.VideoTrainer", refuse)
+    monkeypatch.setattr("hf_video.training.fine_tuning.VideoTrainer", refuse)
     words = ("train", digits, "--output-dir", run, *TINY_RUN[:-4], "--resume", "--num-workers", 1)
     assert "no trainer today" in fails(*words)
     assert files_of(run) == before

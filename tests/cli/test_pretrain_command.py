@@ -14,12 +14,13 @@ from transformers import (
     VideoMAEForPreTraining,
 )
 
-from hf_video.cli.main import main, parse
-from hf_video.cli.pretrain import pretrain
+from hf_video.cli.main import main
 from hf_video.models.videomamba import VideoMambaForPreTraining
 from hf_video.models.videovit import VideoViTForPreTraining
 from hf_video.processing import VideoClipProcessor
+from hf_video.training import pretrain
 from hf_video.training.callbacks import EpochLineCallback
+from tests.cli.flags import read
 
 from .conftest import TINY_RUN
 from .test_launching import FORKED, launch
@@ -130,12 +131,12 @@ def test_an_interrupted_run_is_resumed_to_the_same_weights(
 def test_a_run_goes_on_from_a_model_and_from_a_classifier(pretrained, trained, videos, tmp_path):
     words = ["pretrain", str(videos), "--max-steps=1", "--batch-size", "2", "--device=cpu", "--learning-rate=1e-9"]
     first = ["--model", str(pretrained / "videovit"), "--mask-ratio", "0.75", f"--output-dir={tmp_path / 'one'}"]
-    trainer, _ = pretrain(parse([*words, *first]))
+    trainer, _ = pretrain(read([*words, *first]))
     assert trainer.model.config.mask_ratio == 0.75
     before = AutoModelForPreTraining.from_pretrained(pretrained / "videovit").state_dict()
     torch.testing.assert_close(trainer.model.state_dict(), before, rtol=0, atol=1e-6)
     trainer, _ = pretrain(
-        parse([*words, "--model", str(trained), f"--output-dir={tmp_path / 'two'}", "--mask-ratio=0.5"])
+        read([*words, "--model", str(trained), f"--output-dir={tmp_path / 'two'}", "--mask-ratio=0.5"])
     )
     weight = AutoModelForVideoClassification.from_pretrained(trained).state_dict()["videovit.layers.0.mlp.fc1.weight"]
     torch.testing.assert_close(
@@ -160,7 +161,7 @@ def test_two_processes_train_as_one_on_the_same_masks(commands, tmp_path):
 def test_a_list_of_paths_without_labels_is_enough(videos, tmp_path):
     (tmp_path / "list.csv").write_text("path\n" + "".join(f"{video}\n" for video in sorted(videos.glob("*.mp4"))[:3]))
     words = ["pretrain", str(tmp_path / "list.csv"), *VIDEOVIT, "--max-steps=1", "--batch-size", "2"]
-    trainer, losses = pretrain(parse([*words, f"--output-dir={tmp_path / 'out'}"]))
+    trainer, losses = pretrain(read([*words, f"--output-dir={tmp_path / 'out'}"]))
     assert losses["num_videos"] == 3 and trainer.train_dataset.dataset.column_names == ["video", "start", "end"]
 
 

@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hf_video.cli.command_settings import PRETRAIN
-from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from hf_video.cli.main import parse
-from hf_video.cli.pretrain import pretrain
 from hf_video.data import ClipAugmentation
 from hf_video.processing.clip_sampling import sample_clip_indices
-from hf_video.training import PreTrainingArguments
+from hf_video.settings import find_type
+from hf_video.training import PreTrainingArguments, PretrainSettings, pretrain
 from hf_video.training.recipes import published_recipes
-from tests.cli.flags import flags_of
+from hf_video.training.resuming import choose_values, make, values_of
+from tests.cli.flags import flags_of, read
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "pretraining"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
@@ -199,12 +197,12 @@ def test_a_recipe_has_the_values_of_the_original(name):
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_settings_of_a_recipe_are_read(name, tmp_path):
     words = ["d", "--output-dir=o", "--no-fp16", "--no-bf16"]
-    values = choose_values(PRETRAIN, read_given(parse(["pretrain", "--recipe", f"pretraining/{name}", *words])))
+    chosen = choose_values(read(["pretrain", "--recipe", f"pretraining/{name}", *words]))
     here = {"output_dir": str(tmp_path), "use_cpu": True}
-    made = vars(make(PreTrainingArguments, values | here)) | vars(make(ClipAugmentation, values))
+    made = vars(make(PreTrainingArguments, chosen, **here)) | vars(make(ClipAugmentation, chosen))
     for setting, value in settings_of(name).items():
         if setting not in ("fp16", "bf16"):
-            found = (values | made)[PRETRAIN.canonical(setting)]
+            found = (values_of(chosen) | made)[find_type(PretrainSettings, setting)[0]]
             assert found == (float(value) if isinstance(found, float) else value), setting
 
 
@@ -264,8 +262,8 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
     else:
         sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "decoder_hidden_size": 12}
         sizes |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
-    words = [str(digits), f"--output-dir={tmp_path / 'out'}", *flags_of(sizes, PRETRAIN)]
-    trainer, losses = pretrain(parse(["pretrain", "--recipe", str(RECIPES[name]), *words]))
+    words = [str(digits), f"--output-dir={tmp_path / 'out'}", *flags_of(sizes)]
+    trainer, losses = pretrain(read(["pretrain", "--recipe", str(RECIPES[name]), *words]))
     assert trainer.state.global_step == 2 and math.isfinite(losses["last"])
     config, args, dataset = trainer.model.config, trainer.args, trainer.train_dataset
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0].endswith("ForPreTraining")
@@ -275,7 +273,7 @@ def test_a_recipe_trains_and_every_setting_lands(name, digits, tmp_path):
         holders = [dataset.augmentation, args, dataset.processor, config]
         if setting in ("mask_ratio", "num_frames"):
             holders = [config]
-        setting = PRETRAIN.canonical(setting)
+        setting, _ = find_type(PretrainSettings, setting)
         holder = next(each for each in holders if hasattr(each, setting))
         found = getattr(holder, setting)
         assert found == (float(value) if isinstance(found, float) else value), setting

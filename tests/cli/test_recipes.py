@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hf_video.cli.command_settings import TRAIN
-from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import AutoModelForVideoClassification
 
-from hf_video.cli.main import main, parse
-from hf_video.cli.train import train
+from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation, ClipMixing
 from hf_video.models.videomamba import VideoMambaConfig, VideoMambaForVideoClassification
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import VideoTrainingArguments
+from hf_video.settings import find_type, read_value, settings_of
+from hf_video.training import TrainSettings, VideoTrainingArguments, train
 from hf_video.training.recipes import is_recipe, published_recipe, read_recipe
-from tests.cli.flags import flags_of
+from hf_video.training.resuming import choose_values, make, values_of
+from tests.cli.flags import flags_of, read
 
 from ..odd_files import ODD_FILES, make_odd_file
 
@@ -74,13 +73,12 @@ def place_of(name, trainer):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
-    given = read_given(parse(["train", "--recipe", str(recipe), "d", "--output-dir=o", "--model=m", "--no-fp16"]))
-    values = choose_values(TRAIN, given)
+    chosen = choose_values(read(["train", "--recipe", str(recipe), "d", "--output-dir=o", "--model=m", "--no-fp16"]))
     here = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_eval_batch_size": 8}
     kinds = (VideoTrainingArguments, ClipAugmentation, ClipMixing)
-    made = {name: value for kind in kinds for name, value in vars(make(kind, values | here)).items()}
+    made = {name: value for kind in kinds for name, value in vars(make(kind, chosen, **here)).items()}
     for name, value in yaml.safe_load(recipe.read_text()).items():
-        found = (values | made)[TRAIN.canonical(name)]
+        found = (values_of(chosen) | made)[find_type(TrainSettings, name)[0]]
         expected = False if name == "fp16" else value
         if name == "adam_epsilon":  # 1e-8 is a text in YAML
             expected = float(value)
@@ -96,7 +94,7 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, models, videos, tmp_pat
     model = models / recipe.stem.partition("_")[0]
     words = [str(videos), f"--output-dir={tmp_path / 'out'}", f"--model={model}", "--max-steps=2", "--device=cpu"]
     words += flags_of(CHANGED)
-    trainer, _ = train(parse(["train", "--recipe", str(recipe), *words, "--num-crops=1", "--num-clips=1"]))
+    trainer, _ = train(read(["train", "--recipe", str(recipe), *words, "--num-crops=1", "--num-clips=1"]))
     assert trainer.state.global_step == 2
     settings = yaml.safe_load(recipe.read_text()) | CHANGED | {"num_clips": 1, "num_crops": 1}
     for name, value in settings.items():
@@ -138,7 +136,7 @@ def test_flags_go_before_the_recipe(models, videos, tmp_path):
     lines = ("epochs: 3", "learning_rate: 0.5", "weight_decay: 0.5", "base_learning_rate: 0.7", "max_steps: 1")
     recipe = write_recipe(tmp_path, *lines, f"data: {videos}", f"output_dir: {tmp_path / 'out'}", "image_size: 32")
     options = ["--epochs", "2", "--model", str(models / "videomae"), "--learning-rate=0.25", "--weight-decay=0.125"]
-    trainer, _ = train(parse(["train", "--recipe", str(recipe), *options, "--device=cpu"]))
+    trainer, _ = train(read(["train", "--recipe", str(recipe), *options, "--device=cpu"]))
     assert (trainer.args.num_train_epochs, trainer.args.learning_rate, trainer.args.weight_decay) == (2, 0.25, 0.125)
 
 
@@ -148,9 +146,9 @@ def test_a_run_from_a_recipe_is_resumed_with_its_settings(models, videos, tmp_pa
     words = ["--recipe", str(recipe), "--model", str(models / "videomae"), "--device=cpu"]
     assert main(["train", *words, f"--output-dir={tmp_path / 'whole'}"]) == 0
     command = ["train", *words, f"--output-dir={tmp_path / 'parts'}"]
-    trainer, _ = train(parse([*command]))
+    trainer, _ = train(read([*command]))
     (tmp_path / "parts" / "model.safetensors").unlink()
-    resumed, _ = train(parse(["train", "--recipe", str(recipe), f"--output-dir={tmp_path / 'parts'}", "--resume"]))
+    resumed, _ = train(read(["train", "--recipe", str(recipe), f"--output-dir={tmp_path / 'parts'}", "--resume"]))
     assert resumed.ema is not None and resumed.data_collator.mixing.mixup_alpha == 0.8
     weights = [AutoModelForVideoClassification.from_pretrained(tmp_path / name) for name in ("whole", "parts")]
     first, second = (model.state_dict() for model in weights)
@@ -201,7 +199,8 @@ def test_mappings_and_empty_lists_are_read(tmp_path):
     words = read_recipe(recipe)
     expected = {"min_num_params": 2000, "limit_all_gathers": True, "transformer_layer_cls_to_wrap": ["A", {"b": 1}]}
     assert json.loads(words["fsdp_config"]) == expected
-    assert TRAIN.read("layer_decay_only", words["layer_decay_only"], "layer_decay_only") == []
+    _, hint = find_type(TrainSettings, "layer_decay_only")
+    assert read_value(hint, words["layer_decay_only"], "layer_decay_only") == []
 
 
 def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
@@ -215,8 +214,8 @@ def test_a_recipe_that_is_spelled_wrong_is_named(tmp_path, fails, digits):
 )
 def test_one_learning_rate_replaces_the_other_of_a_recipe(name, other, tmp_path):
     recipe = write_recipe(tmp_path, f"{other}: 0.5", "data: x", "output_dir: y", "model: z")
-    given = read_given(parse(["train", "--recipe", str(recipe), *flags_of({name: 0.1})]))
-    assert given.value(name) == 0.1 and given.value(other) is None
+    chosen = choose_values(read(["train", "--recipe", str(recipe), *flags_of({name: 0.1})]))
+    assert getattr(chosen, name) == 0.1 and getattr(chosen, other) == settings_of(TrainSettings)[other].default
 
 
 @pytest.mark.parametrize("command", ["train", "train-answers"])

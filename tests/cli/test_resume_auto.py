@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_video.cli import output_folder
-from hf_video.cli.main import main, parse
-from hf_video.output_folders import LOCK_FILE, RunLock, checkpoint_to_resume
+from hf_video.cli.main import main
+from hf_video.training import output_folder
 from hf_video.training.checkpoints import mark_complete, newest_complete
+from hf_video.training.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
+from tests.cli.flags import read
 
 from ..fork_server import Program, run_forked
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
@@ -312,8 +313,8 @@ def test_other_data_and_files_of_a_user_are_refused(digits, run, tmp_path, fails
 )
 @pytest.mark.parametrize("command", ["train", "train-answers"])
 def test_resume_may_stand_before_the_data(command, words, expected):
-    args = parse([command, *words])
-    assert (args.resume, args.given["data"][1]) == expected
+    settings = read([command, *words])
+    assert (settings.resume, settings.data) == expected
 
 
 def test_a_run_that_still_ends_is_waited_for(digits, run, hold, monkeypatch, capsys, fails):  # noqa: F811

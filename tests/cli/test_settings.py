@@ -10,31 +10,32 @@ import typing
 from pathlib import Path
 
 import pytest
-from hf_video.cli.command_settings import ALL, TRAIN, TRAIN_ANSWERS
-from hf_video.cli.run_settings import Given, choose_values, read_given, read_saved, save
-from hf_video.training.settings import TrainingSettings, VideoTrainingSettings
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_video.cli.main import parse
 from hf_video.cli.reference import reference
-from hf_video.settings import check_values, describe_type, read_value, setting, settings_of, with_defaults
-from hf_video.training import VideoTrainingArguments
-from tests.cli.flags import flags_of
+from hf_video.processing import SAMPLING_STRATEGIES
+from hf_video.settings import check_values, describe_type, find_type, read_value, setting, settings_of, with_defaults
+from hf_video.training import TrainAnswersSettings, TrainSettings, VideoTrainingArguments
+from hf_video.training.resuming import choose_values, given_values, make, read_saved, save, values_of
+from hf_video.training.training_settings import TrainingSettings, VideoTrainingSettings
+from tests.cli.flags import flags_of, read
 
 ROOT = Path(__file__).parents[2]
 # A line of code, and a program that looks for what it declares.
 PLANTED = '    gradient_noise: NotNegative[float] = setting(0.25, "Noise on gradients.")\n'
 LOOK = """
 import sys
-from hf_video.cli.main import main, parse
+from hf_video.cli.command import parse
+from hf_video.cli.main import COMMANDS, main
 from hf_video.cli.reference import reference
-from hf_video.cli.run_settings import read_given
-given = parse(["train", "data", "--output-dir", "out", "--gradient-noise", "0.5"])
-assert read_given(given).value("gradient_noise") == 0.5
-assert read_given(parse(["train", "--recipe", "recipe.yaml", "d", "--output-dir=o"])).value("gradient_noise") == 0.5
-assert "| `gradient_noise` | a number of at least 0 | 0.25 | Noise on gradients. |" in reference()
+given = parse(["train", "data", "--output-dir", "out", "--gradient-noise", "0.5"], COMMANDS)[1]
+assert given.gradient_noise == 0.5
+of_recipe = parse(["train", "--recipe", "recipe.yaml", "d", "--output-dir=o"], COMMANDS)[1]
+assert "| `gradient_noise` | a number of at least 0 | 0.25 | Noise on gradients. |" in reference()["train"]
 assert not {"torch", "transformers"} & set(sys.modules)
 from hf_video.training import VideoTrainingArguments
+from hf_video.training.resuming import choose_values
+assert choose_values(of_recipe).gradient_noise == 0.5
 assert VideoTrainingArguments("out").gradient_noise == 0.25
 main(["train", "--help-all"])
 sys.exit(main(["train", "data", "--output-dir", "out", "--gradient-noise=-1"]))
@@ -44,8 +45,8 @@ sys.exit(main(["train", "data", "--output-dir", "out", "--gradient-noise=-1"]))
 def test_a_planted_line_is_a_setting_everywhere(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     package = Path(shutil.copytree(ROOT / "hf_video", tmp_path / "hf_video", ignore=ignored))
-    file = package / "training" / "settings.py"
-    title = '    """Training (fields of VideoTrainingArguments)"""\n\n'
+    file = package / "training" / "training_settings.py"
+    title = '    """Training\n\n    Fields of `VideoTrainingArguments`.\n    """\n\n'
     file.write_text(file.read_text().replace(title, title + PLANTED))
     (tmp_path / "recipe.yaml").write_text("gradient_noise: 0.5")
     found = subprocess.run([sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True)
@@ -54,8 +55,9 @@ def test_a_planted_line_is_a_setting_everywhere(tmp_path):
     assert (found.returncode, found.stderr.splitlines()[-1]) == (2, f"hf-video: error: {expected}")
 
 
-def test_the_reference_page_is_up_to_date():
-    assert (ROOT / "docs" / "settings.md").read_text() == reference(), "run `make docs`"
+def test_the_reference_pages_are_up_to_date():
+    pages = {file.stem: file.read_text() for file in (ROOT / "docs" / "settings").iterdir()}
+    assert pages == reference(), "run `make docs`"
 
 
 @pytest.mark.parametrize("command", ["train", "train-answers", "probe", "evaluate"])
@@ -85,20 +87,19 @@ def test_transformers_reads_the_same_class(tmp_path):
     assert (arguments.layer_decay, arguments.no_weight_decay, arguments.weight_decay) == (0.5, ["a", "b"], 0.05)
 
 
-@pytest.mark.parametrize("command", ALL)
-def test_no_setting_of_a_command_is_declared_twice(command):
-    names = [name for kind in ALL[command].kinds for name in settings_of(kind)]
-    assert len(names) == len(set(names))
+def test_the_clips_that_can_be_chosen_are_all_there_are():
+    assert settings_of(TrainSettings)["sampling_strategy"].choices == list(SAMPLING_STRATEGIES)
 
 
 def given(*words, command="train"):
-    return read_given(parse([command, "data", "--output-dir", "out", *words]))
+    """The values that the words of a command line give."""
+    return given_values(read([command, "data", "--output-dir", "out", *words]))
 
 
 def test_names_of_transformers_and_short_ones_are_the_same_setting():
     for words in (["--epochs", "5"], ["--num-train-epochs", "5"], ["--epochs=5"], ["--num-train-epochs=5"]):
-        assert given(*words).flags["num_train_epochs"] == 5
-    assert given("--batch-size=4", "--num-workers=2", "--bf16", "--no-fp16").flags == {
+        assert given(*words)["num_train_epochs"] == 5
+    assert given("--batch-size=4", "--num-workers=2", "--bf16", "--no-fp16") == {
         "per_device_train_batch_size": 4,
         "dataloader_num_workers": 2,
         "bf16": True,
@@ -106,20 +107,19 @@ def test_names_of_transformers_and_short_ones_are_the_same_setting():
         "data": "data",
         "output_dir": "out",
     }
-    assert given("--num-train-epochs", "5", "--epochs=4").flags["num_train_epochs"] == 4
+    assert given("--num-train-epochs", "5", "--epochs=4")["num_train_epochs"] == 4
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["learning_rate=1e-4"], "learning_rate=1e-4: a setting is a flag. Write --learning-rate 1e-4"),
-        (["epochs=3"], "epochs=3: a setting is a flag. Write --num-train-epochs 3"),
+        (["epochs=3"], "epochs=3: a setting is a flag. Write --epochs 3"),
         (["torch_compile_mode=default"], "a setting is a flag. Write --torch-compile-mode default"),
         (["bf16=true"], "bf16=true: a setting is a flag. Write --bf16"),
         (["load_best_model_at_end=false"], "a setting is a flag. Write --no-load-best-model-at-end"),
         (["learning_rat=1"], "'learning_rat' is not a setting. Did you mean learning_rate"),
         (["--learning-rat", "1"], "hf-video train has no option --learning-rat. Did you mean --learning-rate"),
-        (["--torch-compile-mode"], "--torch-compile-mode needs a value"),
     ],
 )
 def test_a_word_and_a_misspelt_flag_are_answered_with_the_flag(words, message):
@@ -128,19 +128,19 @@ def test_a_word_and_a_misspelt_flag_are_answered_with_the_flag(words, message):
 
 
 def test_data_stands_alone_and_a_recipe_behind_its_flag():
-    with pytest.raises(ValueError, match="data=videos: DATA stands alone. Write videos without data="):
-        read_given(parse(["train", "data=videos", "--output-dir", "out"]))
+    with pytest.raises(ValueError, match="data=videos: DATA needs no name. Write videos$"):
+        read(["train", "data=videos", "--output-dir", "out"])
     with pytest.raises(
         ValueError, match="is a recipe, and DATA names videos. Write --recipe videomae_base_kinetics400"
     ):
-        read_given(parse(["train", "videomae_base_kinetics400", "--output-dir", "out"]))
+        choose_values(read(["train", "videomae_base_kinetics400", "--output-dir", "out"]))
 
 
 def test_help_lists_what_people_use_and_help_all_the_rest(capsys):
     texts = {}
     for flag in ("--help", "--help-all"):
         with pytest.raises(SystemExit) as end:
-            parse(["train", flag])
+            read(["train", flag])
         assert end.value.code == 0
         texts[flag] = capsys.readouterr().out
     assert len(texts["--help"].splitlines()) < 100 < len(texts["--help-all"].splitlines())
@@ -157,15 +157,13 @@ def test_every_other_field_of_transformers_is_read_by_its_type():
         "--log-on-each-node=no",
     )
     expected = {"hub_strategy": "end", "dataloader_in_order": False, "include_for_metrics": ["inputs", "loss"]}
-    assert expected.items() <= given(*words).flags.items()
+    assert expected.items() <= given(*words).items()
     for word, message in (
         ("--dataloader-in-order=maybe", "--dataloader-in-order is 'maybe'; true or false is expected"),
         (
             "--hub-strategy=often",
             "--hub-strategy is 'often'; end, every_save, checkpoint or all_checkpoints is expected",
         ),
-        ("--optim=nonsense", "--optim is 'nonsense'; adamw_torch, adamw_torch_fused"),
-        ("--lr-scheduler-type=nonsense", "--lr-scheduler-type is 'nonsense'; linear, cosine"),
         ("--parallelism-config=x", "--parallelism-config is 'x'"),
         ("--log-level-replica=loud", "--log-level-replica is 'loud'; detail, debug, info"),
         ("--train-sampling-strategy=any", "--train-sampling-strategy is 'any'; random, sequential"),
@@ -176,7 +174,7 @@ def test_every_other_field_of_transformers_is_read_by_its_type():
 
 
 def test_every_other_field_of_transformers_is_a_flag():
-    found = given("--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1").flags
+    found = given("--torch-compile-mode", "default", "--dataloader-drop-last", "--hub-revision=v1")
     assert {
         "torch_compile_mode": "default",
         "dataloader_drop_last": True,
@@ -184,20 +182,39 @@ def test_every_other_field_of_transformers_is_a_flag():
     }.items() <= found.items()
     with pytest.raises(ValueError, match="has no option --torch-compile-mod. Did you mean --torch-compile-mode?"):
         given("--torch-compile-mod=default")
-    with pytest.raises(ValueError, match="--torch-compile-mode needs a value"):
-        given("--torch-compile-mode")
+    assert given("--no-skip-memory-metrics", "--dataloader-in-order", "false", "--include-num-input-tokens-seen") == {
+        "data": "data",
+        "output_dir": "out",
+        "skip_memory_metrics": False,
+        "dataloader_in_order": False,
+        "include_num_input_tokens_seen": True,
+    }
+    assert given("--include-num-input-tokens-seen", "non_padding")["include_num_input_tokens_seen"] == "non_padding"
+
+
+def test_a_flag_without_its_value_is_named(fails):
+    for flag in ("--torch-compile-mode", "--learning-rate"):
+        assert f"{flag}: expected one argument" in fails("train", "data", "--output-dir", "out", flag)
 
 
 def test_a_recipe_is_a_flag_and_other_flags_replace_its_values(tmp_path):
     (tmp_path / "own.yaml").write_text("weight_decay: 0.3\nlayer_decay: 0.5")
-    chosen = given("--recipe", str(tmp_path / "own.yaml"), "--weight-decay", "0.1")
-    assert [chosen.value(name) for name in ("data", "weight_decay", "layer_decay")] == ["data", 0.1, 0.5]
-    assert given("--recipe", "videomae_base_kinetics400").value("layer_decay") == 0.75
+    words = ["train", "data", "--output-dir", "out", "--recipe"]
+    chosen = choose_values(read([*words, str(tmp_path / "own.yaml"), "--weight-decay", "0.1"]))
+    assert (chosen.data, chosen.weight_decay, chosen.layer_decay) == ("data", 0.1, 0.5)
+    assert choose_values(read([*words, "videomae_base_kinetics400"])).layer_decay == 0.75
 
 
 @pytest.mark.parametrize(("word", "value"), [("false", False), ("true", True), ("non_padding", "non_padding")])
 def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
-    assert given(f"--include-num-input-tokens-seen={word}").flags["include_num_input_tokens_seen"] == value
+    assert given(f"--include-num-input-tokens-seen={word}")["include_num_input_tokens_seen"] == value
+
+
+@pytest.mark.parametrize("name", ["optim", "lr_scheduler_type"])
+def test_transformers_knows_which_optimizers_and_schedules_there_are(name, tmp_path):
+    chosen = choose_values(TrainSettings(data="data", output_dir="out", **{name: "nonsense"}))
+    with pytest.raises(ValueError, match="nonsense is not a valid"):
+        make(VideoTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)
 
 
 # Each changes the result; the last ones are declared by Transformers alone.
@@ -216,13 +233,15 @@ FREE = {
 @pytest.fixture
 def saved(tmp_path):
     """The file of a run with a few settings of its own."""
-    values = choose_values(TRAIN, given("--label-smoothing-factor=0.2", "--torch-compile-mode=default"))
-    save(tmp_path / "saved.json", values, {})
+    words = ["train", "data", "--output-dir", "out", "--label-smoothing-factor=0.2", "--torch-compile-mode=default"]
+    save(tmp_path / "saved.json", choose_values(read(words)), {})
     return tmp_path / "saved.json"
 
 
 def resumed(file, *words):
-    return choose_values(TRAIN, given(*words), read_saved(file, TRAIN))
+    """The values of the run that goes on."""
+    settings = read(["train", "data", "--output-dir", "out", *words])
+    return values_of(choose_values(settings, read_saved(file, TrainSettings)))
 
 
 def test_a_resumed_run_goes_on_with_what_it_had(saved):
@@ -246,7 +265,7 @@ def test_what_changes_the_result_is_fixed_when_a_run_is_resumed(saved, name):
 
 @pytest.mark.parametrize("name", FREE)
 def test_what_does_not_change_it_is_free(saved, name):
-    assert resumed(saved, *flags_of({name: FREE[name]}))[TRAIN.canonical(name)] == FREE[name]
+    assert resumed(saved, *flags_of({name: FREE[name]}))[find_type(TrainSettings, name)[0]] == FREE[name]
 
 
 def test_a_declared_setting_is_fixed_unless_it_is_marked():
@@ -254,11 +273,11 @@ def test_a_declared_setting_is_fixed_unless_it_is_marked():
     class Kind:
         plain: int = setting(1)
 
-    assert not settings_of(Kind)["plain"].is_changeable
-    assert not {"learning_rate", "seed", "model"} & {
-        each.name for each in TRAIN.by_name.values() if each.is_changeable
-    }
-    assert not {"prompt", "lora_rank"} & {each.name for each in TRAIN_ANSWERS.by_name.values() if each.is_changeable}
+    assert not settings_of(Kind)["plain"].changeable
+    for kind, fixed in ((TrainSettings, {"learning_rate", "seed", "model"}), (TrainAnswersSettings, {"prompt"})):
+        known = settings_of(kind)
+        assert known["num_train_epochs"].changeable
+        assert not any(known[name].changeable for name in {*fixed, "lora_rank"})
 
 
 def test_the_files_of_earlier_versions_are_read(tmp_path):
@@ -267,7 +286,7 @@ def test_the_files_of_earlier_versions_are_read(tmp_path):
     words = ["weight_decay=0.3", "bf16=true", "layer_decay_only=a,b", "torch_compile_mode=default"]
     file = tmp_path / "train_options.json"
     file.write_text(json.dumps({**options, "words": words, "data": {"digest": "abc"}}))
-    saved = read_saved(file, TRAIN)
+    saved = read_saved(file, TrainSettings)
     values = saved.values
     assert (saved.data, saved.num_processes) == ({"digest": "abc"}, None)
     assert values == {
@@ -275,8 +294,8 @@ def test_the_files_of_earlier_versions_are_read(tmp_path):
         **{"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "dataloader_num_workers": 1},
         **{"weight_decay": 0.3, "bf16": True, "layer_decay_only": ["a", "b"], "torch_compile_mode": "default"},
     }
-    chosen = choose_values(TRAIN, Given({}, {"weight_decay": 0.3}, {"weight_decay": "--weight-decay=0.3"}), saved)
-    assert (chosen["weight_decay"], chosen["seed"], chosen["mixup_alpha"]) == (0.3, 42, 0.0)
+    chosen = choose_values(TrainSettings(data="data", output_dir="out", weight_decay=0.3), saved)
+    assert (chosen.weight_decay, chosen.seed, chosen.mixup_alpha) == (0.3, 42, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hf_video.cli.command_settings import TRAIN_ANSWERS
-from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from hf_video.cli.main import main, parse
-from hf_video.cli.train_answers import train_answers
+from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation
+from hf_video.settings import find_type
+from hf_video.training import TrainAnswersSettings, train_answers
 from hf_video.training.answering import AnswerTrainingArguments
-from tests.cli.flags import flags_of
+from hf_video.training.resuming import choose_values, make, recipe_values, values_of
+from tests.cli.flags import flags_of, read
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from ..video_files import encode_video, make_frames
@@ -52,13 +52,13 @@ def settings_of(recipe):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_the_settings_of_a_recipe_are_read(recipe, tmp_path):
     words = [str(tmp_path), "--model=m", "--output-dir=o", "--no-fp16"]
-    given = read_given(parse(["train-answers", "--recipe", str(recipe), *words]))
-    assert len(given.recipe) == len(settings_of(recipe))
-    values = choose_values(TRAIN_ANSWERS, given)
-    arguments = make(AnswerTrainingArguments, values | {"output_dir": str(tmp_path), "use_cpu": True})
-    holders = values | vars(arguments) | vars(make(ClipAugmentation, values))
+    settings = read(["train-answers", "--recipe", str(recipe), *words])
+    assert len(recipe_values(settings)) == len(settings_of(recipe))
+    chosen = choose_values(settings)
+    arguments = make(AnswerTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)
+    holders = values_of(chosen) | vars(arguments) | vars(make(ClipAugmentation, chosen))
     for name, value in (settings_of(recipe) | {"fp16": False}).items():
-        found = holders[TRAIN_ANSWERS.canonical(name)]
+        found = holders[find_type(TrainAnswersSettings, name)[0]]
         assert found == (float(value) if isinstance(found, float) else value), name
 
 
@@ -67,8 +67,8 @@ def test_a_recipe_trains_and_every_setting_lands(recipe, model, data, tmp_path):
     settings = settings_of(recipe) | CHANGED
     folder = data / ("questions" if "{}" in settings["prompt"] else "captions")
     words = [str(folder), f"--model={model}", f"--output-dir={tmp_path / 'out'}", "--max-steps=1", "--device=cpu"]
-    words += flags_of(CHANGED, TRAIN_ANSWERS)
-    trainer, metrics = train_answers(parse(["train-answers", "--recipe", str(recipe), *words]))
+    words += flags_of(CHANGED)
+    trainer, metrics = train_answers(read(["train-answers", "--recipe", str(recipe), *words]))
     assert trainer.state.global_step == 1 and metrics["split"] == "test" and metrics["num_videos"] == 1
     generation = trainer.model.generation_config
     args, dataset = trainer.args, trainer.train_dataset
@@ -105,9 +105,9 @@ def test_only_first_words_are_compared_where_the_recipe_says_so(model, data, tmp
 
     monkeypatch.setattr(AnswerTrainer, "predict_answers", lambda self, dataset: ([["one two"]], ["one"]))
     words = [str(data / "questions"), f"--model={model}", "--max-steps=1", "--device=cpu", "--num-beams=1"]
-    _, metrics = train_answers(parse(["train-answers", *words, f"--output-dir={tmp_path / 'a'}", "--first-words"]))
+    _, metrics = train_answers(read(["train-answers", *words, f"--output-dir={tmp_path / 'a'}", "--first-words"]))
     assert metrics["top1"] == 1
-    _, metrics = train_answers(parse(["train-answers", *words, f"--output-dir={tmp_path / 'b'}"]))
+    _, metrics = train_answers(read(["train-answers", *words, f"--output-dir={tmp_path / 'b'}"]))
     assert metrics["top1"] == 0
 
 
@@ -131,20 +131,20 @@ def test_a_run_with_adapters_is_resumed_and_ends_as_one_that_was_not(model, data
     assert main([*words, "--max-steps=4", f"--output-dir={tmp_path / 'whole'}"]) == 0
     assert "try it   hf-video watch" in capsys.readouterr().out
     parts = f"--output-dir={tmp_path / 'parts'}"
-    trainer, _ = train_answers(parse([*words, "--max-steps=4", "--save-total-limit=4", parts]))
+    trainer, _ = train_answers(read([*words, "--max-steps=4", "--save-total-limit=4", parts]))
     for step in (3, 4):
         (tmp_path / "parts" / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    resumed, _ = train_answers(parse([*words, "--max-steps=4", parts, "--resume"]))
+    resumed, _ = train_answers(read([*words, "--max-steps=4", parts, "--resume"]))
     assert resumed.state.global_step == 4
     with pytest.raises(ValueError, match=r"--lora-rank 4 differs from the run being resumed \(2\)"):
-        train_answers(parse([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
+        train_answers(read([*words[:-4], "--lora-rank=4", "--max-steps=4", parts, "--resume"]))
     # Without its settings, as earlier versions left a run, the checkpoint tells the rank of the adapters.
     (tmp_path / "parts" / "train_options.json").unlink()
     with pytest.raises(ValueError, match="has lora_rank=2, got 0"):
-        train_answers(parse([*[word for word in words if "lora" not in word], "--max-steps=4", parts, "--resume"]))
+        train_answers(read([*[word for word in words if "lora" not in word], "--max-steps=4", parts, "--resume"]))
     checkpoint = tmp_path / "parts" / "checkpoint-4"
     other = [word.replace(str(model), str(checkpoint)) for word in words]
-    train_answers(parse([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
+    train_answers(read([*other, "--max-steps=1", f"--output-dir={tmp_path / 'other'}"]))
     first, second = (
         AutoModelForImageTextToText.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts")
     )
@@ -161,7 +161,7 @@ def test_without_memory_every_frame_has_its_places(model, data, tmp_path):
         "--max-steps=1",
     ]
     words += ["--memory-bank-length=0", "--num-frames=3", f"--output-dir={tmp_path / 'out'}"]
-    trainer, metrics = train_answers(parse(words))
+    trainer, metrics = train_answers(read(words))
     num_queries = trainer.model.config.num_query_tokens
     assert metrics["num_videos"] == 1
     assert AutoProcessor.from_pretrained(tmp_path / "out").num_query_tokens == 3 * num_queries

@@ -3,14 +3,15 @@ import shutil
 
 import pytest
 import torch
-from hf_video.cli.output_folder import is_leftover, require_fresh
 from transformers import AutoModelForVideoClassification
 
-from hf_video.cli import train
-from hf_video.cli.main import main, parse
+from hf_video.cli.main import main
 from hf_video.demo import MOTIONS
 from hf_video.processing import VideoClipProcessor
+from hf_video.training import train
 from hf_video.training.callbacks import EpochLineCallback
+from hf_video.training.output_folder import is_leftover, require_fresh
+from tests.cli.flags import read
 
 from .conftest import TINY_MODEL, TINY_RUN
 
@@ -169,7 +170,7 @@ def test_evaluation_counts_the_views_of_a_video_in_its_batches(digits, trained, 
     words = ["--model", str(model), *TINY_RUN[2:], "--max-steps=1"]
     for number, (word, expected) in enumerate((("--seed=1", 16 // 6), ("--per-device-eval-batch-size=12", 2))):
         command = ["train", str(digits), "--output-dir", str(tmp_path / str(number)), *words, word]
-        trainer, _ = train.train(parse(command))
+        trainer, _ = train(read(command))
         assert trainer.args.per_device_eval_batch_size == expected
         assert trainer.get_eval_dataloader().batch_sampler.batch_size == expected
 

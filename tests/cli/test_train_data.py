@@ -137,7 +137,7 @@ def test_a_run_begins_with_a_warning_of_clips_that_repeat(digits, tmp_path, capl
     shutil.copy(folder / "train" / "left-up" / "0000.mp4", folder / "test" / "up-left" / "copy.mp4")
     words = ["train", str(folder), "--output-dir", str(tmp_path / "out"), *TINY_MODEL, *TINY_RUN, "--max-steps=1"]
     assert main(words) == 0
-    warnings = [record.getMessage() for record in caplog.records if record.name == "hf_video.cli.training_data"]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "hf_video.training.training_data"]
     assert [warning.split(":")[0] for warning in warnings] == [
         "1 clip is in several splits, so that what is learned is also measured",
         "1 clip is listed with different labels",

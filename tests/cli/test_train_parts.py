@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForVideoClassification, pipeline
 
-from hf_video.cli.main import main, parse
-from hf_video.cli.train import train
+from hf_video.cli.main import main
 from hf_video.metrics import top_k_accuracy
-from hf_video.training import evaluate_dataset
+from hf_video.training import evaluate_dataset, train
+from tests.cli.flags import read
 
 from .conftest import TINY_RUN
 
@@ -37,7 +37,7 @@ def changed(before, after):
 def test_only_the_chosen_weights_change_and_the_model_is_a_plain_one(digits, trained, tmp_path, words, expected):
     command = ["train", str(digits), "--output-dir", str(tmp_path / "out"), "--model", str(trained), *RUN, *words]
     command += ["--learning-rate=0.01", "--no-load-best-model-at-end"]
-    trainer, report = train(parse(command))
+    trainer, report = train(read(command))
     moved = changed(weights_in(trained), weights_in(tmp_path / "out"))
     assert moved and all(any(part in name for part in expected) for name in moved)
     assert all(any(part in name for name in moved) for part in expected)
@@ -77,7 +77,7 @@ def test_video_root(digits, tmp_path):
 
 def test_run_length_tokens_are_trained_saved_and_used(digits, trained, tmp_path):
     words = [*RUN, "--run-length-threshold=0.1", "--use-run-length-embedding", "--no-load-best-model-at-end"]
-    train(parse(["train", str(digits), "--output-dir", str(tmp_path), "--model", str(trained), *words]))
+    train(read(["train", str(digits), "--output-dir", str(tmp_path), "--model", str(trained), *words]))
     classify = pipeline("video-classification", str(tmp_path))
     encoder = classify.model.videovit
     assert encoder.config.run_length_threshold == 0.1

@@ -12,7 +12,6 @@ import torch
 from datasets import concatenate_datasets
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from hf_video.cli.training_data import describe_data, readable_videos
 from torch.utils.data import DataLoader
 
 from hf_video.data import ClipDataset, hold_out, load_video_dataset
@@ -25,6 +24,7 @@ from hf_video.demo import write_moving_digits
 from hf_video.hub.training_facts import describe_data as describe_for_card
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+from hf_video.training.training_data import describe_data, readable_videos
 
 from .packs import change_index, write_pack
 

@@ -1,6 +1,5 @@
 """Checks blocks without running them: each command as the program that it starts would read it."""
 
-import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -12,16 +11,18 @@ import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from hf_video.cli.run_settings import read_given
 from packaging.requirements import Requirement
 from torch.distributed.run import get_args_parser
 
 from hf_video.cli import convert
-from hf_video.cli.main import parse
+from hf_video.cli.command import parse
+from hf_video.cli.main import COMMANDS
+from hf_video.training.resuming import choose_values
 
 from .blocks import ROOT, Block
 
@@ -92,8 +93,8 @@ def _check_program(words: list[str]) -> None:
             raise ValueError(f"{words[0]!r} is no program that is known here.")
 
 
-def _parsed(read: Callable[[list[str]], argparse.Namespace], words: list[str]) -> argparse.Namespace:
-    """What `argparse` reads; its message is raised as a `ValueError`."""
+def _parsed(read: Callable[[list[str]], Any], words: list[str]) -> Any:
+    """What `argparse` reads, or None after help; its message is raised as a `ValueError`."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -101,15 +102,15 @@ def _parsed(read: Callable[[list[str]], argparse.Namespace], words: list[str]) -
     except SystemExit as end:
         if end.code:
             raise ValueError(f"{shlex.join(words)}: {said.getvalue().strip()}") from end
-        return argparse.Namespace()
+        return None
 
 
 def _check_hf_video(words: list[str]) -> None:
-    args = _parsed(parse, words)
-    if getattr(args, "settings", None) and args.settings.takes_training_arguments:
-        read_given(args)
-    if hasattr(args, "source"):
-        _check_conversion(args.source, args.arguments)
+    command, settings = _parsed(lambda words: parse(words, COMMANDS), words) or (None, None)
+    if hasattr(settings, "recipe"):
+        choose_values(settings)
+    if command is convert.COMMAND:
+        _check_conversion(settings.source, settings.arguments)
 
 
 def _check_conversion(source: str, words: list[str]) -> None:

@@ -1,31 +1,35 @@
 """Random recipes and flags are read, or refused by an error that names the setting."""
 
-import argparse
 import functools
-import json
 import math
 import tempfile
 import typing
 from collections import Counter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import pytest
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
-from hf_video.cli.command_settings import PRETRAIN, TRAIN, TRAIN_ANSWERS
-from hf_video.cli.run_settings import choose_values, read_given
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_video.cli.main import parse
-from hf_video.settings import Expected
+from hf_video.settings import Expected, settings_of
+from hf_video.training import PretrainSettings, TrainAnswersSettings, TrainSettings
+from hf_video.training.resuming import START, choose_values
+from hf_video.training.resuming import values_of as chosen_values
+from tests.cli.flags import flags_of
+from tests.cli.flags import read as read_words
 
 QUICK = settings(max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 THOROUGH = settings(QUICK, max_examples=3000, derandomize=False)
-COMMANDS = {"train": TRAIN, "pretrain": PRETRAIN, "train-answers": TRAIN_ANSWERS}
+COMMANDS = {"train": TrainSettings, "pretrain": PretrainSettings, "train-answers": TrainAnswersSettings}
 PLACES = {"data": "videos", "output_dir": "out", "model": "some/model"}
+# The settings that a recipe may have, by command.
+DECLARED = {
+    command: {name: each for name, each in settings_of(kind).items() if name not in START}
+    for command, kind in COMMANDS.items()
+}
 # What YAML can hold in place of a value.
 JUNK = st.recursive(
     st.one_of(
@@ -100,28 +104,28 @@ def wrong_values_of(setting):
 
 
 @functools.cache
-def recipe_and_arguments(command):
-    """A folder with a recipe, and the arguments of a command that reads it: to parse them takes longest."""
+def recipe_and_settings(command):
+    """A folder with a recipe, and the settings of a command that reads it: to parse the words takes longest."""
     folder = tempfile.TemporaryDirectory()
     recipe = Path(folder.name) / "recipe.yaml"
-    places = [
-        PLACES["data"],
-        *(f"--{name.replace('_', '-')}={value}" for name, value in PLACES.items() if name != "data"),
-    ]
-    return folder, recipe, parse([command, "--recipe", str(recipe), *places])
+    return folder, recipe, settings_with(command, recipe)
 
 
-def read(command, recipe_settings, flags=MappingProxyType({})):
+def settings_with(command, recipe, flags=()):
+    places = [f"--{name.replace('_', '-')}={value}" for name, value in PLACES.items() if name != "data"]
+    return read_words([command, PLACES["data"], f"--recipe={recipe}", *places, *flags])
+
+
+def read(command, recipe_settings, flags=()):
     """What the command makes of a recipe with these settings, and of flags after it."""
-    _, recipe, args = recipe_and_arguments(command)
+    _, recipe, plain = recipe_and_settings(command)
     recipe.write_text(yaml.safe_dump(recipe_settings, allow_unicode=True))
-    args = argparse.Namespace(**{**vars(args), "given": args.given | dict(flags)})
-    return choose_values(COMMANDS[command], read_given(args))
+    return chosen_values(choose_values(settings_with(command, recipe, flags) if flags else plain))
 
 
 def recipes_of(command):
     """Recipes of allowed values, some of them under an alias."""
-    declared = {name: each for name, each in COMMANDS[command].by_name.items() if name not in PLACES}
+    declared = {name: each for name, each in DECLARED[command].items() if name not in PLACES}
     declared.pop("learning_rate", None)  # `base_learning_rate` excludes it.
     chosen = {name: strategy for name, each in declared.items() if (strategy := values_of(each)) is not None}
     return st.fixed_dictionaries({}, optional=chosen)
@@ -131,10 +135,7 @@ def check_valid(command, values):
     found = read(command, values)
     assert {name: found[name] for name in values} == values
     # A flag does what a line does.
-    texts = {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values.items()}
-    settings = COMMANDS[command]
-    flags = {settings.canonical(name): (f"--{name}", text) for name, text in texts.items()}
-    assert read(command, {"seed": 3}, flags) | {"seed": 0} == found | {"seed": 0}
+    assert read(command, {"seed": 3}, flags_of(values)) | {"seed": 0} == found | {"seed": 0}
 
 
 def check_junk(command, name, value):
@@ -147,7 +148,7 @@ def check_junk(command, name, value):
 
 def names_of(command):
     letters = st.characters(min_codepoint=33, max_codepoint=126)
-    return st.sampled_from(sorted(COMMANDS[command].by_name)) | st.text(letters, max_size=8)
+    return st.sampled_from(sorted(DECLARED[command])) | st.text(letters, max_size=8)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -157,7 +158,7 @@ def test_valid_recipes_are_read(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_values_are_named(command):
-    for name, setting in COMMANDS[command].by_name.items():
+    for name, setting in DECLARED[command].items():
         for value in wrong_values_of(setting):
             with pytest.raises(ValueError) as error:
                 read(command, {name: value})

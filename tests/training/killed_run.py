@@ -9,12 +9,12 @@ import signal
 import sys
 from pathlib import Path
 
-from hf_video.cli.output_folder import last_checkpoint
 from transformers import TrainerCallback
 
 from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer
+from hf_video.training.output_folder import last_checkpoint
 from tests.training.tiny import make_arguments, make_model
 
 NUM_CLASSES = 8

@@ -14,11 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_video.cli.command_settings import TRAIN, TRAIN_ANSWERS
-from hf_video.cli.run_settings import choose_values, read_given
-
-from hf_video.cli.main import parse
 from hf_video.training.recipes import published_recipe
+from hf_video.training.resuming import choose_values, given_values, recipe_values, values_of
+from tests.cli.flags import read
 
 TABLE = json.loads((Path(__file__).parents[1] / "fixtures" / "original_recipes.json").read_text())
 MAE, MAE2, MAMBA, MALMM = "MCG-NJU/VideoMAE", "OpenGVLab/VideoMAEv2", "OpenGVLab/VideoMamba", "boheumd/MA-LMM"
@@ -288,14 +286,11 @@ def described(recipe: str) -> dict[str, list[str]]:
 
 def ours(recipe: str, words: list[str] = ()) -> tuple[dict[str, Any], set[str]]:
     """The values of a run with a recipe, and the names that the recipe and the words give."""
-    settings = TRAIN_ANSWERS if recipe.startswith("malmm/") else TRAIN
     command = "train-answers" if recipe.startswith("malmm/") else "train"
     with tempfile.TemporaryDirectory() as folder:
-        given = read_given(
-            parse([command, "--recipe", recipe, "d", "--model=m", f"--output-dir={folder}/out", *words])
-        )
-    names = {*given.recipe, *given.flags} - {"data", "model", "output_dir"}
-    values = choose_values(settings, given)
+        settings = read([command, "--recipe", recipe, "d", "--model=m", f"--output-dir={folder}/out", *words])
+    names = {*recipe_values(settings), *given_values(settings)} - {"data", "model", "output_dir"}
+    values = values_of(choose_values(settings))
     return values | {"lr_scheduler_kwargs": json.loads(values["lr_scheduler_kwargs"])}, names
 
 

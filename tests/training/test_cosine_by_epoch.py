@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_video.cli.command_settings import TRAIN_ANSWERS
-from hf_video.cli.run_settings import choose_values, make, read_given
 from transformers import TrainerCallback
 
-from hf_video.cli.main import parse
 from hf_video.data.video_texts import VideoTextDataset
 from hf_video.training.answering import AnswerTrainer, AnswerTrainingArguments
+from hf_video.training.resuming import choose_values, make
+from tests.cli.flags import read
 
 from ..models.memory_bank_qformer.watching_testing import tiny_pair
 from .test_answering import data  # noqa: F401
@@ -59,8 +58,8 @@ def test_every_recipe_is_here():
 @pytest.mark.parametrize("recipe", BATCHES)
 def test_every_step_of_a_recipe_has_the_original_rate(recipe, tmp_path):
     words = ["--recipe", str(RECIPES / f"{recipe}.yaml"), "d", "--model=m", "--output-dir=o", "--no-fp16"]
-    values = choose_values(TRAIN_ANSWERS, read_given(parse(["train-answers", *words])))
-    arguments = make(AnswerTrainingArguments, values | {"output_dir": str(tmp_path), "use_cpu": True})
+    chosen = choose_values(read(["train-answers", *words]))
+    arguments = make(AnswerTrainingArguments, chosen, output_dir=str(tmp_path), use_cpu=True)
     model, processor = tiny_pair()
     batches, (epochs, accumulation, peak) = BATCHES[recipe], SCRIPTS[recipe]
     trainer = AnswerTrainer(model, arguments, train_dataset=[0], eval_dataset=[0], processing_class=processor)

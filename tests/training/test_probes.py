@@ -1,9 +1,9 @@
 import pytest
 import torch
-from hf_video.training.settings import PROBE_DEFAULTS
 from transformers import TrainingArguments
 
 from hf_video.training.adaptation import AttentiveProbe, NormalizedLinear, ProbeModel, knn_scores, train_probe
+from hf_video.training.training_settings import PROBE_DEFAULTS
 
 from .tiny import make_model
 
