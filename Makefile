@@ -83,8 +83,8 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py
 
-docs: $(INSTALLED)  ## write the reference page of all settings, and build the documentation into site/
-	$(BIN)/python -m hf_video.cli.reference > docs/settings.md
+docs: $(INSTALLED)  ## write the reference pages of all settings, and build the documentation into site/
+	$(BIN)/python -m hf_video.cli.reference docs/settings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conformance.md (3 minutes)

@@ -283,7 +283,7 @@ def load_tower(source: str) -> Tower:
             else:
                 tower, report = AutoModel.from_pretrained(source, output_loading_info=True)
     except OSError as error:
-        raise ConversionError(f"{source} is no vision tower: {error}") from error
+        raise ConversionError(f"{source} is not a vision tower: {error}") from error
     if report["missing_keys"]:
         raise ConversionError(f"{source} lacks weights of its vision tower: {preview(report['missing_keys'])}.")
     name_left_out(sorted(report["unexpected_keys"]), TOWER_ALONE)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 from annotated_types import Ge, Gt, Le, Lt
 
 T = TypeVar("T")
-# Fields of `transformers.TrainingArguments` that are no settings, and the flags that do the same.
+# Fields of `transformers.TrainingArguments` that are not settings, and the flags that do the same.
 OTHER_FLAGS = {"resume_from_checkpoint": "--resume", "use_cpu": "--device"}
 AtLeast1 = Annotated[T, Ge(1)]
 NotNegative = Annotated[T, Ge(0)]
@@ -230,12 +230,13 @@ def find_type(kind: Any, name: str) -> tuple[str, Any]:
 def groups_of(kind: Any) -> dict[str, list[Setting]]:
     """The settings under titles, in the order of the bases: the first line of the docstring of the class that declares
     a setting first."""
+    known, groups = settings_of(kind), dict[str, list[Setting]]()
     classes = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
-    title = {base: str(base.__doc__).partition("\n")[0] for base in classes}
-    groups: dict[str, list[Setting]] = {title[base]: [] for base in classes}
-    for name, each in settings_of(kind).items():
-        declaring = [base for base in classes if name in vars(base).get("__annotations__", {})][-1]
-        groups[title[declaring]].append(each)
+    names = {base: vars(base).get("__annotations__", {}) for base in classes}
+    for number, base in enumerate(classes):
+        listed = groups.setdefault(str(base.__doc__).partition("\n")[0], [])
+        later = {name for other in classes[number + 1 :] for name in names[other]}
+        listed += [known[name] for name in names[base] if name in known and name not in later]
     return {title: listed for title, listed in groups.items() if listed}
 
 

@@ -32,6 +32,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "av", "numba")
 # The plot is drawn where the documents look for it, and the page names no folder of the machine.
 # Others repeat less than their scripts do alone, so that all of them take little more than an hour.
 OPTIONS = {
+    "before_and_after": ["8d8ecbd"],
     "bulk": ["--few", "8", "--many", "48", "--rounds", "1"],
     "explain": ["--seeds", "1"],
     "extract": ["--rounds", "2"],

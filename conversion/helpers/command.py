@@ -131,7 +131,7 @@ def check_output_dir(output_dir: Path) -> None:
         raise ConversionError(f"{output_dir} is the folder you are in, which cannot be replaced: choose another one.")
     existing = next(parent for parent in output_dir.parents if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConversionError(f"{existing} is no folder that can be written to: choose another output folder.")
+        raise ConversionError(f"{existing} is not a folder that can be written to: choose another output folder.")
 
 
 def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:

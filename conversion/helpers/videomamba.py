@@ -164,7 +164,7 @@ def settle_input_size(config: dict[str, Any], grid: tuple[int, int]) -> None:
         side = math.isqrt(num_places)
         if side < 1 or side * side != num_places:
             raise ConversionError(
-                f"`pos_embed` has rows for {num_places} patches, which is no square: give `img_size` (height and "
+                f"`pos_embed` has rows for {num_places} patches, which form no square: give `img_size` (height and "
                 "width) with `--original-config`."
             )
         config["img_size"] = [(side - 1) * s + p for s, p in zip(step, patch, strict=True)]

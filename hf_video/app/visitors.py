@@ -38,7 +38,7 @@ class Ticket:
             raise ValueError("There is no video yet: drop one, or record one.")
         # A folder would be read as frames; nobody can send one.
         if not self.video.is_file():
-            raise ValueError("The video is no longer here: open it again.")
+            raise ValueError("The video was removed: open it again.")
         return self.video
 
     def cancel(self, is_outdated: bool = False) -> None:

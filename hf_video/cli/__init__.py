@@ -7,5 +7,5 @@ INTERRUPTED, CLOSED_OUTPUT, TERMINATED = 130, 141, 143
 
 EXIT_CODES = f"""\
 exit codes: 0 all went well, 1 some inputs failed, {USER_ERROR} a mistake in the input or on the machine, \
-{BUG} a bug of ours,
+{BUG} a bug of hf-video,
 {INTERRUPTED} Ctrl-C, {TERMINATED} SIGTERM, {CLOSED_OUTPUT} the reader of the output went away"""

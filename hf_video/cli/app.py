@@ -24,7 +24,7 @@ class AppSettings(ComputingSettings, Settings):
     models: list[str] = setting(help="Model folders, or names of models on the Hub.", metavar="MODEL", form="words")
     host: str = setting("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines in, without a password.")
     port: Annotated[AtLeast1[int], Le(65535)] = setting(7860, "Port to listen at.")
-    max_upload: AtLeast1[int] = setting(500, "Most megabytes of a video that is uploaded or fetched.", "MB")
+    max_upload: AtLeast1[int] = setting(500, "Largest video to upload or fetch, in megabytes.", "MB")
     workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
     queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
 
@@ -95,7 +95,7 @@ def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     if "MemoryBankQFormerForConditionalGeneration" in (config.architectures or []):
         return load_answering_model(model, device=settings.device, dtype=settings.dtype)
     if problem_type_of(config) == "regression":
-        raise ValueError(f"{model} is a regression model: its values are no scores of classes. Choose a classifier.")
+        raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
     return load_trained_model(model, device=settings.device, dtype=settings.dtype)
 
 

@@ -195,7 +195,7 @@ def _read(kind: Any, given: Mapping[str, tuple[str, Any]]) -> Settings:
 
 
 def _refuse(rest: Sequence[str], args: argparse.Namespace) -> None:
-    """Refuses words that are no setting.
+    """Refuses words that are not settings.
 
     Args:
         rest: the words that `argparse` has left.

@@ -30,7 +30,7 @@ PACKAGES = (
 
 @dataclass(kw_only=True)
 class EnvSettings(Settings):
-    """None"""
+    """Settings of `hf-video env`, which has none."""
 
 
 def run(settings: EnvSettings) -> int:

@@ -36,7 +36,7 @@ def explain(error: BaseException, about: str | None = None) -> str | None:
         about: the file or model that it is about; by default that of `naming`.
 
     Returns:
-        The line, or `None` if no input explains the error: then it is a bug of ours.
+        The line, or `None` if no input explains the error: then hf-video has a bug.
     """
     if "in DataLoader worker process" in str(error):
         return _of_worker(error)
@@ -157,8 +157,8 @@ SENTENCES: dict[str, str | Callable[[BaseException, str | None], str | None]] = 
     ),
     "huggingface_hub.errors.RevisionNotFoundError": "{repository} has no such revision on the Hub.",
     "huggingface_hub.errors.RepositoryNotFoundError": (
-        "{repository} is no folder here, and no repository on the Hub that you can see: check the name; for a private "
-        "one log in with `hf auth login` or set HF_TOKEN."
+        "{repository} is neither a folder here nor a repository on the Hub that you can see: check the name; for a "
+        "private one log in with `hf auth login` or set HF_TOKEN."
     ),
     "huggingface_hub.errors.OfflineModeIsEnabled": OFFLINE,
     "huggingface_hub.errors.LocalEntryNotFoundError": _of_missing_entry,

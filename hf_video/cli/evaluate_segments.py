@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from hf_video.output_folders import check_output_file
 from hf_video.settings import Settings, setting
-from hf_video.training.output_folder import check_output_file
 
 from .command import Command
 

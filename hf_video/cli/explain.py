@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
+from hf_video.output_folders import KEEP, require_fresh
+from hf_video.reading.sources import name_of
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, closest, setting
-from hf_video.training.output_folder import name_of, require_fresh
 
 from .command import Command
 
@@ -88,7 +89,7 @@ def find_class(word: str, names: Sequence[str]) -> int:
     from hf_video.data.annotation_files import listed
 
     hint = closest(word, names) or f"They are {listed(map(repr, names))}."
-    raise ValueError(f"--class {word!r} is none of the model's {len(names)} classes. {hint}")
+    raise ValueError(f"The model has {len(names)} classes, and --class {word!r} is not one of them. {hint}")
 
 
 def _explain_class(settings: ExplainSettings) -> None:
@@ -190,8 +191,7 @@ def _check_files(settings: ExplainSettings) -> None:
         )
     if settings.output is None:
         return
-    ways_out = "Choose another folder: results are never overwritten."
-    require_fresh(Path(settings.output), ways_out=ways_out, option="--output")
+    require_fresh(Path(settings.output), KEEP, option="--output")
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError(
             "--output draws with matplotlib: pip install 'hf-video-models[explain]'. Leave --output out to be told "
@@ -204,9 +204,7 @@ def _class_names(model: Any, settings: ExplainSettings) -> list[str]:
     from hf_video.loading.class_names import class_names_of
 
     if problem_type_of(model.config) == "regression":
-        raise ValueError(
-            f"{settings.model} is a regression model: its values are no scores of classes. Choose a classifier."
-        )
+        raise ValueError(f"{settings.model} is a regression model, which has no classes. Choose a classifier.")
     return class_names_of(model.config)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_video.loading.models import load_trained_model, locate_model
+from hf_video.output_folders import require_fresh
 from hf_video.settings import AtLeast1, Settings, few, setting
-from hf_video.training.output_folder import require_fresh
 
 from .command import Command
 
@@ -46,7 +46,7 @@ example: hf-video export my_model my_onnx --to onnx
 def run(settings: ExportSettings) -> int:
     """Prints the file, its input and how far it is from the model."""
     folder = Path(settings.output).expanduser().absolute()
-    require_fresh(folder, ways_out="Choose another folder.", option="OUT")
+    require_fresh(folder, "Choose another folder.", option="OUT")
 
     from hf_video.inference.exporting import export_model, require_onnx
 

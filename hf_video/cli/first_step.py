@@ -80,6 +80,6 @@ def ended_before_first_step(settings: RunSettings) -> Iterator[TrainerCallback]:
         finally:
             callback.is_over.set()
             signal.set_wakeup_fd(previous)
-            # 0 is no signal. To close the socket would not end the thread: forked workers have it open, too.
+            # No signal has the number 0. Closing the socket would not end the thread: forked workers hold it.
             telling.send(b"\0")
             listener.join()

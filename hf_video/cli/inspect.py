@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_video.data.video_settings import LabelledVideosSettings
+from hf_video.output_folders import check_output_file
 from hf_video.settings import AtLeast1, Settings, setting
-from hf_video.training.output_folder import check_output_file
 
 from .command import Command
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hf_video.data.video_settings import LabelledVideosSettings
+from hf_video.output_folders import RunLock
 from hf_video.settings import AtLeast1, Expected, Positive, Settings, setting
-from hf_video.training.output_folder import RunLock
 
 from .command import Command
 

@@ -1,6 +1,8 @@
-"""Writes the reference page of all settings: `python -m hf_video.cli.reference > docs/settings.md`."""
+"""Writes the reference pages of all settings, one a command: `python -m hf_video.cli.reference docs/settings`."""
 
+import sys
 from dataclasses import MISSING
+from pathlib import Path
 from typing import Any
 
 from hf_video.settings import Setting, aliases_of, describe_type, groups_of, settings_of
@@ -11,7 +13,7 @@ from .main import COMMANDS
 INTRODUCTION = """\
 # Settings
 
-This page is written by `make docs` from the declarations of the settings.
+These pages are written by `make docs` from the declarations of the settings.
 
 Each setting is a flag, such as `--weight-decay 0.1` for `weight_decay`. `hf-video train`, `pretrain`, `train-answers`
 and `probe` also take them from a recipe: `--recipe` names a published one, or a YAML file with a line such as
@@ -25,20 +27,25 @@ is fixed, since it may change the result. On another number of processes, `per_d
 
 `--resume auto` begins a run, and continues it if there is a checkpoint, so that a scheduler can start the same command
 again and again. The settings and the data of the command must be those that the run began with.
+
+In Python the same names are fields: `train(TrainSettings(data="my_videos", output_dir="my_model", weight_decay=0.1))`.
+
 """
 
 
-def reference() -> str:
-    """The page, in Markdown."""
-    return "\n".join([INTRODUCTION, *(_section(command) for command in COMMANDS if groups_of(command.settings))])
+def reference() -> dict[str, str]:
+    """The pages in Markdown, by name."""
+    commands = [command for command in COMMANDS if settings_of(command.settings)]
+    listed = (f"- [`hf-video {command.name}`]({command.name}.md): {command.help}\n" for command in commands)
+    return {"index": INTRODUCTION + "".join(listed), **{command.name: _page(command) for command in commands}}
 
 
-def _section(command: Command) -> str:
+def _page(command: Command) -> str:
     kind: Any = command.settings
-    lines = [f"## hf-video {command.name}", ""]
+    lines = [f"# hf-video {command.name}", "", "[About settings](index.md)", ""]
     has_changeable = "resume" in settings_of(kind)
     for title, listed in groups_of(kind).items():
-        lines += [f"### {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
         lines += [_row(each, kind, has_changeable) for each in listed if each.name != "training_arguments"]
         lines.append("")
     return "\n".join(lines)
@@ -53,4 +60,7 @@ def _row(each: Setting, kind: Any, has_changeable: bool) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    folder = Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    for name, text in reference().items():
+        (folder / f"{name}.md").write_text(text)

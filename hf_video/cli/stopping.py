@@ -104,12 +104,3 @@ def exit_now(code: int) -> None:
         with suppress(OSError, ValueError, AttributeError):
             output.flush()
     os._exit(code)
-
-
-@contextmanager
-def collected(errors: list[Exception]) -> Iterator[None]:
-    """Collects an error of the block, so that the next step runs all the same."""
-    try:
-        yield
-    except Exception as error:
-        errors.append(error)

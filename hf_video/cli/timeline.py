@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import JsonLinesSettings, TimelineSettings
-from hf_video.loading.models import load_trained_model
-from hf_video.training.output_folder import name_of, require_fresh
 
 from .command import Command
-from .stopping import collected, stop_requests
+from .stopping import stop_requests
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hf_video.processing import VideoClipProcessor
+    from hf_video.drawing.video_timeline import Timeline
+    from hf_video.inference.segments import Segment, SegmentFinder
 
-THRESHOLDS = ("onset", "offset", "min_duration_on", "min_duration_off", "background")
 DESCRIPTION = """\
 Find when a video shows which class. The model looks at windows that slide over the video; a segment of a class begins
 with a score of at least --onset, and ends with one below --offset. Segments are printed as soon as they are complete.
-Time per window and memory do not grow with the video, which may be a stream without an end.
+Time per window and memory do not grow with the video, which may be an endless stream.
 
 Ctrl-C, SIGTERM and SIGHUP end open segments at the last window and write all files. A damaged video gives the segments
 before the damage, and exit code 2. If no window was read, or a file cannot be written for want of room, nothing of it
@@ -48,104 +45,40 @@ example: hf-video timeline match.mp4 --model my_model --background other --min-d
 
 @dataclass(kw_only=True)
 class TimelineCommandSettings(TimelineSettings, JsonLinesSettings):
-    """Output"""
+    """Settings of `hf-video timeline`."""
 
 
 def run(settings: TimelineCommandSettings) -> int:
     """Prints segments as they close. Writes the files at the end, also after an interrupt or damage."""
-    _check_files(settings)
-    model, processor = load_trained_model(settings.model, device=settings.device, dtype=settings.dtype)
+    from hf_video.drawing.video_timeline import TimelineReader
 
-    from hf_video.inference.prediction import score_windows
-    from hf_video.inference.segments import make_finder
-    from hf_video.reading.sources import is_live
-
-    thresholds = {name: getattr(settings, name) for name in THRESHOLDS}
-    finder, windows = make_finder(model, **thresholds), window_options(settings, processor)
-    if (unseen := windows["stride"] - windows["num_frames"]) > 0:
+    reader = TimelineReader(settings)
+    if reader.unseen:
+        stride = reader.windows["stride"]
         _say(
-            f"warning: {unseen} of every {windows['stride']} samples are in no window; segments go on half way to the "
+            f"warning: {reader.unseen} of every {stride} samples are in no window; segments go on half way to the "
             "next window. Choose a --stride of at most --window to look at all of them."
         )
-    batch_size = settings.batch_size or (1 if is_live(settings.video) else 8)
-    scored = score_windows(model, processor, settings.video, batch_size=batch_size, **windows)
-    follow(scored, finder, processor, settings, {"model": settings.model, **thresholds, **windows})
+    follow(reader.read, settings)
     return 0
 
 
-def follow(
-    windows: Iterable[Any], finder: Any, processor: Any, settings: TimelineCommandSettings, details: dict[str, Any]
-) -> None:
-    """Prints and keeps the segments in scored windows until these end or fail, or a signal comes. What failed first is
-    raised after all that can be written."""
-    import numpy as np
-
-    from hf_video.drawing.timeline_folder import TimelineFolder
-
-    folder = (
-        None
-        if settings.output is None
-        else TimelineFolder(settings.output, name_of(settings.video), finder, processor)
-    )
-    count, highest, errors = 0, np.zeros(len(finder.class_names)), list[Exception]()
-
-    def give(segments: Iterable[Any]) -> None:
-        """A segment that cannot be printed, as the reader went away, is still kept, and so are those after it."""
-        nonlocal count
-        for segment in segments:
-            count += 1
-            with collected(errors):
-                _print_segment(segment, settings.json)
-            if folder is not None:
-                with collected(errors):
-                    folder.add_segment(segment)
-
+def follow(read: Callable[..., Timeline], settings: TimelineCommandSettings) -> None:
+    """Prints the segments that `read`, which is [`TimelineReader.read`], tells of, until the video ends or a signal
+    comes."""
     with stop_requests("stopping, and writing what was found") as stopped:
-        with collected(errors):
-            for window in stopped.until_stopped(windows):
-                give(finder.add(window.start, window.end, window.scores))
-                np.maximum(highest, window.scores, out=highest)
-                if folder is not None:
-                    folder.add_window(window)
-                if errors:
-                    break
-        with collected(errors):
-            give(finder.finish())
-        if folder is not None:
-            ending = (
-                (str(errors[0]) or type(errors[0]).__name__) if errors else "a signal stopped it" if stopped else None
-            )
-            with collected(errors):
-                segments = folder.finish(details, ending)
-                if settings.annotate and folder.end:
-                    _annotate(settings.video, folder, segments)
-            can_be_read_again = Path(settings.video).is_file()
-            if errors and (not folder.end or (can_be_read_again and not folder.is_complete)):
-                folder.remove()
-            else:
-                _say(f"{folder.folder} holds {', '.join(sorted(path.name for path in folder.folder.iterdir()))}.")
-    if errors:
-        raise errors[0]
+        try:
+            found = read(lambda segment: print_segment(segment, settings.json), stopped.until_stopped)
+        finally:
+            if settings.output is not None and os.path.isdir(settings.output):
+                _say(f"{settings.output} holds {', '.join(sorted(os.listdir(settings.output)))}.")
     if stopped:
-        raise stopped.interrupt("" if folder is None else f"The segments up to {clock(folder.end)} are kept.")
-    if not count:
-        _say(_why_none(highest, finder))
+        raise stopped.interrupt("" if found.folder is None else f"The segments up to {clock(found.end)} are kept.")
+    if not found.num_segments:
+        _say(_why_none(found.highest, found.finder))
 
 
-def _check_files(settings: TimelineCommandSettings) -> None:
-    """Refuses options that would fail, or overwrite a file, after hours of reading."""
-    if settings.annotate and settings.output is None:
-        raise ValueError("--annotate writes a video into the folder of --output: say which with --output DIR.")
-    if settings.annotate and not Path(settings.video).is_file():
-        raise ValueError(f"--annotate reads the video a second time: {settings.video} is no file on this machine.")
-    if settings.annotate and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("--annotate draws with matplotlib: pip install 'hf-video-models[demo]'.")
-    if settings.output is not None:
-        ways_out = "Choose another folder: results are never overwritten."
-        require_fresh(Path(settings.output), ways_out=ways_out, option="--output")
-
-
-def _print_segment(segment: Any, as_json: bool) -> None:
+def print_segment(segment: Segment, as_json: bool) -> None:
     from hf_video.drawing.timeline_folder import segment_entry
 
     if as_json:
@@ -155,26 +88,7 @@ def _print_segment(segment: Any, as_json: bool) -> None:
         print(f"{times}  {segment.score:6.1%}  {' '.join(segment.label.split())}", flush=True)
 
 
-def _annotate(video: str, folder: Any, segments: Sequence[Any]) -> None:
-    """Writes the annotated video. Of a damaged one, the frames before the damage are kept."""
-    from hf_video.drawing.videos import annotate_video
-    from hf_video.io import replace_file
-    from hf_video.reading import VideoReadError
-
-    damage: list[Exception] = []
-
-    def write(unfinished: Path) -> None:
-        try:
-            annotate_video(video, unfinished, segments, folder.end)
-        except VideoReadError as error:
-            damage.append(error)
-
-    replace_file(folder.folder / "annotated.mp4", write)
-    if damage:
-        raise damage[0]
-
-
-def _why_none(highest: np.ndarray, finder: Any) -> str:
+def _why_none(highest: np.ndarray, finder: SegmentFinder) -> str:
     """A sentence about a video without segments."""
     import numpy as np
 
@@ -189,25 +103,6 @@ def _why_none(highest: np.ndarray, finder: Any) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
-
-
-def window_options(settings: TimelineCommandSettings, processor: VideoClipProcessor) -> dict[str, Any]:
-    """The options of `window_batches` in the values of `WindowSettings`."""
-    from hf_video.inference.window_batching import choose_windows
-
-    if settings.fps is not None and settings.frame_sampling_rate is not None:
-        raise ValueError(
-            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
-            "samples: give one of them."
-        )
-    windows = choose_windows(
-        processor,
-        num_frames=settings.window,
-        stride=settings.stride,
-        fps=settings.fps,
-        frame_sampling_rate=settings.frame_sampling_rate,
-    )
-    return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 
 COMMAND = Command(

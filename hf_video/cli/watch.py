@@ -12,10 +12,11 @@ from typing import Any
 from hf_video.drawing.texts import clock
 from hf_video.inference.inference_settings import FrameSourceSettings, JsonLinesSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model
+from hf_video.output_folders import collected
 from hf_video.settings import AtLeast1, Positive, Settings, setting
 
 from .command import Command
-from .stopping import collected, stop_requests
+from .stopping import stop_requests
 
 
 @dataclass(kw_only=True)
@@ -143,13 +144,13 @@ def _check_files(settings: WatchSettings) -> None:
             raise ValueError(f"{other} and {name} are one file, {path}: give each its own.")
     for path in (settings.memory, settings.picture):
         if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{path.absolute().parent} is no folder to write {path.name} to.")
+            raise ValueError(f"The folder {path.absolute().parent} for {path.name} does not exist.")
     if "{}" not in settings.prompt:
         raise ValueError(f"--prompt {settings.prompt!r} has no {{}} for the question.")
     if settings.resume and not _is_file(settings):
         raise ValueError(f"--resume goes on with a video file; the frames of {_name(settings)} do not come again.")
     if settings.picture is not None and not _is_file(settings):
-        raise ValueError(f"--picture reads frames of a video file once more; {_name(settings)} is none.")
+        raise ValueError(f"--picture reads frames of the video once more, but {_name(settings)} is not a file.")
 
 
 def _is_file(settings: WatchSettings) -> bool:
@@ -206,7 +207,7 @@ def _check_origin(kept: dict[str, Any], given: dict[str, Any], settings: WatchSe
         )
     if "video" in kept and "bytes" not in kept:
         raise ValueError(
-            f"{settings.memory} was begun with {kept['video']}, which is no file and does not come again."
+            f"{settings.memory} was begun with {kept['video']}, which is not a file and does not come again."
         )
     has_grown = kept.get("video") == given["video"] and kept.get("bytes", 0) < given["bytes"]
     if not has_grown and kept.get("bytes", given["bytes"]) != given["bytes"]:

@@ -114,7 +114,7 @@ def arrow_column(dataset: Dataset, name: str) -> pa.Array:
 
 
 def rows_without(dataset: Dataset, videos: Iterable[str]) -> np.ndarray:
-    """The numbers of the rows whose video is none of these, int64."""
+    """The numbers of the rows with another video than these, int64."""
     is_among = pc.is_in(arrow_column(dataset, "video"), pa.array(videos, pa.string()))
     return np.flatnonzero(~is_among.to_numpy(zero_copy_only=False))
 

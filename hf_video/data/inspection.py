@@ -57,7 +57,7 @@ class InspectedVideo:
         num_frames: number of frames, 0 if unknown.
         duration: duration in seconds, None if unknown.
         height, width: size of a frame in pixels, 0 if unknown.
-        size: bytes of the file, None if it is no file or was not asked for.
+        size: bytes of the file, None if it is not a file or was not asked for.
         content: its `content_digest`, None if there is none or it was not asked for.
     """
 
@@ -256,7 +256,7 @@ def write_manifest(
 
 
 def _paths_from(folder: Path) -> Callable[[str], str]:
-    """Gives the path of a video from a folder if it lies below, also where links lead there; else the whole path."""
+    """Gives the path of a video from a folder if it lies below it, through links or not; else the whole path."""
     resolve = cache(os.path.realpath)
     prefix = f"{folder}{os.sep}"
 

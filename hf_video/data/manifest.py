@@ -73,7 +73,7 @@ def manifest_schema(multi_label: bool) -> pa.Schema:
 
 def is_manifest(file: str | os.PathLike) -> bool:
     """Whether a Parquet file has a column `path` and a column `label` or `labels`; it may lack all others. A file with
-    a column of the feature `Video` is none. One that is not Parquet raises `ValueError`."""
+    a column of the feature `Video` is not a manifest. Another format than Parquet raises `ValueError`."""
     schema = _read_schema(os.fspath(file))
     has_labels = "label" in schema.names or "labels" in schema.names
     return has_labels and "path" in schema.names and not any(_holds_videos(field.type) for field in schema)
@@ -194,7 +194,7 @@ def _name(files: Mapping[str, str]) -> str:
 
 
 def _exists(file: str) -> bool:
-    """Whether there is such a file. That a protocol is none of files is no error: a camera has a URL, too."""
+    """Whether there is such a file. An address that is not of a file, such as that of a camera, gives False."""
     if not is_url(file):
         return os.path.isfile(file)
     try:

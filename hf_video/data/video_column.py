@@ -29,7 +29,7 @@ _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STA
 
 def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
     """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither. A name
-    that is no path and no data set of the Hub raises `FileNotFoundError`."""
+    that is neither a path nor a data set of the Hub raises `FileNotFoundError`."""
     path = Path(data).expanduser()
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
@@ -104,7 +104,7 @@ def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
     for name, split in splits.items():
         found = split_of(name)
         if found is None:
-            logger.warning(f"The split {name!r} is left out: it is none of train, validation and test.")
+            logger.warning(f"The split {name!r} is left out: only train, validation and test are read.")
         elif found in known:
             raise ValueError(f"Two splits of the data set stand for {found!r}, one of them {name!r}: leave one out.")
         else:

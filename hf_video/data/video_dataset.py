@@ -92,7 +92,7 @@ def load_video_dataset(
     Raises:
         FileNotFoundError: If `data`, a file that it names, or `video_root` does not exist, or a link in the place of a
             class folder leads nowhere.
-        ValueError: If the layout is none of these, a class has no video, class folders have a `video_root`, the name
+        ValueError: If the layout is another one, a class has no video, class folders have a `video_root`, the name
             of a file is not UTF-8, or an annotation file lacks columns or rows or has a wrong value. If a class is not
             among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
             split.

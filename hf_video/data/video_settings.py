@@ -17,16 +17,22 @@ READING_THREADS = (
 
 
 @dataclass(kw_only=True)
-class LabelledVideosSettings:
-    """Data"""
+class VideoRootSettings:
+    """Videos"""
 
-    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA", form="word")
     video_root: str | None = setting(
         None,
         "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.",
         "DIR",
         changeable=True,
     )
+
+
+@dataclass(kw_only=True)
+class LabelledVideosSettings(VideoRootSettings):
+    """Videos"""
+
+    data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA", form="word", common=True)
 
 
 @dataclass

@@ -118,7 +118,7 @@ def find_problems(folder: Path) -> list[str]:
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The content of `config.json`, and a list of what is wrong with it."""
+    """The content of `config.json`, and a list of its faults."""
     path = folder / "config.json"
     if not path.is_file():
         return {}, ["There is no config.json. Publish a folder that save_pretrained or `hf-video train` wrote."]
@@ -151,7 +151,7 @@ def read_part(folder: Path, name: str, kind: type[BaseModel] | None = None) -> d
 
 
 def check_card(text: str) -> list[str]:
-    """A list of what is wrong with the text of a model card."""
+    """A list of the faults in the text of a model card."""
     try:
         ModelCard(text)
     except Exception as error:  # the parser and the validator of metadata raise many kinds

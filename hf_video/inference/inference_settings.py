@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Le
 
-from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads
+from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads, VideoRootSettings
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting
 
 
@@ -22,6 +22,13 @@ class TrainedModelSettings(ComputingSettings):
     """Model"""
 
     model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL")
+
+
+@dataclass(kw_only=True)
+class VideosSettings(VideoRootSettings):
+    """Videos"""
+
+    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
 
 
 @dataclass(kw_only=True)
@@ -87,9 +94,10 @@ class BulkSettings:
     ray_address: str | None = setting(
         None, "Cluster to work on, auto: the one of this machine; by default Ray starts on this machine.", "ADDRESS"
     )
-    min_decoders: AtLeast1[int] = setting(1, "Least processes of Ray that read videos, each on one core.")
+    min_decoders: AtLeast1[int] = setting(1, "Number of processes of Ray that read videos at least, each on one core.")
     max_decoders: AtLeast1[int] | None = setting(
-        None, "Most processes of Ray that read videos; by default one for each core that the models leave."
+        None,
+        "Largest number of processes of Ray that read videos; by default one for each core that the models leave.",
     )
     models: AtLeast1[int] | None = setting(
         None, "Processes of Ray with a model; by default one a GPU, without GPUs one for every two cores."
@@ -107,24 +115,19 @@ class JsonLinesSettings:
 
 
 @dataclass(kw_only=True)
-class PredictSettings(ClassificationSettings, BulkSettings, Settings):
+class PredictSettings(VideosSettings, ClassificationSettings, BulkSettings, Settings):
     """Output"""
 
-    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
     top_k: AtLeast1[int] = setting(5, "Classes shown for each video.", "K")
-    video_root: str | None = setting(
-        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
-    )
     output: str | None = setting(
         None, "With --engine: folder for the table; new, empty, or one that this command began. A path or URL.", "DIR"
     )
 
 
 @dataclass(kw_only=True)
-class ExtractSettings(TrainedModelSettings, WindowSettings, BulkSettings, Settings):
+class ExtractSettings(VideosSettings, TrainedModelSettings, WindowSettings, BulkSettings, Settings):
     """Features"""
 
-    videos: list[str] = setting(help="What to read, see above.", metavar="FILE", form="words")
     output: str = setting(help="Folder for the features: new, empty, or one that this command began.", metavar="DIR")
     format: Literal["npy", "safetensors", "parquet"] = setting(
         "npy",
@@ -141,9 +144,6 @@ class ExtractSettings(TrainedModelSettings, WindowSettings, BulkSettings, Settin
         "Hidden state to take, as hidden_states of Transformers: 0 is before the first layer, -1 the last.",
     )
     batch_size: AtLeast1[int] = setting(8, "Windows in one forward pass.")
-    video_root: str | None = setting(
-        None, "Where relative paths in a CSV, list or JSON file begin; by default the folder of that file.", "DIR"
-    )
 
 
 @dataclass(kw_only=True)
@@ -158,9 +158,9 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
     )
     onset: Annotated[Positive[float], Le(1)] = setting(0.5, "Score with which a segment begins.")
     offset: Share[float] | None = setting(None, "A score below it ends the segment; by default that of --onset.")
-    min_duration_on: NotNegative[float] = setting(0.0, "Least seconds of a segment; shorter ones are dropped.")
+    min_duration_on: NotNegative[float] = setting(0.0, "Seconds of a segment; shorter ones are dropped.")
     min_duration_off: NotNegative[float] = setting(
-        0.0, "Least seconds between two segments of a class; shorter gaps are filled."
+        0.0, "Seconds between two segments of a class; shorter gaps are filled."
     )
     batch_size: AtLeast1[int] | None = setting(
         None, "Windows in one forward pass; by default 8, and 1 for a live stream, which is answered at once."

@@ -262,7 +262,7 @@ def find_segments(
 ) -> Iterator[Segment]:
     """
     The segments of a video, each as soon as it is complete: when it shows which class. Time and memory for a window do
-    not grow with the video, which may be a stream without an end.
+    not grow with the video, which may be an endless stream.
 
     Args:
         model: a video classifier in evaluation mode.

@@ -14,6 +14,8 @@ from hf_video.reading.frame_streaming import StreamedFrame
 from hf_video.reading.sources import VideoReadError, describe
 from hf_video.reading.windows import LastWindow, Sample, SampleGroup, group_samples, timed_samples, until_error
 
+from .inference_settings import WindowSettings
+
 logger = logging.get_logger(__name__)
 
 # A distance of samples this many times larger or smaller than that of training shows motion at another speed.
@@ -137,6 +139,27 @@ def choose_windows(
         "fps": fps,
         "frame_sampling_rate": 1 if frame_sampling_rate is None else frame_sampling_rate,
     }
+
+
+def windows_of(settings: WindowSettings, processor: VideoClipProcessor) -> dict[str, Any]:
+    """The options of [`window_batches`] that settings name.
+
+    Raises:
+        ValueError: `fps` and `frame_sampling_rate` are both given.
+    """
+    if settings.fps is not None and settings.frame_sampling_rate is not None:
+        raise ValueError(
+            f"--fps {settings.fps:g} and --frame-sampling-rate {settings.frame_sampling_rate:g} both set the rate of "
+            "samples: give one of them."
+        )
+    windows = choose_windows(
+        processor,
+        num_frames=settings.window,
+        stride=settings.stride,
+        fps=settings.fps,
+        frame_sampling_rate=settings.frame_sampling_rate,
+    )
+    return windows | {"last": settings.last_window, "source_fps": settings.source_fps}
 
 
 def _warn_if_far(

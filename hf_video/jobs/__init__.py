@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC_NAMES = {
+    "BulkResult": ".bulk",
+    "extract": ".extraction",
     "extract_features": ".feature_cache",
     "extract_to_folder": ".feature_folder",
     "ExtractTask": ".tasks",
@@ -15,6 +17,8 @@ _PUBLIC_NAMES = {
     "Features": ".feature_cache",
     "LocalEngine": ".runner",
     "ParquetParts": ".parquet_parts",
+    "predict": ".classification",
+    "Prediction": ".classification",
     "PredictTask": ".tasks",
     "RayEngine": ".ray_engine",
     "run": ".runner",

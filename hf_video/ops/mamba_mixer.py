@@ -256,7 +256,7 @@ def mixer_forward(
         tensors: the hidden states, `norm`, `in_proj`, `out_proj` and the weights of all directions.
         eps: the epsilon of the norm.
         keeps_states: whether to return what the backward needs.
-        dtype: of what is kept but for the states, which are float32.
+        dtype: dtype of what is kept, except for the states, which are float32.
 
     Returns:
         The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`

@@ -287,7 +287,7 @@ def silu_slope(x):
 
 @compiled
 def softplus(x):
-    """log(1 + e^x), with a small relative error also where it is small."""
+    """log(1 + e^x), with a small relative error for small results, too."""
     e = exp2(minimum(x, ZERO - x) * LOG2_E)
     tail = e * (e * (e * (e * (e * (e * (e * (e * L8 + L7) + L6) + L5) + L4) + L3) + L2) + L1) + L0
     return maximum(x, ZERO) + e * tail

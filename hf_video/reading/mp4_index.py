@@ -16,7 +16,7 @@ from .sources import VideoReadError
 _FORMAT = "mov,mp4,m4a,3gp,3g2,mj2"
 # Codecs whose packets FFmpeg leaves as the tables describe them; of VP9 it changes durations.
 _PLAIN_CODECS = ("h264", "hevc", "av1")
-# A `moov` at the end of the file is no larger in most files, and fetched at once.
+# In most files a `moov` at the end is not larger than this. It is fetched at once.
 _TAIL = 2**20
 # The first frame lies behind a `moov` at the start.
 _BEHIND = 64 * 2**10

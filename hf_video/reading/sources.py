@@ -4,7 +4,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 # What FFmpeg may use for a live stream whose address begins so.
 LIVE_PROTOCOLS = {
@@ -95,3 +97,11 @@ def describe(source: Any) -> str:
     if isinstance(source, bytes):
         return f"The video of {len(source)} bytes"
     return str(getattr(source, "name", f"The {type(source).__name__}"))
+
+
+def name_of(video: str) -> str:
+    """The name of a video's file or address, without folders, ending, user or password."""
+    if "://" not in video:
+        return Path(video).resolve().stem
+    address = urlsplit(video)
+    return Path(address.path).stem or str(address.hostname)

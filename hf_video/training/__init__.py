@@ -9,6 +9,7 @@ _PUBLIC_NAMES = {
     "classification_loss": ".losses",
     "Distillation": ".losses",
     "EMACallback": ".optimization",
+    "evaluate": ".measuring",
     "evaluate_dataset": ".evaluation",
     "freeze_layers": ".adaptation",
     "knn_scores": ".adaptation",

@@ -12,11 +12,12 @@ from hf_video.data.video_texts import VideoTextDataset, load_video_texts
 from hf_video.io import replace_text
 from hf_video.loading.configurations import check_trainable, load_config, loading
 from hf_video.loading.models import choose_device
+from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together
 
 from .answering import AnswerTrainer, AnswerTrainingArguments, choose_trained, exact_match, saved_lora_rank
 from .arguments import check_optimization
-from .output_folder import ANSWERS_FILE, RunLock, saying_what_was_kept
+from .output_folder import ANSWERS_FILE, saying_what_was_kept
 from .resuming import make
 from .run_settings import TrainAnswersSettings
 from .run_start import start_run

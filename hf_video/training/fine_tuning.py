@@ -13,6 +13,7 @@ from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingColla
 from hf_video.data.columns import label_ids
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
+from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
 
 from .adaptation import add_lora, freeze_layers, make_linear_probe, to_plain_model
@@ -21,7 +22,6 @@ from .evaluation import clip_reader, write_report
 from .losses import make_distillation
 from .model_loading import classifier_kind, load_model
 from .optimization import parameter_settings
-from .output_folder import RunLock
 from .resuming import make
 from .run_settings import ScratchSettings, TrainSettings
 from .run_start import start_run

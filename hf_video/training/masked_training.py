@@ -12,11 +12,11 @@ from hf_video.data import ClipAugmentation, ClipDataset, load_unlabelled_videos
 from hf_video.loading.configurations import loading
 from hf_video.loading.models import locate_model
 from hf_video.models.videomamba.pretraining_videomamba import VideoMambaTeacher
+from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together
 
 from .arguments import PreTrainingArguments, check_optimization
 from .model_loading import load_model, masked_kind
-from .output_folder import RunLock
 from .pretraining import PreTrainer, check_masks, write_pretraining_report
 from .resuming import given_values, make, recipe_values
 from .run_settings import MaskedScratchSettings, PretrainSettings

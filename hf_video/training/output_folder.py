@@ -1,52 +1,28 @@
 """Guards what a command writes: files of the user are kept, and one run writes a folder at a time."""
 
 import functools
-import json
 import os
 import re
 import shutil
-import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from hf_video.io import FULL_DISK, read_own_json, replace_text, write_error_number
+from hf_video.output_folders import LOCK_FILE, RunLock, is_unfinished_file, require_fresh
 from hf_video.processes import is_first_process
 from hf_video.reading.sources import is_url
-from hf_video.settings import few
 
 OPTIONS_FILE = "train_options.json"
 ANSWERS_FILE = "answers.json"
-LOCK_FILE = ".hf-video.lock"
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
-# Seconds to wait for the lock of a run that has died: its processes that read videos hold the lock until they end.
-_PATIENCE = 15
 # Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
 # systems keep the lock of a machine that is gone for about a minute and a half.
 _PATIENCE_OF_RESTART = 300
 
 
-def require_fresh(
-    folder: Path,
-    is_leftover: Callable[[Path], bool] = lambda path: False,
-    ways_out: str | None = None,
-    option: str = "--output-dir",
-) -> None:
-    """Refuses a folder with files other than leftovers (`ValueError`), and says what can be done: by default what can
-    be done in training."""
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise ValueError(f"{option} {folder} is a file; a folder is expected.")
-    found = sorted(path.name for path in folder.iterdir() if not is_leftover(path)) if folder.exists() else []
-    if not found:
-        return
-    raise ValueError(f"{option} {folder} is not empty ({few(found)}). {ways_out or _ways_out_of_training(folder)}")
-
-
-def _ways_out_of_training(folder: Path) -> str:
+def _ways_out(folder: Path) -> str:
     if not _has_checkpoint(folder):
         return _WAYS_OUT
     return f"Continue the run in it with --resume, or {_WAYS_OUT[0].lower()}{_WAYS_OUT[1:]}"
@@ -79,7 +55,7 @@ def checkpoint_to_resume(
         lock.take(folder, _PATIENCE_OF_RESTART if resume == "auto" else 0)
     if not resume or (resume == "auto" and not _has_begun(folder)):
         if not overwrite:
-            require_fresh(folder, is_leftover)
+            require_fresh(folder, _ways_out(folder), is_leftover=is_leftover)
         return None
     from hf_video.training.checkpoints import require_resumable
 
@@ -97,7 +73,7 @@ def begin_writing(folder: Path, lock: "RunLock", *, resume: bool, overwrite: boo
     folder.mkdir(parents=True, exist_ok=True)
     lock.take(folder)
     if not resume:
-        require_fresh(folder, is_leftover)
+        require_fresh(folder, _ways_out(folder), is_leftover=is_leftover)
         clear_leftovers(folder)
 
 
@@ -132,7 +108,7 @@ def check_none_inside(paths: Iterable[str], folder: Path) -> None:
 
 def is_leftover(path: Path) -> bool:
     """Whether a run that ended before its first complete checkpoint left this file or folder."""
-    if path.name == LOCK_FILE or _is_unfinished(path):
+    if path.name == LOCK_FILE or is_unfinished_file(path):
         return True
     if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir() and not path.is_symlink():
         from hf_video.training.checkpoints import is_unfinished
@@ -177,7 +153,7 @@ def last_checkpoint(folder: Path, say: Callable[[str], Any] = print) -> Path:
     if checkpoint is None:
         why = f" ({'; '.join(passed)})" if passed else ""
         try:
-            require_fresh(folder, is_leftover)
+            require_fresh(folder, "", is_leftover=is_leftover)
             way_out = "Leave --resume out."
         except ValueError:
             way_out = "Leave --resume out, and choose another folder or rename this one."
@@ -215,84 +191,6 @@ def what_was_kept(folder: Path, way_on: str) -> str:
     return f"{kept} is kept; {way_on} to continue from it."
 
 
-class RunLock:
-    """The right of a run to write its folder, which the first process holds until the block or the process ends. If an
-    error ends the block, `on_error` is called before the lock is given back; an interrupt is none."""
-
-    def __init__(self) -> None:
-        self._lock: Any = None
-        self.folder: Path | None = None
-        self.on_error: Callable[[], Any] | None = None
-
-    def __enter__(self) -> "RunLock":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, Exception) and self.on_error is not None:
-            self.on_error()
-        self.release()
-
-    def take(self, folder: Path, patience: float = 0) -> None:
-        """Takes the lock of a folder that exists, and deletes the files that a killed run was writing in it. Another
-        run that has it is waited for `patience` seconds, one that has died on this machine in any case; then a
-        `ValueError` names it."""
-        if self.folder == folder or not is_first_process():
-            return
-        from filelock import FileLock, Timeout
-
-        file = folder / LOCK_FILE
-        lock = FileLock(file)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _wait_for(lock, folder, patience)
-        for path in [path for path in folder.rglob(".*.partial") if _is_unfinished(path)]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
-        self._lock, self.folder = lock, folder
-
-    def release(self) -> None:
-        """Gives the lock back and removes its file."""
-        if self._lock is not None and self.folder is not None:
-            (self.folder / LOCK_FILE).unlink(missing_ok=True)
-            self._lock.release()
-        self._lock = self.folder = None
-
-
-def _wait_for(lock: Any, folder: Path, patience: float) -> None:
-    from filelock import Timeout
-
-    holder = _holder(folder / LOCK_FILE)
-    who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-    if _died(holder):
-        patience = max(patience, _PATIENCE)
-    if patience:
-        print(f"{folder} is being written by {who}: waiting up to {patience:g} s for its end.", file=sys.stderr)
-    try:
-        lock.acquire(timeout=patience)
-    except Timeout:
-        raise ValueError(
-            f"{folder} is being written by {who}: wait for it, end it, or choose another output folder."
-        ) from None
-
-
-def _holder(lock_file: Path) -> dict[str, Any] | None:
-    holder = read_own_json(lock_file)
-    return holder if isinstance(holder, dict) and {"pid", "host"} <= holder.keys() else None
-
-
-def _died(holder: dict[str, Any] | None) -> bool:
-    """Whether the holder of a lock was a process of this machine that has ended."""
-    import psutil
-
-    return holder is not None and holder["host"] == socket.gethostname() and not psutil.pid_exists(holder["pid"])
-
-
-def _is_unfinished(path: Path) -> bool:
-    """Whether this is a file or folder that `hf_video.io` had not finished when the process was killed."""
-    return re.fullmatch(r"\.(.+\.)?\d+\.partial", path.name) is not None
-
-
 @functools.cache
 def _own_files() -> dict[str, list[set[str]]]:
     """Our files by name. Each version of a file has keys that tell it from a user's file of the same name."""
@@ -310,27 +208,3 @@ def _own_files() -> dict[str, list[set[str]]]:
 def _is_ours(path: Path) -> bool:
     found = read_own_json(path)
     return isinstance(found, dict) and any(keys <= found.keys() for keys in _own_files()[path.name])
-
-
-def check_output_file(name: str, file: str | None) -> Path | None:
-    """The path of a file to write, for the option `name`; None if there is to be none. It is a `ValueError` if
-    something is there already, or its folder does not exist or cannot be written to."""
-    if file is None:
-        return None
-    path = Path(file).expanduser()
-    if os.path.lexists(path):
-        raise ValueError(f"--{name} {path} exists. Choose another name: results are never overwritten.")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"--{name} {path}: the folder {folder} does not exist.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"--{name} {path}: nothing can be written to the folder {folder}.")
-    return path
-
-
-def name_of(video: str) -> str:
-    """The name of a video's file or address, without folders, ending, user or password."""
-    if "://" not in video:
-        return Path(video).resolve().stem
-    address = urlsplit(video)
-    return Path(address.path).stem or str(address.hostname)

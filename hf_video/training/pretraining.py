@@ -58,9 +58,9 @@ class PreTrainer(VideoTrainer):
 
     A `VideoViTForPreTraining` reconstructs the pixels that a mask hides (https://arxiv.org/abs/2203.12602; with
     `decoder_mask_ratio` the dual masking of https://arxiv.org/abs/2303.16727). A `VideoMambaForPreTraining` with a
-    teacher learns the features of what it sees (https://arxiv.org/abs/2403.06977). The training set gives
-    `pixel_values`, and sample keys as a [`ClipDataset`] for training does; labels are not used. Masks follow from the
-    sample keys, so that a resumed run sees the same ones.
+    teacher learns the teacher's features of the visible patches (https://arxiv.org/abs/2403.06977). The training set
+    gives `pixel_values`, and sample keys as a [`ClipDataset`] for training does; labels are not used. Masks follow
+    from the sample keys, so that a resumed run sees the same ones.
 
     Args:
         model, *more, **kwargs: see `transformers.Trainer`.

@@ -19,10 +19,10 @@ from hf_video.loading.classifiers import load_classifier
 from hf_video.loading.clip_size import check_clips
 from hf_video.loading.models import choose_device
 from hf_video.loading.processors import load_processor
+from hf_video.output_folders import KEEP, require_fresh
 
 from .adaptation import AttentiveProbe, knn_scores, make_linear_probe, to_plain_model, train_probe
 from .evaluation import clip_reader, write_report
-from .output_folder import require_fresh
 from .resuming import choose_values, make
 from .run_settings import ProbeSettings
 from .training_data import load_data, readable_videos, training_splits
@@ -64,7 +64,7 @@ def probe(settings: ProbeSettings) -> tuple[Path, Path, dict[str, Any]]:
     if chosen.model is None:
         raise ValueError("The model to probe is missing: give --model.")
     output_dir = Path(chosen.output_dir).expanduser().absolute()
-    require_fresh(output_dir, ways_out="Choose another folder: results are never overwritten.")
+    require_fresh(output_dir, KEEP)
     device = choose_device(chosen.device)
     here = {"output_dir": str(output_dir / "probe"), "use_cpu": device.type == "cpu"}
     arguments = make(TrainingArguments, chosen, **here)

@@ -31,7 +31,7 @@ class RecipeSettings:
     """Recipe"""
 
     recipe: str | None = setting(
-        None, "A published recipe, or a YAML file of settings; a flag replaces its value.", "NAME_OR_FILE", common=True
+        None, "A published recipe, or a YAML file of settings; a flag wins.", "NAME_OR_FILE", common=True
     )
     training_arguments: dict[str, Any] = setting({}, "Other fields of transformers.TrainingArguments.")
 

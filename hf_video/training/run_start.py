@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hf_video.loading.models import choose_device
+from hf_video.output_folders import RunLock
 from hf_video.processes import decided_by_first, is_first_process, join_processes, launched_processes
 from hf_video.settings import settings_of
 
 from .checkpoints import best_of
 from .output_folder import (
     OPTIONS_FILE,
-    RunLock,
     begin_writing,
     check_none_inside,
     checkpoint_to_resume,

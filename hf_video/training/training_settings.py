@@ -113,7 +113,7 @@ class TrainingSettings:
     save_strategy: Literal["no", "steps", "epoch", "best"] = setting("steps", "When to save a checkpoint.")
     save_steps: Positive[float] = setting(500, "Steps between two checkpoints; below 1, a share of all steps.")
     save_total_limit: NotNegative[int] | None = setting(
-        None, "Most checkpoints kept; 2: the best one and the last one.", changeable=True
+        None, "Number of checkpoints to keep; 2: the best one and the last one.", changeable=True
     )
     save_only_model: bool = setting(False, "Save no state to resume a training from.")
     load_best_model_at_end: bool = setting(False, "Return to the best checkpoint at the end.")
@@ -279,10 +279,10 @@ class AnswerTrainingSettings(FineTuningSettings):
     train_vision_tower: bool = setting(False, "Train the vision tower, too.")
     train_language_model: bool = setting(False, "Train the language model, too.")
     prompt: str = setting("{}", "The prompt, with {} in place of the question.", common=True)
-    max_length: AtLeast1[int] = setting(128, "Most tokens of a prompt.")
-    max_target_length: AtLeast1[int] = setting(256, "Most tokens of an answer to learn.")
-    max_new_tokens: AtLeast1[int] = setting(30, "Most tokens of a generated answer.")
-    min_new_tokens: NotNegative[int] = setting(0, "Fewest tokens of a generated answer.")
+    max_length: AtLeast1[int] = setting(128, "Prompts are cut after so many tokens.")
+    max_target_length: AtLeast1[int] = setting(256, "Answers to learn are cut after so many tokens.")
+    max_new_tokens: AtLeast1[int] = setting(30, "A generated answer ends after so many tokens.")
+    min_new_tokens: NotNegative[int] = setting(0, "A generated answer has at least so many tokens.")
     num_beams: AtLeast1[int] = setting(5, "Beams of the search for an answer.")
     length_penalty: float = setting(
         1.0, "The score of a beam is divided by its length to this power; above 0 favours long answers."

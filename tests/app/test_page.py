@@ -90,7 +90,7 @@ def test_a_video_that_is_gone_and_a_folder_are_no_video(press, tmp_path):
     (tmp_path / "frame.png").write_bytes(b"no picture")
     for path in (tmp_path / "gone.mp4", tmp_path):
         last = press("classify", str(path), "videomae")[-1]
-        assert "The video is no longer here: open it again." in last
+        assert "The video was removed: open it again." in last
 
 
 def test_a_bug_is_a_sentence_that_names_the_log(press, tmp_path, caplog):

@@ -14,7 +14,7 @@ from filelock import FileLock
 from hf_video.cli.main import main
 from hf_video.jobs import ExtractTask, PredictTask, runner
 from hf_video.jobs.parquet_parts import SETTINGS_FILE
-from hf_video.training.output_folder import LOCK_FILE
+from hf_video.output_folders import LOCK_FILE
 
 from .bulk_runs import num_new, parts_of, read_rows
 
@@ -255,7 +255,7 @@ def test_classes_of_many_videos_need_a_place(digits, trained, fails):
 
 
 def test_without_ray_there_is_a_way_out(digits, trained, tmp_path, fails, monkeypatch):
-    monkeypatch.setattr("hf_video.cli.bulk.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_video.jobs.bulk.find_spec", lambda name: None)
     said = fails(*words("extract", trained, tmp_path / "out", digits / "test"), "--engine", "ray")
     assert (
         said == "hf-video: error: --engine ray needs Ray, which is not installed: pip install 'hf-video-models[ray]'\n"

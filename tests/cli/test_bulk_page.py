@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hf_video.cli.bulk import check_options
-from hf_video.cli.main import parse
+from hf_video.jobs.bulk import check_engine
+from tests.cli.flags import read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,21 +24,21 @@ def test_all_commands_are_found():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_words_of_a_command_are_known(words, monkeypatch):
-    monkeypatch.setattr("hf_video.cli.bulk.find_spec", lambda name: True)
-    args = parse(words[1:])
-    check_options(args)
+    monkeypatch.setattr("hf_video.jobs.bulk.find_spec", lambda name: True)
+    args = read(words[1:])
+    check_engine(args)
     assert args.engine in ("local", "ray") and args.output and args.model.endswith("my_model")
 
 
 def test_options_that_the_page_names_exist():
-    args = vars(parse(COMMANDS[0][1:])) | vars(parse(COMMANDS[2][1:]))
+    args = vars(read(COMMANDS[0][1:])) | vars(read(COMMANDS[2][1:]))
     named = re.findall(r"`--([a-z-]+)", PAGE)
     assert {"part-size", "retry-errors", "max-decoders", "models"} <= set(named)
     assert {name.replace("-", "_") for name in named} <= args.keys()
 
 
 def test_the_cluster_has_what_the_command_asks_for():
-    args = parse(COMMANDS[3][1:])
+    args = read(COMMANDS[3][1:])
     kinds = RAY_UP["available_node_types"]
     assert RAY_UP["head_node_type"] in kinds and RAY_UP["max_workers"] == sum(
         kind.get("max_workers", 0) for kind in kinds.values()
@@ -47,7 +47,7 @@ def test_the_cluster_has_what_the_command_asks_for():
 
 
 def test_the_job_has_what_its_command_asks_for():
-    args = parse(COMMANDS[-1][1:])
+    args = read(COMMANDS[-1][1:])
     cluster = RAY_JOB["spec"]["rayClusterSpec"]
     assert (RAY_JOB["apiVersion"], RAY_JOB["kind"]) == ("ray.io/v1", "RayJob") and cluster["enableInTreeAutoscaling"]
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from hf_video import training
 from hf_video.cli.main import main
-from hf_video.training import evaluation
+from hf_video.training import evaluation, measuring
 
 
 def snapshot(folder):
@@ -161,7 +160,7 @@ def test_what_was_measured_is_said_though_it_cannot_be_written(digits, trained, 
     def is_full(path, text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("hf_video.io.replace_text", is_full)
+    monkeypatch.setattr("hf_video.cli.evaluate.replace_text", is_full)
     words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--json"]
     assert main([*words, "--output", str(tmp_path / "result.json")]) == 2
     said = capsys.readouterr()
@@ -171,13 +170,13 @@ def test_what_was_measured_is_said_though_it_cannot_be_written(digits, trained, 
 
 def test_a_file_that_came_meanwhile_is_left_alone(digits, trained, tmp_path, capsys, monkeypatch):
     file = tmp_path / "result.json"
-    evaluate_dataset = training.evaluate_dataset
+    evaluate_dataset = measuring.evaluate_dataset
 
     def evaluate(*args, **kwargs):
         file.write_text("mine")
         return evaluate_dataset(*args, **kwargs)
 
-    monkeypatch.setattr(training, "evaluate_dataset", evaluate)
+    monkeypatch.setattr(measuring, "evaluate_dataset", evaluate)
     words = ["evaluate", str(digits), "--model", str(trained), "--device", "cpu", "--output", str(file)]
     assert main(words) == 2
     said = capsys.readouterr()

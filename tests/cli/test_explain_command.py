@@ -129,8 +129,11 @@ def test_a_class_without_a_font_and_one_without_evidence_are_drawn(model_folder,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--class", "poring watr"], "'poring watr' is none of the model's 3 classes. Did you mean pouring water?"),
-        (["--class", "3"], "'3' is none of the model's 3 classes. They are 'pouring water', "),
+        (
+            ["--class", "poring watr"],
+            "The model has 3 classes, and --class 'poring watr' is not one of them. Did you mean pouring water?",
+        ),
+        (["--class", "3"], "The model has 3 classes, and --class '3' is not one of them. They are 'pouring water', "),
         (["--question", "why?"], "gives classes"),
         (["--start", "7"], "start=7.0.*lasts 2.000 s"),
         (["--top-k", "0"], "--top-k is 0"),

@@ -9,8 +9,8 @@ from transformers import AutoModelForVideoClassification, VideoMAEConfig, VideoM
 
 from hf_video import VideoClipProcessor
 from hf_video.cli.main import main
+from hf_video.output_folders import LOCK_FILE
 from hf_video.reading.video_reading import probe_video, read_video
-from hf_video.training.output_folder import LOCK_FILE
 from tests.training.transformers_families import save_family
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.training.output_folder import LOCK_FILE, RunLock
+from hf_video.output_folders import LOCK_FILE, RunLock
 
 from .conftest import TINY_MODEL, TINY_RUN
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from hf_video.training.output_folder import RunLock
+from hf_video.output_folders import RunLock
 lock = RunLock()
 lock.take(Path(sys.argv[1]))
 if sys.argv[2] == "child" and os.fork() == 0:  # as a process that reads videos, which outlives its parent for a while

@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 
 from hf_video.cli.main import main
-from hf_video.training.output_folder import LOCK_FILE
+from hf_video.output_folders import LOCK_FILE
 
 from ..data.broken_videos import spread_broken_videos
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from datasets import Dataset, Video
 
-import hf_video.cli.predict as predict_command
 from hf_video.cli.main import main
 from hf_video.inference import predict_scores
-from hf_video.jobs import PredictTask
+from hf_video.jobs import PredictTask, classification
 
 from ..odd_files import ODD_FILES, make_odd_file
 
@@ -87,7 +86,7 @@ def test_the_others_are_classified_whatever_fails(trained, videos, tmp_path, cap
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("too large"), OSError(5, "no"), KeyError(3)])
 def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, videos, capsys, monkeypatch, error):
-    load, read = predict_command.load_trained_model, PredictTask.read
+    load, read = classification.load_trained_model, PredictTask.read
 
     def load_failing(*args, **options):
         model, processor = load(*args, **options)
@@ -109,7 +108,7 @@ def test_what_the_model_or_the_processor_raises_ends_one_file_alone(trained, vid
             yield piece._replace(pixel_values=np.zeros_like(piece.pixel_values)) if source == videos[1] else piece
 
     _, expected = predict(capsys, trained, videos[2])
-    monkeypatch.setattr(predict_command, "load_trained_model", load_failing)
+    monkeypatch.setattr(classification, "load_trained_model", load_failing)
     monkeypatch.setattr(PredictTask, "read", read_failing)
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and [row.get("error") for row in rows] == [str(error) or "MemoryError"] * 2 + [None]

@@ -1,7 +1,7 @@
 """`hf-video timeline`: segments on time, files that say how far they go, and nothing overwritten."""
 
-import argparse
 import csv
+import functools
 import itertools
 import json
 import os
@@ -26,10 +26,11 @@ from hf_video.cli import stopping
 from hf_video.cli import timeline as cli_timeline
 from hf_video.cli.main import main
 from hf_video.cli.stopping import end_process
-from hf_video.cli.timeline import follow
+from hf_video.cli.timeline import TimelineCommandSettings, follow
+from hf_video.drawing import video_timeline
 from hf_video.inference import ScoredWindow, SegmentFinder, find_segments, prediction
 from hf_video.reading import read_video
-from hf_video.training.output_folder import name_of
+from hf_video.reading.sources import name_of
 
 from ..video_files import damage_frame, encode_video
 
@@ -223,8 +224,10 @@ def wait_until(condition, seconds=20):
     return condition()
 
 
-def arguments(folder, **values):
-    return argparse.Namespace(video="rtsp://user:word@host/live", output=folder, annotate=False, json=True, **values)
+def follow_windows(windows, finder, processor, folder):
+    """Does with these windows what the command does with those of a stream."""
+    settings = TimelineCommandSettings(video="rtsp://user:word@host/live", model="m", output=folder, json=True)
+    follow(functools.partial(video_timeline.follow, windows, finder, processor, settings, {}), settings)
 
 
 @pytest.mark.parametrize("with_folder", [False, True])
@@ -250,7 +253,7 @@ def test_a_stream_without_an_end_takes_no_more_memory(tmp_path, capsys, with_fol
     folder, was_written = tmp_path / "out" if with_folder else None, list[bool]()
     tracemalloc.start()
     with pytest.raises(KeyboardInterrupt):
-        follow(windows(), finder, processor, arguments(folder), {})
+        follow_windows(windows(), finder, processor, folder)
     assert was_written == [True]
     assert len(sizes) == 5 and max(sizes[1:]) < sizes[0] + 200_000
     # The end of the segment that was open comes after the signal.
@@ -384,7 +387,7 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsy
     monkeypatch.setattr("hf_video.drawing.timeline_folder.write_segments", fail)
     windows = [ScoredWindow(0, 2, np.array([1, 0], np.float32), clip)]
     with pytest.raises(OSError, match="No space left"):
-        follow(windows, finder, VideoClipProcessor(do_normalize=False), arguments(tmp_path / "out"), {})
+        follow_windows(windows, finder, VideoClipProcessor(do_normalize=False), tmp_path / "out")
     assert len(list(csv.DictReader((tmp_path / "out" / "segments.csv").open()))) == 1
 
 
@@ -400,7 +403,7 @@ def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monk
 
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        follow(windows(), finder, VideoClipProcessor(), arguments(None), {})
+        follow_windows(windows(), finder, VideoClipProcessor(), None)
     try:
         assert time.monotonic() - begin < 30
         assert json.loads(capfd.readouterr().out)["segment"] == [0, 2]
@@ -427,14 +430,14 @@ def test_a_file_name_that_is_no_unicode_costs_no_file(model_folder, video, sees_
 
 @pytest.mark.parametrize("num_printed", [0, 1])
 def test_a_reader_that_goes_away_costs_no_segment(model_folder, video, sees_light, tmp_path, monkeypatch, num_printed):
-    counts, write = itertools.count(), cli_timeline._print_segment
+    counts, write = itertools.count(), cli_timeline.print_segment
 
     def fail(*args):
         if next(counts) >= num_printed:
             raise BrokenPipeError(32, "Broken pipe")
         write(*args)
 
-    monkeypatch.setattr(cli_timeline, "_print_segment", fail)
+    monkeypatch.setattr(cli_timeline, "print_segment", fail)
     assert run(model_folder, video, "--output", tmp_path / "out", "--batch-size", 1) == 141
     kept = json.loads((tmp_path / "out" / "segments.json").read_text())
     (segments,) = kept["results"].values()

@@ -256,7 +256,7 @@ def test_nothing_is_overwritten_and_mistakes_are_named_at_once(model_folder, vid
     assert "exists already; choose another" in fails(*words, "--picture", kept)
     assert "say which with --memory" in fails(*words, "--resume")
     assert "There is no memory" in fails(*words, "--resume", "--memory", tmp_path / "none")
-    assert "is no folder" in fails(*words, "--memory", tmp_path / "none" / "memory")
+    assert "does not exist" in fails(*words, "--memory", tmp_path / "none" / "memory")
     assert "has no {} for the question" in fails(*words, "--prompt", "Question:")
     both = tmp_path / "both.png"
     assert "--memory and --picture are one file" in fails(*words, "--memory", both, "--picture", both)

@@ -180,7 +180,7 @@ def _without(name):
             lambda weights: {**weights, "pos_embed": torch.ones(1, 4, 48)},
             {},
             [],
-            "rows for 3 patches, which is no square",
+            "rows for 3 patches, which form no square",
         ),
         (None, {"depth": 12}, [], "depth=12, the tensors say 4"),
         (

@@ -203,7 +203,7 @@ def test_crops_fit_into_frames_of_any_aspect(tmp_path):
 @pytest.mark.parametrize(
     ("kwargs", "config", "message"),
     [
-        ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which is no square: give `img_size`"),
+        ({**VIDEO, "img_size": [32, 48]}, {}, "6 patches, which form no square: give `img_size`"),
         ({**VIDEO, "img_size": [32, 48]}, {"img_size": [48, 48]}, "3 x 3 patches"),
         (VIDEO, {"img_size": [32]}, "one number or height and width, got [32]"),
         (VIDEO, {"img_size": "32"}, "img_size must be a number, got '32'"),

@@ -120,7 +120,7 @@ def video_suffix(video: str) -> str:
 
 
 class _Hashing:
-    """A file that is read, and the SHA-256 of what was read."""
+    """A file that is read, and the SHA-256 of the bytes read so far."""
 
     def __init__(self, file: Any):
         self._file = file

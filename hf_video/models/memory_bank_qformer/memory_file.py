@@ -60,7 +60,7 @@ def read_memory_file(
         OSError: if the file cannot be opened.
     """
     if Path(path).exists() and not Path(path).is_file():
-        raise ValueError(f"{path} is no regular file; a file that `MemoryBank.save` wrote is expected.")
+        raise ValueError(f"{path} is not a regular file; a file that `MemoryBank.save` wrote is expected.")
     own: Tensors = {}
     banks: dict[str, Tensors] = {}
     try:

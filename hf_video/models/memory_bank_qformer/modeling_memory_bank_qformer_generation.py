@@ -82,7 +82,7 @@ class MemoryBankQFormerRankingOutput(ModelOutput):
     ranks: torch.Tensor | None = None
 
 
-# Those of the keyword arguments of `generate` that are no options of the language model.
+# Keyword arguments of `generate` that do not go to the language model.
 VIDEO_INPUTS = (
     *("video_embeds", "vision_embeds", "frame_attention_mask", "interpolate_pos_encoding"),
     *("memory", "use_memory", "qformer_input_ids", "qformer_attention_mask"),

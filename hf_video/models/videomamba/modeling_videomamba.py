@@ -604,7 +604,7 @@ class VideoMambaModel(VideoMambaPreTrainedModel):
             are the residual stream before the final norm.
 
         Raises:
-            ValueError: for another rank or number of channels, a dtype that is no floating point, an input smaller
+            ValueError: for another rank or number of channels, a dtype that is not floating point, an input smaller
                 than a patch, masks of another shape or with unequal counts, or another size if
                 `interpolate_pos_encoding` is false.
         """
@@ -794,7 +794,7 @@ class VideoMambaForPreTraining(VideoMambaPreTrainedModel):
             kwargs: options of the teacher's `from_pretrained`, if it is an id.
 
         Raises:
-            ValueError: if the teacher is no vision transformer, or if its features do not have
+            ValueError: if the teacher is not a vision transformer, or if its features do not have
                 `config.projection_dim` channels.
         """
         if isinstance(teacher, str):

@@ -595,7 +595,7 @@ class VideoViTModel(VideoViTPreTrainedModel):
             that they repeat.
 
         Raises:
-            ValueError: for an input of another rank or number of channels, of a dtype that is no floating point, or
+            ValueError: for an input of another rank or number of channels, of a dtype that is not floating point, or
                 smaller than a patch; for masks of another shape or with unequal counts; for an input size that the
                 positions cannot be resized to; for masks, attention weights or an export with
                 `config.run_length_threshold`.

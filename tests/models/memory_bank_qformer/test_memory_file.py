@@ -139,7 +139,7 @@ def test_a_part_of_a_file_is_no_memory(sound, tmp_path, part):
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(ValueError, match="is no regular file"):
+        with pytest.raises(ValueError, match="is not a regular file"):
             MemoryBank.load(path)
     with pytest.raises(FileNotFoundError):
         MemoryBank.load(tmp_path / "missing")

@@ -1,0 +1,101 @@
+"""Classifies videos: `hf-video predict` for programs."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from hf_video.data.video_listing import ListedVideo, list_videos, names_several
+from hf_video.inference.inference_settings import PredictSettings
+from hf_video.loading.class_names import class_names_of
+from hf_video.loading.models import load_trained_model
+
+from .batches import VideoOutputs
+from .bulk import BulkResult, check_engine, run_in_bulk
+from .runner import LocalEngine, Part, Sink, run
+from .tasks import PredictTask, Task
+
+
+class Prediction(NamedTuple):
+    """The most likely classes of a video.
+
+    Attributes:
+        video: the video as it was named.
+        labels: names of classes, the most likely first.
+        scores: their probabilities, or values of a regression.
+        error: why there are none; None if there are.
+    """
+
+    video: str
+    labels: list[str]
+    scores: list[float]
+    error: Exception | None = None
+
+
+def predict(
+    settings: PredictSettings, tell: Callable[[Prediction], object] = lambda prediction: None
+) -> list[Prediction] | BulkResult:
+    """Classifies videos, as `hf-video predict`. A video that fails has an error, and the others go on.
+
+    Args:
+        settings: the videos, the model, and what differs from the defaults.
+        tell: is called with each prediction as soon as it is there; not with an engine.
+
+    Returns:
+        The predictions in the order of the videos; or with an engine what the folder of rows holds.
+
+    Raises:
+        ValueError, OSError: a setting cannot be used, or there is no such model.
+    """
+    check_engine(settings)
+    if settings.engine is None and settings.output is not None:
+        raise ValueError(f"--output {settings.output} has no effect without --engine local or --engine ray.")
+    if settings.engine is not None and settings.output is None:
+        raise ValueError(f"--engine {settings.engine} writes Parquet files: say where with --output DIR.")
+    if "reading_threads" in settings.given and settings.engine == "ray":
+        raise ValueError("--reading-threads has no effect with --engine ray.")
+    is_bulk = settings.engine is not None
+    videos = list_videos(settings.videos, settings.video_root) if is_bulk else _name_videos(settings)
+    model, processor = load_trained_model(
+        settings.model,
+        device="cpu" if settings.engine == "ray" else settings.device,
+        dtype=settings.dtype,
+        num_clips=settings.num_clips,
+        num_crops=settings.num_crops,
+    )
+    task = PredictTask(processor, class_names_of(model.config), settings.top_k)
+    if is_bulk:
+        return run_in_bulk(settings, videos, task, model)
+    teller = _Teller(tell)
+    engine = LocalEngine(model, settings.batch_size, reading_threads=settings.reading_threads)
+    run(task, videos, teller, engine, progress=False)
+    return teller.predictions
+
+
+def _name_videos(settings: PredictSettings) -> list[ListedVideo]:
+    """The videos that words name, in their order. A word that names one video stands for itself, whatever it is."""
+    found: list[ListedVideo] = []
+    for word in settings.videos:
+        several = names_several(word)
+        found += list_videos([word], settings.video_root) if several else [ListedVideo(word, word)]
+    return found
+
+
+class _Teller(Sink):
+    """Keeps predictions, and tells of each as it comes."""
+
+    is_kept = False
+
+    def __init__(self, tell: Callable[[Prediction], object]) -> None:
+        self.predictions: list[Prediction] = []
+        self._tell = tell
+
+    def write(self, task: Task, part: Part, outputs: Iterator[VideoOutputs]) -> None:
+        for of_video in outputs:
+            name, gathered = of_video.video.source, of_video.gather()
+            if of_video.error is not None:
+                prediction = Prediction(name, [], [], of_video.error)
+            else:
+                columns = task.describe(*gathered)
+                labels, scores = (columns[column].to_pylist()[0] for column in ("labels", "scores"))
+                prediction = Prediction(name, labels, scores)
+            self.predictions.append(prediction)
+            self._tell(prediction)
