@@ -51,11 +51,15 @@ class Saved:
 
 
 def given_values(settings: Any) -> dict[str, Any]:
-    """The settings that were given, and the given fields of `TrainingArguments`, by name."""
+    """The settings that were given, and the given fields of `TrainingArguments`, by name.
+
+    Raises:
+        ValueError: there is no such field, or it has a wrong value.
+    """
     values = {name: getattr(settings, name) for name in settings.given if name not in START}
     if values.get("model") is not None:
         values["model"] = locate_model(values["model"], "--model")
-    return values | getattr(settings, "training_arguments", {})
+    return values | _read_named(type(settings), settings.training_arguments, "training_arguments: ")
 
 
 def recipe_values(settings: Any) -> dict[str, Any]:

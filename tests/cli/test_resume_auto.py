@@ -232,7 +232,7 @@ def test_what_a_run_left_before_its_first_checkpoint_is_begun_anew(digits, train
             "--torch-compile-mode default differs from the run being resumed (not set)",
         ),
         (["--overwrite-output-dir"], "choose one of them"),
-        (["resume=auto"], "resume is set by the option --resume"),
+        (["resume=auto"], "resume=auto: a setting is a flag. Write --resume auto"),
         (["--save-only-model"], "With save_only_model=true there is nothing that --resume auto can go on from"),
         (["--save-strategy=no", "--no-load-best-model-at-end"], "With save_strategy=no there is nothing"),
     ],

@@ -210,6 +210,21 @@ def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
     assert given(f"--include-num-input-tokens-seen={word}")["include_num_input_tokens_seen"] == value
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"dataloader_drop_lust": True},
+            "'dataloader_drop_lust' is not a setting. Did you mean dataloader_drop_last?",
+        ),
+        ({"dataloader_drop_last": "maybe"}, "dataloader_drop_last is 'maybe'; true or false is expected"),
+    ],
+)
+def test_a_wrong_field_of_a_program_is_named(fields, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        choose_values(TrainSettings(data="data", output_dir="out", training_arguments=fields))
+
+
 @pytest.mark.parametrize("name", ["optim", "lr_scheduler_type"])
 def test_transformers_knows_which_optimizers_and_schedules_there_are(name, tmp_path):
     chosen = choose_values(TrainSettings(data="data", output_dir="out", **{name: "nonsense"}))

@@ -249,7 +249,7 @@ def test_a_resumed_run_cannot_become_another_one(digits, trained, fails):
     message = fails("train", digits, "--output-dir", trained, "--resume", "--num-frames", "8")
     assert "--num-frames 8 differs from the run being resumed (4)" in message
     for word, message in (
-        ("--batch-size=8", "--batch-size 8 differs from the run being resumed (16)"),
+        ("--batch-size=8", "--per-device-train-batch-size 8 differs from the run being resumed (16)"),
         ("--learning-rate=0.5", "--learning-rate 0.5 differs from the run being resumed (0.001)"),
         ("--base-learning-rate=0.5", "--base-learning-rate 0.5 differs from the run being resumed (not set)"),
         ("--gradient-accumulation-steps=2", "--gradient-accumulation-steps 2 differs from the run being resumed (1)"),
