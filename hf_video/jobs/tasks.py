@@ -200,7 +200,7 @@ def _without_normalizing(processor: VideoClipProcessor) -> VideoClipProcessor:
 def _normalize(processor: VideoClipProcessor, frames: torch.Tensor, device: torch.device) -> torch.Tensor:
     """What the processor makes of frames that are resized and cropped: (..., num_frames, num_channels, height, width)
     float32, on the device."""
-    clips = list(frames.to(device).flatten(0, -5))
     options = {"do_sample_frames": False, "do_resize": False, "do_center_crop": False, "num_crops": 1}
-    inputs = processor(clips, return_tensors="pt", **options)
+    # As one clip they are not copied once more, to join clips of floats.
+    inputs = processor(frames.to(device).flatten(0, -4), return_tensors="pt", **options)
     return inputs[processor.model_input_names[0]].view(frames.shape)
