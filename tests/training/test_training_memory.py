@@ -18,7 +18,7 @@ from transformers import set_seed
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 from hf_video.cli.main import main
 from hf_video.training import VideoTrainingArguments, add_lora
-from hf_video.training.training_memory import _TOLERANCE, check_memory, estimate_memory
+from hf_video.training.training_memory import TOLERANCE, check_memory, estimate_memory
 
 SIZES = {"num_frames": 4, "hidden_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2}
 
@@ -51,7 +51,7 @@ def test_measured_peaks_lie_within_a_factor_of_two(name, is_checkpointed):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["measured"] > 150e6
-    assert found["estimated"] / _TOLERANCE < found["measured"] < found["estimated"] * _TOLERANCE
+    assert found["estimated"] / TOLERANCE < found["measured"] < found["estimated"] * TOLERANCE
 
 
 def test_layers_that_are_computed_again_keep_their_inputs_alone():
