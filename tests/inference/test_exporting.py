@@ -1,7 +1,7 @@
 """Exported models give the model's numbers for any batch, and nothing is kept that does not."""
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 
 import hf_video
 from hf_video.inference.exporting import ExportError, export_model
+from tests.fork_server import Program, run_forked
 from tests.hub.conftest import TINY_CLASSIFIERS, make_processor
 from tests.test_files import small_files
 
@@ -112,7 +113,8 @@ def test_the_program_runs_where_hf_video_is_not(exports, tmp_path):
         f"program = torch.export.load({str(export.file)!r}).module(); "
         f"print(program(torch.load({str(tmp_path / 'clips.pt')!r}))[0].tolist())"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    answer = run_forked(Program(["-c", code], os.environ, str(tmp_path)), timeout=240)[0]
+    assert answer.returncode == 0, answer.stderr
     with torch.no_grad():
         torch.testing.assert_close(torch.tensor(json.loads(answer.stdout)), model(CLIPS).logits)
 
