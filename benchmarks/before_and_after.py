@@ -165,7 +165,7 @@ def main() -> None:
     if arguments.measure:
         job, folder, rounds = arguments.measure
         return measure(job, Path(folder), int(rounds))
-    jobs = ["start", "uniform_reading"] if arguments.smoke else arguments.jobs
+    jobs = ["uniform_reading"] if arguments.smoke else arguments.jobs
     turns, rounds = (1, 0) if arguments.smoke else (arguments.turns, ROUNDS)
     print_machine("torch", "transformers", "av")
     ratios = []
