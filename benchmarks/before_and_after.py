@@ -172,7 +172,7 @@ def main() -> None:
     if not (ROOT / ".git").exists():
         print("There is no git history: no other commit can be checked out.", file=sys.stderr)
         sys.exit(SKIPPED)
-    jobs = ["start", "uniform_reading"] if arguments.smoke else arguments.jobs
+    jobs = ["uniform_reading"] if arguments.smoke else arguments.jobs
     turns, rounds = (1, 0) if arguments.smoke else (arguments.turns, ROUNDS)
     print_machine("torch", "transformers", "av")
     ratios = []

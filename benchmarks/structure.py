@@ -16,6 +16,7 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,19 +43,26 @@ class Source:
     Attributes:
         name: Path below the checkout.
         room: Name of its folder in the package; of the module for a file beside the folders.
+        tree: What it parses to.
         num_code_lines: Lines that hold code, without docstrings.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
-        text = path.read_text(encoding="utf-8")
+        self.text = path.read_text(encoding="utf-8")
         self.name = path.relative_to(root)
-        self.num_lines = len(text.splitlines())
-        self.tree = ast.parse(text, str(path))
-        self.num_code_lines = len(_lines_of_code(text) - _lines_of_docstrings(self.tree))
+        self.num_lines = len(self.text.splitlines())
         parts = self.name.with_suffix("").parts
         # The wheel installs `conversion` as a folder of the package.
         self.module = parts if parts[0] == "hf_video" else ("hf_video", *parts)
         self.room = self.module[1] if len(self.module) > 1 else "hf_video"
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.name))
+
+    @property
+    def num_code_lines(self) -> int:
+        return len(_lines_of_code(self.text) - _lines_of_docstrings(self.tree))
 
 
 def _lines_of_code(text: str) -> set[int]:

@@ -136,7 +136,7 @@ def load_digit_scans(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return images[held_out:], images[:held_out]
 
 
-def _round(motion: str, num_frames: int, delay: float) -> NDArray[np.float64]:
+def round_places(motion: str, num_frames: int, delay: float) -> NDArray[np.float64]:
     """The places (T, 2) of one round, as (row, column) in the unit square, begun `delay` sides after a corner."""
     corner, clockwise = MOTIONS[motion]
     travelled = delay + 4 * np.arange(num_frames) / num_frames
@@ -155,7 +155,7 @@ def _render(
     room = image_size - digit_size
     side = generator.integers(room * 2 // 3, room, endpoint=True)
     top_left = generator.integers(0, room - side, size=2, endpoint=True)
-    places = top_left + side * _round(motion, num_frames, delay=generator.uniform(0, 0.5))
+    places = top_left + side * round_places(motion, num_frames, delay=generator.uniform(0, 0.5))
     frames = np.zeros((num_frames, image_size, image_size), np.uint8)
     for frame, (row, column) in zip(frames, np.rint(places).astype(int), strict=True):
         frame[row : row + digit_size, column : column + digit_size] = scaled

@@ -8,9 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from hf_video import demo as moving_digits
 from hf_video.data import load_video_dataset
-from hf_video.demo import MOTIONS, write_moving_digits
+from hf_video.demo import MOTIONS, load_digit_scans, round_places, write_moving_digits
 
 SMALL = {"train_per_class": 2, "test_per_class": 1, "num_frames": 16, "image_size": 32}
 
@@ -49,7 +48,7 @@ def test_bytes_depend_on_the_seed_alone(tmp_path):
 
 
 def test_digits_of_test_are_not_in_train():
-    train, test = moving_digits.load_digit_scans(seed=0)
+    train, test = load_digit_scans(seed=0)
     assert not {digit.tobytes() for digit in train} & {digit.tobytes() for digit in test}
 
 
@@ -74,7 +73,7 @@ def test_only_the_order_of_frames_tells_the_class(stride):
     delays = (np.arange(64) + 0.5) / 128
 
     def shuffled_rounds(motion: str) -> list[list[list[float]]]:
-        rounds = (moving_digits._round(motion, 32, delay)[stride // 2 :: stride] for delay in delays)
+        rounds = (round_places(motion, 32, delay)[stride // 2 :: stride] for delay in delays)
         return sorted(sorted(places.round(6).tolist()) for places in rounds)
 
     expected = shuffled_rounds("right-down")
@@ -113,15 +112,15 @@ def test_other_arguments_or_lost_files_are_not_reused(tmp_path):
 
 
 def test_an_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):
-    encode, calls = moving_digits._encode, []
+    open_file, calls = av.open, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        encode(*arguments)
+        return open_file(*arguments, **options)
 
-    monkeypatch.setattr(moving_digits, "_encode", interrupted)
+    monkeypatch.setattr(av, "open", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_moving_digits(tmp_path / "digits", **SMALL)
     assert not list(tmp_path.iterdir())

@@ -31,7 +31,8 @@ def encode_video(
     codec_options: dict[str, str] | None = None,
     container_options: dict[str, str] | None = None,
 ) -> str:
-    """Encode RGB frames (num_frames, height, width, 3) uint8; the container follows from the name of the file.
+    """Encode frames, uint8: RGB (num_frames, height, width, 3), or grey (num_frames, height, width). The container
+    follows from the name of the file.
 
     `times` are presentation times in units of 1 / `fps`, for a variable frame rate. `rotation` is the angle in degrees
     by which players turn the video counter-clockwise; `flips` (`hflip`, `vflip`) say how they mirror it then.
@@ -46,7 +47,9 @@ def encode_video(
         if rotation or flips:
             stream.set_display_rotation(rotation, **(flips or {}))
         for frame, time in zip(frames, times if times is not None else range(len(frames)), strict=True):
-            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            picture = av.VideoFrame.from_ndarray(
+                np.ascontiguousarray(frame), format="gray" if frame.ndim == 2 else "rgb24"
+            )
             picture.pts, picture.time_base = time, Fraction(1, fps)
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))

@@ -245,13 +245,13 @@ def weigh_memory(
         gradients = torch.autograd.grad(score, sources)
     if bank is not None:
         entries = (slots * gradients[1])[0].clamp(min=0).sum(-1, keepdim=True).gather(0, order)[..., 0]
-        frames = _spread(entries, counts)[:, -h * w :]
+        frames = spread_over_frames(entries, counts)[:, -h * w :]
         evidence[num_frames - 1 - len(frames) : num_frames - 1] = frames
     evidence[-1] = (last * gradients[0])[0, 0, -h * w :].detach().float().clamp(min=0).sum(-1)
     return evidence.reshape(1, num_frames, h, w)
 
 
-def _spread(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def spread_over_frames(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """The evidence of entries (num_entries, num_positions) on the frames that they stand for, oldest first.
 
     At each position an entry stands for as many frames in a row as its count, and follows on the entry before it.

@@ -7,7 +7,6 @@ kernels for the CPU and of Triton take channels last, as linear layers do. PyTor
 and on the CPU more time than the scan.
 """
 
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -78,19 +77,14 @@ def choose_backend(scan_backend: str, taps: int) -> str:
     Name of the backend beside a backend of `selective_scan`. Beside mamba-ssm's scan it is the package causal-conv1d,
     or else Triton.
     """
-    if scan_backend in ("mamba_ssm", KERNELS_REPOSITORY):
-        return _choose_for_mamba_ssm(taps)
-    return scan_backend if scan_backend in BACKENDS else "reference"
-
-
-@functools.cache
-def _choose_for_mamba_ssm(taps: int) -> str:
+    if scan_backend not in ("mamba_ssm", KERNELS_REPOSITORY):
+        return scan_backend if scan_backend in BACKENDS else "reference"
     reasons = {"causal_conv1d": why_package_cannot(taps)}
     if reasons["causal_conv1d"] is not None:
         reasons["triton"] = why_triton_cannot()
     name = next((name for name, reason in reasons.items() if reason is None), None)
     rejected = "; ".join(f"not {name!r}: {reason}" for name, reason in reasons.items() if reason is not None)
-    log = logger.warning if name is None else logger.info
+    log = logger.warning_once if name is None else logger.info_once
     why = rejected or "the first choice"
     log(f"Beside mamba-ssm's scan runs the convolution of {name or 'PyTorch, which is slow'} ({why}).")
     return name or "reference"

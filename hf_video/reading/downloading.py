@@ -24,9 +24,9 @@ DEFAULT_MAX_SIZE = 4 * 2**30
 # As in browsers and huggingface_hub.
 _MAX_REDIRECTS = 20
 # In bytes per second. A server that sends less during the whole time limit has stalled.
-_SLOWEST = 1024
+SLOWEST_RATE = 1024
 # In seconds. Shorter downloads show no progress.
-_MOMENT = 1.0
+UNSHOWN_SECONDS = 1.0
 
 
 class RefusedError(VideoReadError):
@@ -134,7 +134,7 @@ def receive_video(response: Any, name: str, max_size: int) -> io.BytesIO:
 
 def show_progress(name: str, size: int | None) -> Any:
     """A bar of `size` bytes, on a terminal, if the download takes more than a moment."""
-    return tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=_MOMENT, disable=None)
+    return tqdm(total=size, unit="B", unit_scale=True, desc=name[-40:], delay=UNSHOWN_SECONDS, disable=None)
 
 
 def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ def receive_pieces(response: Any, name: str, max_size: int, too_large: str) -> I
         yield piece
         elapsed = time.monotonic() - window_start
         if elapsed > seconds:
-            if response.num_bytes_downloaded - window_bytes < _SLOWEST * elapsed:
+            if response.num_bytes_downloaded - window_bytes < SLOWEST_RATE * elapsed:
                 raise network_error(name, httpx.ReadTimeout(""))
             window_start, window_bytes = time.monotonic(), response.num_bytes_downloaded
 

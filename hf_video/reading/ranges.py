@@ -40,9 +40,9 @@ Span = tuple[int, int]
 FIRST_SIZE = 256 * 2**10
 # In bytes, and how many are kept: what is read without having been announced is fetched in blocks.
 _PASSING_BLOCKS = (64 * 2**10, 64)
-_BLOCKS_OF_STREAM = (4 * 2**20, 4)
+BLOCKS_OF_STREAM = (4 * 2**20, 4)
 # In bytes: what is fetched ahead is kept in blocks of this size.
-_BLOCK = 16 * 2**10
+BLOCK_SIZE = 16 * 2**10
 # To fetch this many blocks more costs less than another request.
 _WORTH_A_REQUEST = 4
 # With a larger share of the file, the whole of it is fetched in one request.
@@ -52,7 +52,7 @@ _MOST_REQUESTS = 4
 # A broken connection and a server in trouble may be better a moment later. Huggingface_hub tries the same statuses
 # again, with the same waits in seconds, but more often.
 _PASSING_STATUSES = (429, 500, 502, 503, 504)
-_WAITS = (1.0, 2.0)
+WAITS = (1.0, 2.0)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def open_ranges(url: str) -> Iterator[str | BinaryIO]:
                 return
             # The cache is that of `RangeFile`.
             remote = stack.enter_context(_call_file_system(name, lambda: system.open(path, "rb", cache_type="none")))
-            opened = _call_file_system(name, lambda: _FsspecFile(name, remote))
+            opened = _call_file_system(name, lambda: FsspecFile(name, remote))
             if opened.size > (max_size := read_max_size()):
                 raise VideoReadError(tell_too_large(name, max_size))
         try:
@@ -157,13 +157,13 @@ class RangeFile(io.RawIOBase):
         self._keep(0, start)
         self._passing = self._make_cache(*_PASSING_BLOCKS)
 
-    def _fetch_range(self, start: int, end: int) -> bytes:
+    def fetch_range(self, start: int, end: int) -> bytes:
         """The bytes from `start` to before `end`. Raises `VideoReadError`."""
         raise NotImplementedError
 
     def _fetch_ranges(self, spans: list[Span]) -> list[bytes]:
         """The bytes of each span. Raises `VideoReadError`."""
-        return [self._fetch_range(*span) for span in spans]
+        return [self.fetch_range(*span) for span in spans]
 
     def readable(self) -> bool:
         return True
@@ -185,7 +185,7 @@ class RangeFile(io.RawIOBase):
         end = min(self._position + len(buffer), self.size)
         if self._position >= end:
             return 0
-        number, offset = divmod(self._position, _BLOCK)
+        number, offset = divmod(self._position, BLOCK_SIZE)
         if number in self._blocks:
             data = self._blocks[number][offset : offset + end - self._position]
         else:
@@ -199,7 +199,7 @@ class RangeFile(io.RawIOBase):
 
     def stream(self) -> None:
         """Prepare for reading from the start to the end: with fewer, larger requests."""
-        self._passing = self._make_cache(*_BLOCKS_OF_STREAM)
+        self._passing = self._make_cache(*BLOCKS_OF_STREAM)
 
     def is_at_hand(self, start: int, end: int) -> bool:
         """Whether these bytes have been fetched ahead, up to the end of the file."""
@@ -210,13 +210,13 @@ class RangeFile(io.RawIOBase):
         self.prefetch([(start, end)])
         numbers = self._numbers(start, end)
         data = b"".join(self._blocks[number] for number in numbers)
-        return data[start - numbers.start * _BLOCK :][: end - start]
+        return data[start - numbers.start * BLOCK_SIZE :][: end - start]
 
     def prefetch(self, spans: Iterable[Span]) -> None:
         """Fetch what is needed next: what lies close together in a request, or the whole file if the spans are most of
         it. They may come in any order, overlap, and reach over the end of the file. Raises `VideoReadError`."""
         missing = {number for span in spans for number in self._numbers(*span)} - self._blocks.keys()
-        if len(missing) * _BLOCK > _WORTH_THE_WHOLE * self.size:
+        if len(missing) * BLOCK_SIZE > _WORTH_THE_WHOLE * self.size:
             self.fetch_whole()
             return
         runs: list[list[int]] = []
@@ -234,19 +234,19 @@ class RangeFile(io.RawIOBase):
 
     def _numbers(self, start: int, end: int) -> range:
         """The blocks that hold these bytes."""
-        return range(start // _BLOCK, -(-min(end, self.size) // _BLOCK))
+        return range(start // BLOCK_SIZE, -(-min(end, self.size) // BLOCK_SIZE))
 
     def _fetch_blocks(self, runs: list[list[int]]) -> None:
-        spans = [(run[0] * _BLOCK, min((run[-1] + 1) * _BLOCK, self.size)) for run in runs]
+        spans = [(run[0] * BLOCK_SIZE, min((run[-1] + 1) * BLOCK_SIZE, self.size)) for run in runs]
         for (start, _), data in zip(spans, self._call(spans) if spans else [], strict=True):
             self._keep(start, data)
 
     def _keep(self, start: int, data: bytes) -> None:
-        for offset in range(0, len(data), _BLOCK):
-            block = memoryview(data)[offset : offset + _BLOCK]
+        for offset in range(0, len(data), BLOCK_SIZE):
+            block = memoryview(data)[offset : offset + BLOCK_SIZE]
             # A block that has come in part is fetched again.
-            if len(block) == _BLOCK or start + len(data) == self.size:
-                self._blocks[(start + offset) // _BLOCK] = block
+            if len(block) == BLOCK_SIZE or start + len(data) == self.size:
+                self._blocks[(start + offset) // BLOCK_SIZE] = block
 
     def _call(self, spans: list[Span]) -> list[bytes]:
         if self.error is not None:
@@ -264,14 +264,14 @@ class RangeFile(io.RawIOBase):
         return self._call([(start, min(end, self.size))])[0]
 
 
-class _FsspecFile(RangeFile):
+class FsspecFile(RangeFile):
     """An open file of fsspec."""
 
     def __init__(self, label: str, file: Any):
         self._file = file
         super().__init__(label, file.seek(0, io.SEEK_END))
 
-    def _fetch_range(self, start: int, end: int) -> bytes:
+    def fetch_range(self, start: int, end: int) -> bytes:
         def read() -> bytes:
             self._file.seek(start)
             return self._file.read(end - start)
@@ -312,11 +312,11 @@ class _HttpFile(RangeFile):
 
     def _fetch_ranges(self, spans: list[tuple[int, int]]) -> list[bytes]:
         if len(spans) == 1:
-            return [self._fetch_range(*spans[0])]
+            return [self.fetch_range(*spans[0])]
         with ThreadPoolExecutor(min(_MOST_REQUESTS, len(spans))) as pool:
-            return list(pool.map(lambda span: self._fetch_range(*span), spans))
+            return list(pool.map(lambda span: self.fetch_range(*span), spans))
 
-    def _fetch_range(self, start: int, end: int) -> bytes:
+    def fetch_range(self, start: int, end: int) -> bytes:
         # What a broken connection has brought is kept.
         received = bytearray()
         with show_progress(self.label, end - start) as progress:
@@ -411,7 +411,7 @@ def _tell_wrong(name: str, start: int, end: int) -> str:
 def _try_again(request: Callable[[], T], is_known: bool) -> T:
     """The result of a request, which is sent again after errors that may pass. A server that `is_known` has answered
     before, so a connection that it refuses is such an error."""
-    for wait in _WAITS:
+    for wait in WAITS:
         try:
             return request()
         except VideoReadError as error:

@@ -75,7 +75,7 @@ class VideoFileReader:
         self._opened: tuple[Any, Any] | None = opened
         self._to_rgb = RgbConverter()
         container, stream = opened
-        packets, first_frame = self._read_packets(container, stream)
+        packets, first_frame = read_packets(source, name, container, stream)
         self.height, self.width = first_frame.height, first_frame.width
         if find_orientation(first_frame)[0]:
             self.height, self.width = self.width, self.height
@@ -140,43 +140,11 @@ class VideoFileReader:
         self._opened = None
         return open_stream(self.source, self.name, threaded)
 
-    def _fetch_whole(self) -> None:
-        if isinstance(self.source, RangeFile):
-            self.source.fetch_whole()
-
     def _fetch_packets(self, parts: Iterable[tuple[int, int]]) -> None:
         """Fetches the packets from a first to a last place, both included, of each part of the file."""
         if isinstance(self.source, RangeFile):
             packets = (packet for first, last in parts for packet in self._packets[first : last + 1])
             self.source.prefetch((p.position, p.position + p.size) for p in packets if p.position is not None)
-
-    def _read_packets(self, container: Any, stream: Any) -> tuple[list[Packet], Any]:
-        """All packets and the first frame."""
-        packets: list[Packet] = []
-        first_frame = None
-        indexed = index_packets(self.source, container, stream) if isinstance(self.source, RangeFile) else None
-        if indexed is None:
-            self._fetch_whole()
-        try:
-            for packet in container.demux(stream):
-                if first_frame is None:
-                    first_frame = next(iter(_decode(stream, packet) or ()), None)
-                if packet.size:
-                    packets.append(Packet.of(packet))
-                if indexed and (first_frame is not None or len(packets) > _MOST_HELD_BACK):
-                    is_sure = first_frame is not None and indexed[: len(packets)] == packets
-                    if is_sure and _packets_tell_frames(container, stream, indexed):
-                        return indexed, first_frame
-                    indexed = None
-                    self._fetch_whole()
-            breaks_off = bool(packets) and packets[-1].is_corrupt
-        except av.error.InvalidDataError:
-            breaks_off = True
-        if breaks_off:
-            raise VideoReadError(f"{self.name} is cut off after {len(packets)} frames; copy or download it again.")
-        if first_frame is None or not packets:
-            raise VideoReadError(f"{self.name} holds no frame that can be decoded.")
-        return packets, first_frame
 
     def _index_packets(self, packets: list[Packet]) -> None:
         times = np.array([packet.time for packet in packets], dtype=np.int64)
@@ -205,7 +173,7 @@ class VideoFileReader:
             self._in_doubt = np.repeat(in_doubt, sizes)
 
     def _index_by_decoding(self) -> None:
-        self._fetch_whole()
+        _fetch_whole(self.source)
         with self._open_anew(threaded=True) as (container, stream):
             times = [frame.pts for frame in decode_in_order(container, stream, self.name)]
         if not times:
@@ -241,7 +209,7 @@ class VideoFileReader:
             last = len(self)
         frames: dict[int, np.ndarray] = {}
         count = 0
-        self._fetch_whole()
+        _fetch_whole(self.source)
         with self._open_anew(threaded=True) as (container, stream):
             for frame in islice(decode_in_order(container, stream, self.name), last + 1):
                 if count in chosen:
@@ -310,7 +278,7 @@ class VideoFileReader:
 
         def decode(packet: Any, place: int) -> None:
             nonlocal entered
-            decoded = _decode(stream, packet)
+            decoded = decode_packet(stream, packet)
             if decoded is None:
                 damaged.append(place)
             for frame in decoded or ():
@@ -391,6 +359,50 @@ def _has_one_frame_per_packet(container: Any, stream: Any) -> bool:
     return one_each and container.format.name in _TIMED_CONTAINERS
 
 
+def read_packets(source: str | BinaryIO, name: str, container: Any, stream: Any) -> tuple[list[Packet], Any]:
+    """
+    All packets of a file and its first frame, the only one that is decoded. A file of ranges is not read to its end if
+    the tables of an MP4 tell its packets.
+
+    Args:
+        source, name: as in [`VideoFileReader`].
+        container, stream: what `open_stream` gives for the file.
+
+    Raises:
+        `VideoReadError`: if the file is cut off, or holds no frame that can be decoded.
+    """
+    packets: list[Packet] = []
+    first_frame = None
+    indexed = index_packets(source, container, stream) if isinstance(source, RangeFile) else None
+    if indexed is None:
+        _fetch_whole(source)
+    try:
+        for packet in container.demux(stream):
+            if first_frame is None:
+                first_frame = next(iter(decode_packet(stream, packet) or ()), None)
+            if packet.size:
+                packets.append(Packet.of(packet))
+            if indexed and (first_frame is not None or len(packets) > _MOST_HELD_BACK):
+                is_sure = first_frame is not None and indexed[: len(packets)] == packets
+                if is_sure and _packets_tell_frames(container, stream, indexed):
+                    return indexed, first_frame
+                indexed = None
+                _fetch_whole(source)
+        breaks_off = bool(packets) and packets[-1].is_corrupt
+    except av.error.InvalidDataError:
+        breaks_off = True
+    if breaks_off:
+        raise VideoReadError(f"{name} is cut off after {len(packets)} frames; copy or download it again.")
+    if first_frame is None or not packets:
+        raise VideoReadError(f"{name} holds no frame that can be decoded.")
+    return packets, first_frame
+
+
+def _fetch_whole(source: str | BinaryIO) -> None:
+    if isinstance(source, RangeFile):
+        source.fetch_whole()
+
+
 def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
     """Every frame from the start to the end. Raises `VideoReadError` at the first damage, and after the last frame if
     the file breaks off or the decoder has dropped frames without an error."""
@@ -402,7 +414,7 @@ def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
         breaks_off = packet.is_corrupt if packet.size else breaks_off
         if packet.size and packet.pts is not None and not packet.is_discard:
             held_back.add(packet.pts)
-        decoded = _decode(stream, packet)
+        decoded = decode_packet(stream, packet)
         if decoded is None or any(frame.is_corrupt for frame in decoded):
             raise VideoReadError(f"{name} is damaged in or before packet {count}; copy or download it again.")
         for frame in decoded:
@@ -421,7 +433,7 @@ def decode_in_order(container: Any, stream: Any, name: str) -> Iterator[Any]:
         )
 
 
-def _decode(stream: Any, packet: Any) -> list[Any] | None:
+def decode_packet(stream: Any, packet: Any) -> list[Any] | None:
     """The frames that the decoder returns for a packet, or `None` for damaged data. The packet `None` drains it."""
     try:
         return stream.decode(packet)

@@ -30,7 +30,7 @@ VideoSource = str | os.PathLike | bytes | BinaryIO
 
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
 # In bytes. Smaller files behind a URL are fetched as a whole.
-_SMALL = 2**20
+SMALL_FILE = 2**20
 
 
 def read_video(
@@ -209,9 +209,9 @@ def _open_url(url: str) -> Iterator[str | BinaryIO]:
     any other file everything, for its tables do not tell which bytes are needed."""
     with open_ranges(url) as file:
         if isinstance(file, RangeFile):
-            if file.size > _SMALL:
+            if file.size > SMALL_FILE:
                 file.prefetch([(0, FIRST_SIZE)])
-            if file.size <= _SMALL or fetch_moov(file) is None:
+            if file.size <= SMALL_FILE or fetch_moov(file) is None:
                 file.fetch_whole()
         yield file
 

@@ -25,7 +25,7 @@ from hf_video.loading.configurations import GIB, bounded_models
 from hf_video.processing import VideoClipProcessor
 
 # Measured peaks lie within a factor of two of the estimate; a test measures some.
-_TOLERANCE = 2
+TOLERANCE = 2
 
 
 class TrainingMemory(NamedTuple):
@@ -96,7 +96,7 @@ def check_memory(needed: TrainingMemory, device: torch.device) -> str:
         f"A clip has {needed.num_tokens:,} tokens; training needs about {needed.num_bytes / GIB:.1f} GiB "
         f"({available / GIB:.1f} GiB available on {device.type})."
     )
-    if needed.num_bytes > _TOLERANCE * available:
+    if needed.num_bytes > TOLERANCE * available:
         raise ValueError(
             f"{sentence} Take a smaller --image-size, --num-frames, --batch-size or model, or "
             "gradient_checkpointing=true."

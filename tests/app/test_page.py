@@ -116,7 +116,8 @@ def test_work_goes_on_when_the_page_tells_its_video_later(make, find, tmp_path):
     gr = pytest.importorskip("gradio")
     page = make()
     video = encode_video(tmp_path / "clip.mp4", make_frames(10))
-    keep = next(each.fn for each in page.fns.values() if each.name == "_keep")
+    player = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == "video")
+    keep = next(each.fn for each in page.fns.values() if (player._id, "change") in each.targets)
     work = find(page, "classify")(REQUEST, video, "videomae")
     next(work)  # it reads the video
     (told,) = keep(video, REQUEST).values()

@@ -13,7 +13,6 @@ from hf_video.cli.main import main
 from hf_video.data import ClipAugmentation, ClipDataset, collate_clips, load_video_dataset
 from hf_video.data import clip_dataset as module
 from hf_video.data.clip_dataset import median_frame_interval
-from hf_video.demo import _encode
 from hf_video.reading import VideoReadError, read_video
 
 from ..video_files import encode_video, make_frames
@@ -23,7 +22,7 @@ from ..video_files import encode_video, make_frames
 def ramp(tmp_path_factory):
     """Two seconds of 24 frames, 48 x 32 pixels, the n-th of brightness 10 * n."""
     path = tmp_path_factory.mktemp("videos") / "ramp.mp4"
-    _encode(path, np.tile(np.arange(0, 240, 10, dtype=np.uint8)[:, None, None], (1, 32, 48)), fps=12)
+    encode_video(path, np.tile(np.arange(0, 240, 10, dtype=np.uint8)[:, None, None], (1, 32, 48)), fps=12)
     return str(path)
 
 

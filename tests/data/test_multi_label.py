@@ -15,8 +15,9 @@ from hf_video.data import (
     label_names,
     load_video_dataset,
 )
-from hf_video.demo import _encode
 from hf_video.processing import VideoClipProcessor
+
+from ..video_files import encode_video
 
 CSV = ["path,labels,start", "a.mp4,run;jump,", "b.mp4, run ; sit,0.5", "c.mp4,,"]
 JSON = [
@@ -131,7 +132,7 @@ def test_a_class_whose_videos_all_have_rarer_classes_keeps_one(tmp_path):
 def test_targets_are_zeros_and_ones(tmp_path):
     path = write(tmp_path)
     for video in "abc":
-        _encode(tmp_path / f"{video}.mp4", np.zeros((8, 16, 16), dtype=np.uint8), fps=8)
+        encode_video(tmp_path / f"{video}.mp4", np.zeros((8, 16, 16), dtype=np.uint8), fps=8)
     dataset = load_video_dataset(path)["train"]
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
     for training in (True, False):
@@ -145,7 +146,7 @@ def test_one_direction_among_the_classes_forbids_mirroring(tmp_path):
     half_white = np.zeros((4, 16, 16), dtype=np.uint8)
     half_white[..., :8] = 255
     for video in "ab":
-        _encode(tmp_path / f"{video}.mp4", half_white, fps=4)
+        encode_video(tmp_path / f"{video}.mp4", half_white, fps=4)
     processor = VideoClipProcessor(num_frames=2, sampling_strategy="uniform", size=16, crop_size=16)
     clips = ClipDataset(
         load_video_dataset(tmp_path)["train"],

@@ -100,7 +100,7 @@ def assert_same_clips(read, expected):
         assert torch.equal(clip, right) and (label, key) == (right_label, right_key)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_clips_are_those_of_the_files(whole, clips_of_files, num_workers):
     assert len([*whole.glob("*.tar")]) > 2
     assert_same_clips(read_clips(all_rows(whole), num_workers), clips_of_files)

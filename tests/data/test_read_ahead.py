@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,10 @@ from hf_video.data import (
     collate_clips,
     read_ahead,
 )
-from hf_video.demo import _encode
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
+
+from ..video_files import encode_video
 
 AUGMENTATION = ClipAugmentation(
     crop_min_area=0.3, horizontal_flip=True, rand_augment_num_ops=2, color_jitter=0.3, erasing_prob=0.5
@@ -35,7 +37,7 @@ def videos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     for number in range(12):
         frames = np.random.default_rng(number).integers(0, 256, (8, 32, 40), dtype=np.uint8)
-        _encode(folder / f"{number:02d}.mp4", frames, fps=8)
+        encode_video(folder / f"{number:02d}.mp4", frames, fps=8)
     return [str(path) for path in sorted(folder.iterdir())]
 
 
@@ -147,18 +149,17 @@ def test_an_error_is_raised_in_its_turn_and_ends_the_threads(no_thread_is_left):
     assert found == [[0, 1, 2, 3]] and dataset.read < 40
 
 
-@pytest.mark.parametrize("where", ["model", "reading"])
-def test_an_interrupt_ends_the_threads_at_once(no_thread_is_left, monkeypatch, where):
+@pytest.mark.parametrize("where", ["model", "joining"])
+def test_an_interrupt_ends_the_threads_at_once(no_thread_is_left, where):
     dataset = SlowClips(4000, 0.1)
-    loader = ReadAheadLoader(dataset, 10, collate_fn=list, reading_threads=2)
     read = []
 
     def interrupt(*args):
         read.append(dataset.read)
         raise KeyboardInterrupt
 
-    if where == "reading":
-        monkeypatch.setattr(loader, "_finish", interrupt)
+    collate = interrupt if where == "joining" else list
+    loader = ReadAheadLoader(dataset, 10, collate_fn=collate, reading_threads=2)
 
     def run() -> None:
         for _ in loader:
@@ -231,7 +232,13 @@ def test_a_reading_thread_begins_one_thread_of_openmp_and_ends_it():
 @pytest.mark.parametrize(("cores", "num_threads"), [(1, 1), (2, 1), (8, 4), (64, 16)])
 def test_by_default_half_of_the_cores_read(monkeypatch, cores, num_threads):
     monkeypatch.setattr(read_ahead, "available_cores", lambda: cores)
-    assert ReadAheadLoader(SlowClips(1))._num_threads() == num_threads
+    begun = []
+    monkeypatch.setattr(
+        read_ahead,
+        "ThreadPoolExecutor",
+        lambda number, *given: begun.append(number) or ThreadPoolExecutor(number, *given),
+    )
+    assert list(ReadAheadLoader(SlowClips(1), collate_fn=list)) == [[0]] and begun == [num_threads]
 
 
 def test_reading_threads_leave_pytorch_as_it_is():

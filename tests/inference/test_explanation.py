@@ -16,7 +16,7 @@ from hf_video import (
     VideoViTForVideoClassification,
 )
 from hf_video.inference import explain
-from hf_video.inference.evidence import _spread, find_patch_grid, roll_out_attention, weigh_patches
+from hf_video.inference.evidence import find_patch_grid, roll_out_attention, spread_over_frames, weigh_patches
 from tests.models.memory_bank_qformer.memory_bank_qformer_testing import QFORMER, tiny_config
 from tests.training.transformers_families import FAMILIES
 
@@ -181,7 +181,7 @@ def test_entries_of_a_memory_share_their_evidence_among_the_frames_they_stand_fo
     entries = torch.tensor([[6.0, 1.0], [1.0, 6.0]])
     counts = torch.tensor([[3, 1], [1, 3]])
     expected = torch.tensor([[2.0, 1.0], [2.0, 2.0], [2.0, 2.0], [1.0, 2.0]])
-    assert torch.equal(_spread(entries, counts), expected)
+    assert torch.equal(spread_over_frames(entries, counts), expected)
 
 
 def test_a_full_memory_gives_all_frames_evidence():

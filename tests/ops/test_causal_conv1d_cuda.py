@@ -103,13 +103,11 @@ def missing(monkeypatch):
 
 
 def fresh_probes(monkeypatch):
-    probe, caches = operators.probe_package, (operators.probe_package, operators._choose_for_mamba_ssm)
+    probe = operators.probe_package
     monkeypatch.setattr(operators, "probe_package", functools.partial(probe, "cpu"))
-    for cache in caches:
-        cache.cache_clear()
+    probe.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    probe.cache_clear()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_video import selective_scan
-from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, _announce, choose_backend, logger
+from hf_video.ops.selective_scan.dispatch import BACKEND_VARIABLE, choose_backend, logger
 
 BACKENDS = ("reference", "cpu")
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state", "addend")
@@ -273,7 +273,7 @@ def test_compiled_values_and_gradients_are_the_eager_ones():
 def test_the_choice_is_automatic_logged_once_and_forceable(monkeypatch, caplog):
     monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     monkeypatch.setattr(logger, "propagate", True)
-    _announce.cache_clear()
+    logger.info_once.cache_clear()
     inputs = random_inputs(3, 2, 1, 2, 1)
     with caplog.at_level(logging.INFO, logger=logger.name):
         for _ in range(2):

@@ -203,14 +203,15 @@ def test_what_a_unit_raises_reaches_the_caller(has_team, two_threads, monkeypatc
         numba_threads.run_units(RecordedKernel(failing_unit=2), (), [(unit,) for unit in range(4)])
 
 
-def test_a_signal_that_comes_before_the_first_line_is_not_lost(two_threads):
+def test_a_signal_that_comes_before_the_first_line_is_not_lost(two_threads, monkeypatch):
     def team_without_its_caller(task, *_):
         thread = threading.Thread(target=task, args=(None,))
         thread.start()
         thread.join()
 
+    monkeypatch.setattr(numba_threads, "openmp_team", lambda: team_without_its_caller)
     with pytest.raises(KeyboardInterrupt, match="while threads were started"):
-        numba_threads._on_team(team_without_its_caller, lambda: None)
+        numba_threads.run_units(RecordedKernel(), (), [(unit,) for unit in range(4)])
 
 
 def test_forward_mode_takes_the_reference(monkeypatch):
@@ -271,7 +272,7 @@ def test_without_numba_the_reference_takes_over_and_says_so(monkeypatch, caplog)
         return import_module(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_numba)
-    for cache in (numba_threads.why_numba_cannot, dispatch._announce):
+    for cache in (numba_threads.why_numba_cannot, dispatch.logger.warning_once):
         cache.cache_clear()
     with caplog.at_level(logging.WARNING, logger=dispatch.logger.name):
         outputs = [selective_scan(**random_inputs(9, 2, 1, 2, 1)) for _ in range(2)]

@@ -3,8 +3,6 @@
 import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from hf_video.hub.custom_code import collect
 from hf_video.processing.plain_video_reading import read_video as read_plainly
 from hf_video.reading import read_video
 
+from ..fork_server import Program, run_forked
 from ..video_corpus import readable_variants
 from ..video_files import encode_video, make_frames
 from . import plain_reading_table
@@ -62,11 +61,11 @@ def folder(tmp_path_factory):
 
 
 def run(folder, missing, program):
-    words = [sys.executable, "-c", PROGRAM.format(missing=missing) + program, str(folder)]
+    words = ["-c", PROGRAM.format(missing=missing) + program, str(folder)]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     }
-    result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    result = run_forked(Program(words, environment, str(folder)), timeout=240)[0]
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -153,6 +152,5 @@ def test_the_page_counts_the_files_of_both_readers(capsys):
 def test_hf_video_reads_where_it_is_installed_whatever_is_imported_first(tmp_path, first):
     (tmp_path / "damaged.mp4").write_bytes(b"no video")
     program = f"import {first}, hf_video, sys; hf_video.VideoClipProcessor()(sys.argv[1])"
-    words = [sys.executable, "-c", program, str(tmp_path / "damaged.mp4")]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = run_forked(Program(["-c", program, str(tmp_path / "damaged.mp4")], os.environ), timeout=240)[0]
     assert "hf_video.reading.sources.VideoReadError" in done.stderr

@@ -90,7 +90,7 @@ def test_a_server_that_lets_bytes_drip_is_left(server, refused):
 def test_a_slow_server_is_waited_for(server, video):
     data = video.read_bytes()
     step = -(-len(data) // 8)
-    assert step > 2 * downloading._SLOWEST * LIMIT / 4
+    assert step > 2 * downloading.SLOWEST_RATE * LIMIT / 4
 
     def answer(handler):
         handler.answer(Content_Length=str(len(data)))
@@ -277,7 +277,7 @@ def test_progress_is_shown_on_a_terminal_of_what_takes_time(server, video, monke
     # A training in this process switches the progress bars of huggingface_hub off.
     enable_progress_bars()
     monkeypatch.setattr("sys.stderr", stream())
-    monkeypatch.setattr(downloading, "_MOMENT", moment)
+    monkeypatch.setattr(downloading, "UNSHOWN_SECONDS", moment)
     server.answers["video.mp4"] = lambda handler: handler.answer(body=video.read_bytes())
     read_video(server.url("video.mp4"))
     assert ("video.mp4: 100%" in sys.stderr.getvalue()) == shown

@@ -28,7 +28,7 @@ class FetchedFile(RangeFile):
         super().__init__("A video", len(data))
         self._data = data
 
-    def _fetch_range(self, start, end):
+    def fetch_range(self, start, end):
         return self._data[start:end]
 
 
@@ -49,10 +49,8 @@ def indexed(monkeypatch):
 def packets_of(file):
     """The packets that number the frames, or the message of the error."""
     try:
-        with open_stream(file, "A video") as (container, stream):
-            reader = object.__new__(video_decoding.VideoFileReader)
-            reader.source, reader.name = file, "A video"
-            return reader._read_packets(container, stream)[0]
+        with open_stream(file, "A video") as opened:
+            return video_decoding.read_packets(file, "A video", *opened)[0]
     except VideoReadError as error:
         return str(error)
 

@@ -39,13 +39,13 @@ def data(path):
 @pytest.fixture(autouse=True)
 def as_of_a_long_video(monkeypatch):
     set_first_size(monkeypatch, FIRST_SIZE)
-    monkeypatch.setattr(video_reading, "_SMALL", 0)
+    monkeypatch.setattr(video_reading, "SMALL_FILE", 0)
 
 
 def set_first_size(monkeypatch, size):
     for module in (ranges, video_reading):
         monkeypatch.setattr(module, "FIRST_SIZE", size)
-    monkeypatch.setattr(ranges, "_BLOCK", min(size, 2**14))
+    monkeypatch.setattr(ranges, "BLOCK_SIZE", min(size, 2**14))
 
 
 def read(video, indices, **options):
@@ -93,7 +93,7 @@ def test_what_is_most_of_the_file_comes_in_one_request(server, path, data):
 
 
 def test_a_small_file_comes_at_once(server, path, data, monkeypatch):
-    monkeypatch.setattr(video_reading, "_SMALL", len(data))
+    monkeypatch.setattr(video_reading, "SMALL_FILE", len(data))
     check(server.serve("video.mp4", data), path, FRAMES["dense"])
     assert server.ranges == [(0, FIRST_SIZE), (FIRST_SIZE, len(data))]
 
@@ -329,13 +329,13 @@ def memory(data):
 def count_reads(monkeypatch):
     """The ranges that are read of files of a file system."""
     spans = []
-    fetch = ranges._FsspecFile._fetch_range
+    fetch = ranges.FsspecFile.fetch_range
 
     def record(self, start, end):
         spans.append((start, end))
         return fetch(self, start, end)
 
-    monkeypatch.setattr(ranges._FsspecFile, "_fetch_range", record)
+    monkeypatch.setattr(ranges.FsspecFile, "fetch_range", record)
     return spans
 
 
@@ -347,7 +347,7 @@ def test_other_protocols_are_read_by_ranges(memory, path, data, monkeypatch, nam
 
 
 def test_a_long_video_is_streamed_with_little_memory(memory, path, data, monkeypatch):
-    monkeypatch.setattr(ranges, "_BLOCKS_OF_STREAM", (2**17, 2))
+    monkeypatch.setattr(ranges, "BLOCKS_OF_STREAM", (2**17, 2))
     spans = count_reads(monkeypatch)
     streamed = [frame.image for frame in stream_frames("memory://videos/video.mp4")]
     assert np.array_equal(streamed, read_video(path)[0])
@@ -402,7 +402,7 @@ def test_errors_of_a_file_system_name_the_video_and_no_key(monkeypatch):
 
 def test_an_error_that_ffmpeg_passes_over_is_told(memory, data, monkeypatch):
     set_first_size(monkeypatch, 1000)
-    fetch = ranges._FsspecFile._fetch_range
+    fetch = ranges.FsspecFile.fetch_range
 
     def fail(self, start, end):
         # Where the first frames are looked for.
@@ -410,7 +410,7 @@ def test_an_error_that_ffmpeg_passes_over_is_told(memory, data, monkeypatch):
             raise VideoReadError("The net is torn.")
         return fetch(self, start, end)
 
-    monkeypatch.setattr(ranges._FsspecFile, "_fetch_range", fail)
+    monkeypatch.setattr(ranges.FsspecFile, "fetch_range", fail)
     for indices in ([100], [0]):
         with pytest.raises(VideoReadError, match="The net is torn"):
             read("memory://videos/video.mp4", indices)

@@ -363,13 +363,13 @@ def test_counted_files_are_refused_for_any_damage(folder):
 
 def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
     path = encode_video(folder / "long.mp4", make_frames(400))
-    decode, decoded = video_decoding._decode, []
+    decode, decoded = video_decoding.decode_packet, []
 
     def count(stream, packet):
         decoded.append(packet)
         return decode(stream, packet)
 
-    monkeypatch.setattr(video_decoding, "_decode", count)
+    monkeypatch.setattr(video_decoding, "decode_packet", count)
     read_video(path, choose(5, 399))
     # The first frame while indexing, and at most one group of pictures for each frame.
     assert len(decoded) < 60
@@ -378,8 +378,8 @@ def test_only_the_frames_that_matter_are_decoded(folder, monkeypatch):
 def test_groups_of_pictures_without_a_wanted_frame_are_not_decoded(folder, monkeypatch):
     path = encode_video(folder / "intra.mp4", codec_options=H264 | {"g": "1"})
     expected = decode_everything(path)
-    decode, decoded, open_file, opened = video_decoding._decode, [], av.open, []
-    monkeypatch.setattr(video_decoding, "_decode", lambda *given: decoded.append(given) or decode(*given))
+    decode, decoded, open_file, opened = video_decoding.decode_packet, [], av.open, []
+    monkeypatch.setattr(video_decoding, "decode_packet", lambda *given: decoded.append(given) or decode(*given))
     monkeypatch.setattr(av, "open", lambda *given, **options: opened.append(given) or open_file(*given, **options))
     wanted = [2, 9, 16, 24, 31, 38, 45]
     assert np.array_equal(read_video(path, choose(*wanted))[0], expected[wanted])

@@ -1,6 +1,7 @@
 """Fine-tuning to answer: what is trained, adapters, generated answers, and their score."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_a_checkpoint_with_adapters_is_a_whole_model(data, tmp_path):
     plain.language_model = PeftModel.from_pretrained(plain.language_model, checkpoint / "adapter").merge_and_unload()
     torch.testing.assert_close(outputs_of(plain, trainer.processing_class), expected, rtol=1e-4, atol=1e-5)
     resumed, _, _ = make_trainer(data, tmp_path / "resumed", **options)
-    resumed._load_from_checkpoint(str(checkpoint))
+    resumed.train(resume_from_checkpoint=str(checkpoint))
     assert saved_lora_rank(checkpoint) == 2
     assert not changed(trained, weights_of(resumed.model)) and weights_of(resumed.model).keys() == trained.keys()
 
@@ -118,20 +119,21 @@ def test_a_checkpoint_with_adapters_is_a_whole_model(data, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_run_in_half_precision_goes_on_from_its_checkpoint(dtype, data, tmp_path):
     """Its merged layers are rounded, and those that it is compared with are as well. PEFT's adapters stay float32."""
-    trainer, _, _ = make_trainer(data, tmp_path, lora_rank=2)
+    trainer, _, _ = make_trainer(data, tmp_path, lora_rank=2, save_strategy="steps", save_steps=2)
+    trainer.train()
     with torch.no_grad():
         for name, parameter in trainer.model.named_parameters():
             if "lora_" not in name:
                 parameter.data = parameter.to(dtype)
             elif "lora_B" in name:
                 parameter.normal_(std=0.1)
-    trainer.save_model(tmp_path / "checkpoint")
+    trainer.save_model(tmp_path / "checkpoint-2")
     trained = weights_of(trainer.model)
     with torch.no_grad():
         for name, parameter in trainer.model.named_parameters():
             if "lora_" in name:
                 parameter.zero_()
-    trainer._load_from_checkpoint(str(tmp_path / "checkpoint"))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert not changed(trained, weights_of(trainer.model))
 
 
@@ -170,13 +172,16 @@ def test_the_best_checkpoint_comes_back_with_its_adapters(data, tmp_path):
 
 def test_a_folder_of_layers_and_adapters_is_refused_by_name_and_can_be_resumed(data, tmp_path):
     """As checkpoints were: nothing is left as initialised in silence."""
-    trainer, _, _ = make_trainer(data, tmp_path / "run", lora_rank=2, learning_rate=0.02)
+    options = {"lora_rank": 2, "learning_rate": 0.02, "save_strategy": "steps", "save_steps": 2}
+    trainer, _, _ = make_trainer(data, tmp_path, **options)
     trainer.train()
-    trainer.model.save_pretrained(tmp_path / "old")
+    checkpoint = tmp_path / "checkpoint-2"
+    trainer.model.save_pretrained(checkpoint)
+    shutil.rmtree(checkpoint / "adapter")
     with pytest.raises(ValueError, match="not merged into the language model.*--resume"):
-        AutoModelForImageTextToText.from_pretrained(tmp_path / "old")
-    resumed, _, _ = make_trainer(data, tmp_path / "resumed", lora_rank=2)
-    resumed._load_from_checkpoint(str(tmp_path / "old"))
+        AutoModelForImageTextToText.from_pretrained(checkpoint)
+    resumed, _, _ = make_trainer(data, tmp_path / "resumed", **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
     assert not changed(weights_of(trainer.model), weights_of(resumed.model))
 
 

@@ -86,7 +86,7 @@ class Rates(TrainerCallback):
 def train(rows, folder, checkpoint=None, **options):
     model, processor = tiny_pair()
     defaults = {"num_train_epochs": 4, "per_device_train_batch_size": 1, "use_cpu": True, "disable_tqdm": True}
-    defaults |= {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "steps", "save_steps": 1}
+    defaults |= {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "no"}
     arguments = AnswerTrainingArguments(output_dir=str(folder), **OPTIONS | defaults | options)
     rates = Rates()
     dataset = VideoTextDataset(rows, processor, training=True)
@@ -104,11 +104,20 @@ def test_a_training_has_the_original_rates(warmup, accumulation, data, tmp_path)
     assert train(data, tmp_path, **options) == pytest.approx(expected, rel=1e-9)
 
 
+RESUMABLE = {"warmup_steps": 3, "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):  # noqa: F811
+    """The rates of a training, and the folder with its checkpoints."""
+    folder = tmp_path_factory.mktemp("whole")
+    return train(data, folder, **RESUMABLE, save_total_limit=99), folder
+
+
 @pytest.mark.parametrize("step", [1, 4, 5], ids=["in the warm-up", "after it", "in a later epoch"])
-def test_a_resumed_training_goes_on_with_them(step, data, tmp_path):  # noqa: F811
-    options = {"warmup_steps": 3, "gradient_accumulation_steps": 2, "save_total_limit": 99}
-    whole = train(data, tmp_path, **options)
-    assert train(data, tmp_path, str(tmp_path / f"checkpoint-{step}"), **options) == whole[step:]
+def test_a_resumed_training_goes_on_with_them(step, whole, data, tmp_path):  # noqa: F811
+    rates, folder = whole
+    assert train(data, tmp_path, str(folder / f"checkpoint-{step}"), **RESUMABLE) == rates[step:]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hf_video.demo import write_moving_digits
 from hf_video.drawing.report_pictures import plot_clips
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import write_report
-from hf_video.training.evaluation import _worst_clips, clip_reader, losses_of
+from hf_video.training.evaluation import clip_reader, losses_of
 
 NAMES = ["left", "right", "up"]
 SCORES = np.eye(3)[[0, 1, 2, 2]]
@@ -65,11 +65,16 @@ def test_speed_and_memory_are_summed_up(tmp_path):
     )
 
 
-def test_the_clips_with_the_highest_loss_are_shown_worst_first():
+def test_the_clips_with_the_highest_loss_are_shown_worst_first(tmp_path, monkeypatch):
     scores = np.array([[9.0, 0, 0], [0, 1, 0], [0, 5, 0], [0, 0, 0]])
     labels = np.array([0, 1, 0, 1])
     np.testing.assert_allclose(losses_of(scores, labels)[3], np.log(3), rtol=1e-6)
-    clips = _worst_clips(scores, labels, NAMES, clip_of)
+    drawn = []
+    monkeypatch.setattr(
+        "hf_video.training.evaluation.plot_clips", lambda *given: drawn.append(given) or plot_clips(*given)
+    )
+    write_report(tmp_path, scores=scores, labels=labels, class_names=NAMES, clip_of=clip_of)
+    ((clips, _),) = drawn
     assert [clip.caption[2].partition(", ")[2] for clip in clips] == ["video 2", "video 3", "video 1", "video 0"]
     assert clips[0].caption == ("true: left (0.7%)", "predicted: right (98.7%)", "loss 5.01, video 2")
     figure = plot_clips(clips, "Worst")

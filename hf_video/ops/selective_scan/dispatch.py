@@ -172,9 +172,8 @@ def choose_backend(
     return name
 
 
-@functools.cache
 def _announce(name: str, reason: str) -> None:
-    log = logger.warning if name == "reference" and reason != "as asked for" else logger.info
+    log = logger.warning_once if name == "reference" and reason != "as asked for" else logger.info_once
     log(f"selective_scan runs on the backend {name!r} ({reason}).")
 
 
