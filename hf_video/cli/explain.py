@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from hf_video.drawing.texts import clock, one_line
 from hf_video.inference.inference_settings import FrameSourceSettings, TrainedModelSettings
 from hf_video.loading.models import load_answering_model, load_trained_model, locate_model
 from hf_video.output_folders import KEEP, require_fresh
-from hf_video.reading.sources import name_of
+from hf_video.reading.sources import kind_of, name_of
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, closest, setting
 
 from .command import Command
@@ -184,7 +183,7 @@ def _explain_words(settings: ExplainSettings) -> None:
 
 def _check_files(settings: ExplainSettings) -> None:
     """Refuses frames without times, and a folder that cannot be written, before the model is loaded."""
-    if settings.source_fps is None and os.path.isdir(settings.video):
+    if settings.source_fps is None and kind_of(settings.video) == "folder":
         raise ValueError(
             f"{settings.video} is a folder of frames, which have no times: give --source-fps, the rate at which they "
             "were taken."

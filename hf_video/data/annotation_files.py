@@ -82,7 +82,7 @@ def read_annotations(path: Path, root: Path | None = None, *, labelled: bool = T
             f"Relative paths count from {root}; say where the videos are with `video_root`."
         )
     for where, clip in clips.items():
-        if not os.path.isdir(clip.video):
+        if kind_of(clip.video) != "folder":
             continue
         if not is_frame_folder(Path(clip.video)):
             raise ValueError(f"{where}: {clip.video} is a folder without JPEG or PNG frames.")

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from hf_video.io import check_regular_file
 from hf_video.reading import probe_video, read_video
-from hf_video.reading.sources import is_url, public_url
+from hf_video.reading.sources import is_url, kind_of, public_url
 
 from .columns import VideoRows, arrow_column, is_multi_label, label_names
 from .manifest import CHECKED, CONTENT, DECODED, DURATION, ERROR, FRAMES, KEY, OPENED, SIZE, manifest_schema
@@ -172,7 +172,7 @@ def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, di
     make = partial(InspectedVideo, path)
     try:
         opened = open_video(video)
-        is_file = isinstance(opened, str) and not is_url(path) and not os.path.isdir(path)
+        is_file = isinstance(opened, str) and kind_of(path) == "path"
         if is_file:
             check_regular_file(path)
         if digest:

@@ -24,7 +24,7 @@ from datasets import Dataset
 from hf_video.io import check_regular_file
 from hf_video.reading import VideoReadError
 from hf_video.reading.ranges import RangeFile, open_ranges
-from hf_video.reading.sources import is_url, public_url
+from hf_video.reading.sources import is_url, kind_of, public_url
 
 from .columns import arrow_column
 from .manifest import CONTENT, ERROR, KEY, OFFSET, SHA256, SHARD, SIZE, StaleManifestError
@@ -72,7 +72,7 @@ def check_unchanged(row: Mapping[str, Any]) -> None:
     """Raises `StaleManifestError` for a file that is gone or was changed since it was checked. It is compared by its
     `content_digest`; of rows without one, of folders of frames and of URLs nothing is compared."""
     expected, path = row.get(CONTENT), row["video"]
-    if expected is None or "://" in path or os.path.isdir(path):
+    if expected is None or kind_of(path) in ("address", "folder"):
         return
     way_out = "Check the data again: `hf-video inspect DATA --output NEW.parquet`"
     try:
@@ -239,7 +239,7 @@ def content_digest(path: str | os.PathLike) -> str:
     digest = hashlib.sha256()
     if is_url(path):
         digest.update(os.fsencode(path))
-    elif os.path.isdir(path):
+    elif kind_of(path) == "folder":
         for file in sorted(Path(path).iterdir()):
             if file.is_file():
                 digest.update(os.fsencode(file.name) + b"\0" + _file_digest(file))

@@ -1,7 +1,6 @@
 """What speaks for a class: the clip that a model sees, and the evidence as a heat map on its pixels."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -243,9 +242,9 @@ def read_clip(
         VideoReadError: the video cannot be read, or the part holds no frame.
         ValueError: a folder of frames comes without `source_fps`, or with `start` or `end`.
     """
-    if source_fps is None and isinstance(video, str | os.PathLike) and os.path.isdir(video):
+    if source_fps is None and kind_of(video) == "folder":
         raise ValueError(
-            f"{os.fspath(video)} has no times: give source_fps=..., the rate at which its frames were taken."
+            f"{describe(video)} has no times: give source_fps=..., the rate at which its frames were taken."
         )
     read = read_timed_video(video, partial(processor.sample_frames, num_clips=1), start=start, end=end)
     # A model takes one clip; what resizes and crops is apart from what makes numbers of bytes.

@@ -22,7 +22,7 @@ from hf_video.inference.features import video_identity
 from hf_video.io import naming_disk_errors, read_own_json, replace_text, replacing_file
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading.frame_streaming import StreamedFrame, stream_frames
-from hf_video.reading.sources import describe
+from hf_video.reading.sources import describe, kind_of
 
 from .batches import Times, Video, VideoOutputs
 from .runner import LocalEngine, Part, PartResult, Sink, require_no_files, require_same_settings, run
@@ -286,7 +286,7 @@ class _TimedVideo:
 
     def __init__(self, video: Video, source_fps: float | None):
         self.video, self.id, self.source = video, video.id, video.source
-        self.source_fps = source_fps if "://" not in video.source and os.path.isdir(video.source) else None
+        self.source_fps = source_fps if kind_of(video.source) == "folder" else None
         self._frames: Any = None
         self._times: list[float] = []
         try:

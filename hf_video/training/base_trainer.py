@@ -32,7 +32,7 @@ from .checkpoints import (
     newest_complete,
     require_resumable,
 )
-from .optimization import NO_WEIGHT_DECAY, ParameterSetting, parameter_settings
+from .optimization import settings_by_arguments
 from .parallelism import WeightsForm, check_same_form, choose_blocks, form_of_run
 
 
@@ -145,16 +145,7 @@ class BaseTrainer(Trainer):
         return loader
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return [name for name, setting in self._parameter_settings(model).items() if setting.weight_decay]
-
-    def _parameter_settings(self, model: nn.Module) -> dict[str, ParameterSetting]:
-        return parameter_settings(
-            model,
-            weight_decay=self.args.weight_decay,
-            layer_decay=getattr(self.args, "layer_decay", 1.0),
-            layer_decay_only=getattr(self.args, "layer_decay_only", ()),
-            no_weight_decay=getattr(self.args, "no_weight_decay", NO_WEIGHT_DECAY),
-        )
+        return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self._get_output_dir(trial=trial))

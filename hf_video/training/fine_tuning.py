@@ -21,7 +21,7 @@ from .arguments import VideoTrainingArguments, check_optimization
 from .evaluation import clip_reader, write_report
 from .losses import make_distillation
 from .model_loading import classifier_kind, load_model
-from .optimization import parameter_settings
+from .optimization import settings_by_arguments
 from .resuming import make
 from .run_settings import ScratchSettings, TrainSettings
 from .run_start import start_run
@@ -76,12 +76,7 @@ def _train(
         model, processor = load_model(chosen, kind, saved_model, partial(_check_memory, arguments))
         model = _choose_weights(model, arguments)
         # This call is for its errors alone: the optimizer is made after the folder is begun.
-        parameter_settings(
-            model,
-            layer_decay=arguments.layer_decay,
-            layer_decay_only=arguments.layer_decay_only,
-            no_weight_decay=arguments.no_weight_decay,
-        )
+        settings_by_arguments(model, arguments)
         check_optimization(arguments, model)
         distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, chosen.on_error)

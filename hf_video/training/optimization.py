@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .training_settings import NO_WEIGHT_DECAY
 
@@ -87,6 +87,18 @@ def parameter_settings(
         has_decay = len(shape) > 1 and "bias" not in parts and parts.isdisjoint(no_weight_decay)
         settings[name] = ParameterSetting(layer_decay ** (num_groups - depth), weight_decay if has_decay else 0.0)
     return settings
+
+
+def settings_by_arguments(model: nn.Module, args: TrainingArguments) -> dict[str, ParameterSetting]:
+    """The setting of every trainable parameter by name, as training arguments say. Errors are those of
+    [`parameter_settings`]."""
+    return parameter_settings(
+        model,
+        weight_decay=args.weight_decay,
+        layer_decay=getattr(args, "layer_decay", 1.0),
+        layer_decay_only=getattr(args, "layer_decay_only", ()),
+        no_weight_decay=getattr(args, "no_weight_decay", NO_WEIGHT_DECAY),
+    )
 
 
 def parameter_groups(

@@ -27,7 +27,7 @@ from .arguments import VideoTrainingArguments
 from .base_trainer import BaseTrainer
 from .callbacks import ThroughputCallback, TrainingFactsCallback
 from .losses import Distillation, classification_loss, make_distillation
-from .optimization import EMACallback, parameter_groups
+from .optimization import EMACallback, parameter_groups, settings_by_arguments
 from .parallelism import unused_parameters
 
 
@@ -194,7 +194,7 @@ class VideoTrainer(BaseTrainer):
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
             if {"params", "model", "optimizer_dict"} & set(options) or not isinstance(optimizer_class, type):
                 raise ValueError(f"optim={self.args.optim} groups parameters its own way; use layer_decay=1 with it.")
-            groups = parameter_groups(model, self._parameter_settings(model), self.args.learning_rate)
+            groups = parameter_groups(model, settings_by_arguments(model, self.args), self.args.learning_rate)
             self.optimizer = optimizer_class(groups, **options)
         return super().create_optimizer(model)
 
