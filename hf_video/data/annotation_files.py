@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hf_video.io import named_rows, read_csv, read_json, read_lines
+from hf_video.reading.sources import kind_of
 
 from .places import is_frame_folder
 

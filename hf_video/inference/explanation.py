@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from hf_video.processing import VideoClipProcessor
+from hf_video.reading.sources import describe, kind_of
 from hf_video.reading.video_reading import read_timed_video
 
 from .evidence import PatchGrid, find_patch_grid, reads_into_memory, roll_out_attention, weigh_memory, weigh_patches
