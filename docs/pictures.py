@@ -94,10 +94,11 @@ def main() -> None:
         make_digits(files, args.model)
         variables = environment(server, folder) | {"COLUMNS": "120"}
         for page in args.pages or names:
+            ready = files
             if page == "timeline":
-                files = Path(shutil.copytree(files, folder / "motions"))
-                make_motions(files)
-            shell = Shell(folder / page, files, variables, LONG | INSTALLING | SKIPPED, AT_HAND)
+                ready = Path(shutil.copytree(files, folder / "motions"))
+                make_motions(ready)
+            shell = Shell(folder / page, ready, variables, LONG | INSTALLING | SKIPPED, AT_HAND)
             blocks = read_blocks(f"docs/{page}.md")
             for outcome in run_blocks([each for each in blocks if each.language == "bash" and not each.mark], shell):
                 print(f"\n{outcome}\n{outcome.said.rstrip()}", flush=True)
