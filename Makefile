@@ -94,8 +94,11 @@ conformance: $(INSTALLED)  ## run Transformers' common tests and write docs/conf
 screenshots: $(INSTALLED_EXTRAS)  ## draw the pictures of the app (MODEL=hf_video_demo/model is that of make demo; 5 minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m docs.app_screenshots --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
 
-# A benchmark that needs another machine stands in the page as skipped.
-bench: $(INSTALLED)  ## run every benchmark and write docs/benchmarks.md (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
+pictures: $(INSTALLED)  ## run the commands of pages and draw their pictures (MODEL=hf_video_demo/model is that of make demo; 8 minutes)
+	PYTHONPATH=benchmarks $(BIN)/python -m docs.pictures --model $(or $(MODEL),hf_video_demo/model) $(ARGS)
+
+# A benchmark that needs another machine stands in the pages as skipped.
+bench: $(INSTALLED)  ## run every benchmark and write their pages of docs/ (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
-.PHONY: help demo test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots bench
+.PHONY: help demo test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots pictures bench

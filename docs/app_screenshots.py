@@ -18,8 +18,6 @@ import av
 import numpy as np
 from helpers.event_video import write_event_video
 from PIL import Image
-from timeline import make_processor, read_windows, train
-from transformers import set_seed
 
 from hf_video.demo import write_moving_digits
 from tests.app.app_server import AppServer
@@ -27,9 +25,11 @@ from tests.app.chromium import start_chromium
 from tests.app.visits import Visit
 from tests.video_files import encode_video
 
+from .pictures import train_on_motions
+
 MAX_BYTES = 250_000
 FPS, ENLARGED = 12, 6
-TRAINING_SECONDS, EPOCHS, SECONDS = 900, 12, 40
+SECONDS = 40
 
 
 def write_round(folder: Path) -> str:
@@ -37,15 +37,6 @@ def write_round(folder: Path) -> str:
     digits = write_moving_digits(folder / "digits", train_per_class=1, test_per_class=1)
     frames = read_frames(next((digits / "test" / "down-left").glob("*.mp4")))
     return encode_video(folder / "round.mp4", frames, fps=FPS)
-
-
-def train_on_motions(folder: Path, model_folder: Path) -> None:
-    """Saves a model of straight motions."""
-    set_seed(0)
-    video = folder / "training.mp4"
-    events = write_event_video(video, seconds=TRAINING_SECONDS, seed=0, held_out=False)
-    train(*read_windows(video, events), EPOCHS).save_pretrained(model_folder)
-    make_processor().save_pretrained(model_folder)
 
 
 def read_frames(path: Path) -> np.ndarray:

@@ -1,19 +1,33 @@
-"""The page `docs/benchmarks.md`, put together from the results of all benchmarks."""
+"""The pages of `docs/benchmarks.md` and `docs/benchmarks/`, put together from the results of all benchmarks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from helpers.results import Ratio, Result
 
-INTRODUCTION = """\
+MARK = "<!-- written by `make bench` from benchmarks/results; do not edit -->"
+# The page of each benchmark: its file in `docs/benchmarks/`, its title, and the names of the scripts.
+GROUPS = {
+    "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "videovit")),
+    "videomamba": ("VideoMamba", ("triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths")),
+    "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
+    "training": ("Training", ("training", "waiting")),
+    "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
+    "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
+    "package": ("The package", ("alternatives", "before_and_after", "importing", "structure")),
+}
+Groups = Mapping[str, tuple[str, Sequence[str]]]
+
+INTRODUCTION = f"""\
 # Benchmarks
 
-<!-- written by `make bench` from benchmarks/results; do not edit -->
+{MARK}
 
 Each script of `benchmarks/` measures one claim on today's code, beside its peers in the same run. `make bench` runs
-them and writes this page; `make bench ONLY="videovit int8"` runs two of them again and keeps what the others found.
+them and writes these pages; `make bench ONLY="videovit int8"` runs two of them again and keeps what the others found.
 A script that finds different outputs prints no ratio and fails. Speed depends on the machine and on what else it
-does: each section names both.
+does: each section names both. What the scripts printed is on one page for each group:
 """
+BACK = "The [overview](../benchmarks.md) has the ratios of all benchmarks.\n"
 SUMMARY = """\
 ## Summary
 
@@ -23,19 +37,31 @@ products or the decoding alone, timed in the same run: no program comes below 1.
 """
 
 
-def render(results: Sequence[Result], names: Sequence[str]) -> str:
-    """The whole page.
+def render(results: Sequence[Result], groups: Groups = GROUPS) -> dict[str, str]:
+    """The pages by their path in `docs/`: the overview, then one for each group.
 
     Args:
         results: At most one of each benchmark.
-        names: All benchmarks, in the order of the page; one without a result is named as not run.
+        groups: All benchmarks, in the order of the tables; one without a result is named as not run.
     """
     by_name = {result.name: result for result in results}
-    known = [by_name[name] for name in names if name in by_name]
-    rows = [_run_row(name, by_name.get(name)) for name in names]
+    pages = {name: f"benchmarks/{page}.md#{name}" for page, (_, names) in groups.items() for name in names}
+    known = [by_name[name] for name in pages if name in by_name]
+    rows = [_run_row(name, by_name.get(name), address) for name, address in pages.items()]
     runs = _table(["benchmark", "state", "date (UTC)", "minutes", "load before", "commit"], rows)
-    parts = [INTRODUCTION, *_environments(known), SUMMARY, _summary(known), "## Runs\n", runs]
-    return "\n".join([*parts, *(_section(result) for result in known)])
+    listed = "".join(
+        f"- [{title}](benchmarks/{page}.md): {', '.join(names)}\n" for page, (title, names) in groups.items()
+    )
+    machines = ["## Machines\n", *_environments(known)]
+    written = {
+        "benchmarks.md": "\n".join(
+            [INTRODUCTION, listed, SUMMARY, _summary(known, pages), *machines, "## Runs\n", runs]
+        )
+    }
+    for page, (title, names) in groups.items():
+        sections = [_section(by_name[name]) for name in names if name in by_name]
+        written[f"benchmarks/{page}.md"] = "\n".join([f"# Benchmarks: {title}\n\n{MARK}\n\n{BACK}", *sections])
+    return written
 
 
 def _environments(results: Sequence[Result]) -> list[str]:
@@ -54,7 +80,7 @@ def _environment(result: Result) -> str:
     return ", ".join(words + [each for each in versions if not each.startswith("hf_video")])
 
 
-def _summary(results: Sequence[Result]) -> str:
+def _summary(results: Sequence[Result], pages: Mapping[str, str]) -> str:
     rows = []
     for result in results:
         cases: dict[tuple[str, str], list[Ratio]] = {}
@@ -65,15 +91,15 @@ def _summary(results: Sequence[Result]) -> str:
                 ", ".join(f"{each.value:.2f} ({each.reference})" for each in ratios if each.is_limit == is_limit)
                 for is_limit in (False, True)
             ]
-            rows.append([f"[{result.name}](#{result.name})", case, quantity, *cells])
+            rows.append([f"[{result.name}]({pages[result.name]})", case, quantity, *cells])
     return _table(["benchmark", "case", "quantity", "ratio to a peer", "ratio to the limit"], rows)
 
 
-def _run_row(name: str, result: Result | None) -> list[str]:
+def _run_row(name: str, result: Result | None, address: str) -> list[str]:
     if result is None:
         return [name, "not run", "", "", "", ""]
     minutes, load = f"{result.seconds / 60:.1f}", f"{result.load:.1f}"
-    return [f"[{name}](#{name})", result.state, result.date, minutes, load, result.versions["hf_video"]]
+    return [f"[{name}]({address})", result.state, result.date, minutes, load, result.versions["hf_video"]]
 
 
 def _section(result: Result) -> str:

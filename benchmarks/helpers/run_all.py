@@ -1,8 +1,8 @@
 """
 Runs the scripts of `benchmarks/` one after the other, keeps what each printed in `benchmarks/results/NAME.json`, and
-writes `docs/benchmarks.md` from all that is there. `make bench` calls it.
+writes `docs/benchmarks.md` and `docs/benchmarks/` from all that is there. `make bench` calls it.
 
-With `--smoke` inputs are small and the figures mean nothing: the page is printed, and no file is changed.
+With `--smoke` inputs are small and the figures mean nothing: the pages are printed, and no file is changed.
 
     python benchmarks/helpers/run_all.py [NAME ...] [--smoke] [--page-only]
 """
@@ -27,7 +27,7 @@ sys.path.insert(0, str(FOLDER))
 from helpers.results import Result, load_results  # noqa: E402
 from helpers.results_page import render  # noqa: E402
 
-RESULTS, PAGE = FOLDER / "results", FOLDER.parent / "docs" / "benchmarks.md"
+RESULTS, DOCS = FOLDER / "results", FOLDER.parent / "docs"
 PACKAGES = ("torch", "transformers", "accelerate", "av", "numba")
 # The plot is drawn where the documents look for it, and the page names no folder of the machine.
 # Others repeat less than their scripts do alone, so that all of them take little more than an hour.
@@ -68,7 +68,8 @@ def describe_versions(root: Path = FOLDER.parent) -> dict[str, str]:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
-    others = ["--", ".", ":!benchmarks/results", ":!docs/benchmarks.md", ":!docs/videomamba_cpu.png"]
+    written = ["benchmarks/results", "docs/benchmarks.md", "docs/benchmarks", "docs/videomamba_cpu.png"]
+    others = ["--", ".", *(f":!{path}" for path in written)]
     changes = git("status", "--porcelain", "--untracked-files=no", *others)
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
     commit = git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
@@ -105,12 +106,18 @@ def run(script: Path, words: list[str]) -> Result:
     )
 
 
+def write_pages() -> None:
+    for path, text in render(load_results(RESULTS)).items():
+        (DOCS / path).parent.mkdir(exist_ok=True)
+        (DOCS / path).write_text(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     scripts = {script.stem: script for script in sorted(FOLDER.glob("*.py"))}
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(scripts)} (default: all)")
-    parser.add_argument("--smoke", action="store_true", help="small inputs; print the page and keep nothing")
-    parser.add_argument("--page-only", action="store_true", help="run nothing, write the page from what is there")
+    parser.add_argument("--smoke", action="store_true", help="small inputs; print the pages and keep nothing")
+    parser.add_argument("--page-only", action="store_true", help="run nothing, write the pages from what is there")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - scripts.keys():
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(scripts)}")
@@ -123,11 +130,11 @@ def main() -> int:
         if not arguments.smoke:
             # After each one, so that what is interrupted has kept the figures until then.
             result.save(RESULTS)
-            PAGE.write_text(render(load_results(RESULTS), list(scripts)))
+            write_pages()
     if arguments.smoke:
-        print(render(found, list(scripts)))
+        print("\n".join(render(found).values()))
     elif arguments.page_only:
-        PAGE.write_text(render(load_results(RESULTS), list(scripts)))
+        write_pages()
     bad = [f"{each.name} ({each.state})" for each in found if each.is_bad]
     if bad:
         print(f"without figures, or with a goal missed: {'; '.join(bad)}", file=sys.stderr)

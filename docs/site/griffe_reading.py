@@ -8,8 +8,8 @@ from griffe import Alias, Attribute, Class, Docstring, ExprCall, ExprKeyword, Ex
 
 from hf_video.auto import PUBLIC_NAMES
 
-# `name, other (`int`, defaults to 3):`, which may be wrapped.
-PARAMETER = re.compile(r"^( *)(\w+(?:,\s+\w+)*) \(([^\n]*(?:\n +[^\n]*)?)\):(?=\s)", re.MULTILINE)
+# `name, other (`int`, defaults to 3):`, which may be wrapped after a comma, "or" or "*".
+PARAMETER = re.compile(r"^( *)(\w+(?:,\s+\w+)*) \(([^\n]*(?:(?:,| or| \*)\n +[^\n]*)?)\):(?=\s)", re.MULTILINE)
 CLASS = re.compile(rf"\[`({'|'.join(PUBLIC_NAMES)})`\]")
 ADDRESS = re.compile(r"(?<!<)(?<!\]\()https?://[^\s<>)]+(?<![.,])")
 

@@ -1,4 +1,4 @@
-"""The page of all benchmarks says what was measured, and gives no figure of a run that failed."""
+"""The pages of all benchmarks say what was measured, and give no figure of a run that failed."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ sys.path.append(str(FOLDER))
 from helpers import run_all  # noqa: E402
 from helpers.measurement import GOAL_MISSED, SKIPPED  # noqa: E402
 from helpers.results import Ratio, load_results  # noqa: E402
-from helpers.results_page import render  # noqa: E402
+from helpers.results_page import GROUPS, render  # noqa: E402
 
 PRINTS_RATIOS = """
 import sys
@@ -52,10 +52,24 @@ def test_a_result_keeps_what_was_printed(results):
     ]
 
 
+def overview(results, *names):
+    """The first page, for benchmarks in one group."""
+    return render(results, {"group": ("Group", names)})["benchmarks.md"]
+
+
 def test_the_summary_has_peers_beside_limits(results):
-    page = render(list(results.values()), list(ENDS))
-    assert "| [good](#good) | forward | time | 0.50 (a peer) | 1.25 (matrix products) |\n" in page
-    assert "| [good](#good) | forward | memory | 2.00 (a peer) |  |\n" in page
+    page = overview(results.values(), *ENDS)
+    good = "[good](benchmarks/group.md#good)"
+    assert f"| {good} | forward | time | 0.50 (a peer) | 1.25 (matrix products) |\n" in page
+    assert f"| {good} | forward | memory | 2.00 (a peer) |  |\n" in page
+
+
+def test_each_group_has_a_page_with_what_its_scripts_printed(results):
+    pages = render(results.values(), {"first": ("First", ["good", "later"]), "second": ("Second", ["goal"])})
+    assert list(pages) == ["benchmarks.md", "benchmarks/first.md", "benchmarks/second.md"]
+    assert "a figure\n```" not in pages["benchmarks.md"]
+    assert "## good\n" in pages["benchmarks/first.md"] and "a figure\n```" in pages["benchmarks/first.md"]
+    assert "## goal\n" in pages["benchmarks/second.md"] and "good" not in pages["benchmarks/second.md"]
 
 
 @pytest.mark.parametrize(
@@ -67,25 +81,26 @@ def test_the_summary_has_peers_beside_limits(results):
     ],
 )
 def test_a_run_without_figures_stands_there_with_its_reason(results, name, state):
-    page = render([results[name]], [name])
-    assert results[name].state == state and f"| {state} |" in page
-    assert "0.50" not in page and "0.500" not in page and results[name].ratios == []
+    pages = render([results[name]], {"group": ("Group", [name])})
+    assert results[name].state == state and f"| {state} |" in pages["benchmarks.md"]
+    assert f": {state.removesuffix('.')}.\n" in pages["benchmarks/group.md"]
+    assert "0.50" not in str(pages) and results[name].ratios == []
 
 
 def test_a_missed_goal_is_named_and_its_figures_stand(results):
-    page = render([results["goal"]], ["goal"])
+    page = overview([results["goal"]], "goal")
     assert "| a goal is missed |" in page and "0.50 (a peer)" in page and results["goal"].is_bad
 
 
 def test_a_benchmark_without_a_result_is_named():
-    assert "| later | not run |" in render([], ["later"])
+    assert "| later | not run |" in overview([], "later")
 
 
 def test_results_of_other_machines_are_told_apart(results):
     here, there = results["good"], results["goal"]
-    assert render([here, there], list(ENDS)).count("- good, goal: ") == 0
+    assert overview([here, there], *ENDS).count("- good, goal: ") == 0
     other = there.__class__(**{**vars(there), "machine": {**there.machine, "cpu": "Another CPU"}})
-    assert "- goal: Another CPU, " in render([here, other], list(ENDS))
+    assert "- goal: Another CPU, " in overview([here, other], *ENDS)
 
 
 def test_unknown_benchmarks_are_refused(monkeypatch, capsys):
@@ -102,7 +117,14 @@ def test_scripts_have_the_options_that_they_are_called_with():
             assert not option.startswith("--") or f'add_argument("{option}"' in script, (name, option)
 
 
-def test_the_page_is_that_of_the_results():
-    names = [script.stem for script in sorted(FOLDER.glob("*.py"))]
-    page = render(load_results(run_all.RESULTS), names)
-    assert run_all.PAGE.read_text() == page, "`make bench ARGS=--page-only` writes it anew."
+def test_every_benchmark_is_in_one_group():
+    names = [name for _, names in GROUPS.values() for name in names]
+    assert sorted(names) == sorted(script.stem for script in FOLDER.glob("*.py"))
+
+
+def test_the_pages_are_those_of_the_results():
+    pages = render(load_results(run_all.RESULTS))
+    assert {path: (run_all.DOCS / path).read_text() for path in pages} == pages, (
+        "`make bench ARGS=--page-only` writes them anew."
+    )
+    assert {path.name for path in (run_all.DOCS / "benchmarks").iterdir()} == {f"{page}.md" for page in GROUPS}

@@ -25,7 +25,7 @@ from .world import AT_HAND, environment, fill_hub, hub_tokens, make_files
 
 # What takes long, or needs another machine, by the beginning of its command.
 LONG = {
-    **dict.fromkeys(("make test", "make bench", "make screenshots", "make cards"), "not run"),
+    **dict.fromkeys(("make test", "make bench", "make screenshots", "make pictures", "make cards"), "not run"),
     **dict.fromkeys(("python benchmarks/", "python examples/", "hf-video demo ", "sbatch ", "ray up "), "not run"),
 }
 # What would change the environment of this process.

@@ -54,6 +54,9 @@ def test_the_site_is_whole(site):
         expected |= {f"hf_video.{name}.{each}" for each in package.__all__}
     assert len(expected) > 100 and expected <= inventory.keys(), expected - inventory.keys()
 
+    # A line of text before a parameter is not taken for the beginning of it.
+    assert "<code>classifier_init_scale</code>" in (site / "reference" / "videovit" / "index.html").read_text()
+
     built = sorted(site.rglob("*.html"))
     assert len(built) >= len([page for page in pages() if page.startswith("docs/")])
     for page in built:
