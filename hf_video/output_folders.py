@@ -110,7 +110,7 @@ class RunLock:
 def _wait_for(lock: Any, folder: Path, patience: float) -> None:
     from filelock import Timeout
 
-    holder = _holder(folder / LOCK_FILE)
+    holder = holder_of(folder / LOCK_FILE)
     who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
     if _died(holder):
         patience = max(patience, _PATIENCE)
@@ -124,7 +124,7 @@ def _wait_for(lock: Any, folder: Path, patience: float) -> None:
         ) from None
 
 
-def _holder(lock_file: Path) -> dict[str, Any] | None:
+def holder_of(lock_file: Path) -> dict[str, Any] | None:
     holder = read_own_json(lock_file)
     return holder if isinstance(holder, dict) and {"pid", "host"} <= holder.keys() else None
 

@@ -41,7 +41,7 @@ def run(settings: EnvSettings) -> int:
         "OS": platform.platform(),
         "CPU": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         **{package: _version(package) for package in PACKAGES},
-        "torchcodec usable": _ask(_torchcodec_usable),
+        "torchcodec usable": _ask(torchcodec_usable),
         "accelerator": _ask(_accelerator),
         "instructions and threads": _ask(_instructions),
         "compiled kernels": _ask(_compiled_kernels),
@@ -66,7 +66,7 @@ def _ask(question: Callable[[], str]) -> str:
         return f"no ({type(error).__name__}: {(str(error) or 'no message').strip().splitlines()[0]})"
 
 
-def _torchcodec_usable() -> str:
+def torchcodec_usable() -> str:
     from torchcodec.decoders import VideoDecoder  # noqa: F401
 
     return "yes"

@@ -132,7 +132,7 @@ def _explain_class(settings: ExplainSettings) -> None:
         with _output_folder(settings.output) as folder:
             write_heat_maps(folder, clip, heat_map, details)
             if memory is not None:
-                _draw_memory(folder, memory, clip)
+                draw_memory_of(folder, memory, clip)
             write_explanation(folder, clip, details)
     if settings.json:
         print(json.dumps(details), flush=True)
@@ -170,7 +170,7 @@ def _explain_words(settings: ExplainSettings) -> None:
     }
     if settings.output is not None:
         with _output_folder(settings.output) as folder:
-            _draw_memory(folder, watcher.memory, clip)
+            draw_memory_of(folder, watcher.memory, clip)
             write_explanation(folder, clip, details)
     if settings.json:
         print(json.dumps(details), flush=True)
@@ -245,7 +245,8 @@ def _frames_held(memory: Any, clip: Clip) -> list[list[float]]:
     return [[round(float(clip.times[each]), 3) for each in (entry[0], entry[-1])] for entry in frames]
 
 
-def _draw_memory(folder: Path, memory: Any, clip: Clip) -> None:
+def draw_memory_of(folder: Path, memory: Any, clip: Clip) -> None:
+    """Draws the frames of a clip that a memory holds."""
     from hf_video import draw_memory
 
     draw_memory(memory, folder / "memory.png", lambda frames: clip.images[frames], clip.times.tolist())

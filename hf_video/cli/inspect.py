@@ -54,7 +54,7 @@ def run(settings: InspectSettings) -> int:
     splits = without_checks(load_video_dataset(settings.data, video_root=settings.video_root))
     if output is not None:
         check_can_list(splits)
-    findings = _inspect(settings, splits, output)
+    findings = inspect_video(settings, splits, output)
     repeated = find_repeated_clips(splits if output is None else load_video_dataset(output))
     durations = sorted(findings.durations)
     result: dict[str, Any] = {
@@ -103,7 +103,7 @@ class _Findings:
             yield video
 
 
-def _inspect(settings: InspectSettings, splits: DatasetDict, output: Path | None) -> _Findings:
+def inspect_video(settings: InspectSettings, splits: DatasetDict, output: Path | None) -> _Findings:
     """Reads the videos, and writes the manifest meanwhile."""
     from datasets import concatenate_datasets
 

@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 # Seconds between two looks at whether a signal came.
 _PATIENCE = 0.1
 # Seconds that the end of a command waits for the item that is being made.
-_LONGEST_END = 1.0
+LONGEST_END = 1.0
 # Items that nobody waits for any more.
-_abandoned: list[Future] = []
+abandoned: list[Future] = []
 
 
 class StopRequest:
@@ -59,8 +59,8 @@ class StopRequest:
         if self._thread is None:
             return
         self._thread.shutdown(wait=False)
-        if self._upcoming is not None and wait([self._upcoming], timeout=_LONGEST_END).not_done:
-            _abandoned.append(self._upcoming)
+        if self._upcoming is not None and wait([self._upcoming], timeout=LONGEST_END).not_done:
+            abandoned.append(self._upcoming)
         elif isinstance(self._items, Generator):
             self._items.close()
 
@@ -94,7 +94,7 @@ def stop_requests(message: str) -> Iterator[StopRequest]:
 
 def end_process(code: int) -> None:
     """Ends the process with an exit code if a thread still waits for a silent stream. Python would wait for it."""
-    if any(not item.done() for item in _abandoned):
+    if any(not item.done() for item in abandoned):
         exit_now(code)
 
 

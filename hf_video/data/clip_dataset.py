@@ -154,7 +154,7 @@ class ClipDataset(Dataset):
         index = range(len(self))[index]
         key = self._key(index)
         try:
-            return self._item(index, key)
+            return self.make_item(index, key)
         except VideoReadError as error:
             self._is_broken[index] = True
             # In an evaluation all processes have the same number of videos.
@@ -175,7 +175,8 @@ class ClipDataset(Dataset):
     def _key(self, index: int) -> tuple[int, int, int]:
         return self.seed, int(self._epoch), index
 
-    def _item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
+    def make_item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
+        """The item of a row, drawn by a key. An error of reading is raised."""
         row = self.dataset[index]
         if self.training:
             generator = np.random.default_rng(np.random.SeedSequence(key))
@@ -202,7 +203,7 @@ class ClipDataset(Dataset):
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():
             # A video that is known to be broken is tried again: the draw must not depend on what was read before.
             try:
-                return self._item(index, key)
+                return self.make_item(index, key)
             except VideoReadError as error:
                 self._is_broken[index] = True
                 reason = str(error)

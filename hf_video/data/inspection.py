@@ -164,10 +164,11 @@ class _Videos(torch.utils.data.Dataset):
         if self.times is not None:
             found = self.times[rows]
             segments = [*zip(found["start"], found["end"], strict=True)]
-        return _inspect(self.files[rows[0]], segments, self.decode, self.digest)
+        return inspect_video(self.files[rows[0]], segments, self.decode, self.digest)
 
 
-def _inspect(video: Mapping[str, Any], segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
+def inspect_video(video: Mapping[str, Any], segments: list[Segment], decode: bool, digest: bool) -> InspectedVideo:
+    """What a file holds. What keeps it from being read is in the result."""
     path = video["video"]
     make = partial(InspectedVideo, path)
     try:

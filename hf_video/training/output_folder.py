@@ -19,7 +19,7 @@ ANSWERS_FILE = "answers.json"
 _WAYS_OUT = "Choose another folder, or let --overwrite-output-dir rename it out of the way."
 # Seconds that a restarted run waits for the lock. Schedulers give a run that they end up to a minute, and network file
 # systems keep the lock of a machine that is gone for about a minute and a half.
-_PATIENCE_OF_RESTART = 300
+PATIENCE_OF_RESTART = 300
 
 
 def _ways_out(folder: Path) -> str:
@@ -52,7 +52,7 @@ def checkpoint_to_resume(
         raise ValueError("--resume continues a run, --overwrite-output-dir starts one afresh: choose one of them.")
     # The run that has the lock may write and delete checkpoints until it gives the lock back.
     if (folder / LOCK_FILE).exists() or (folder.is_dir() and (overwrite or (resume and _has_begun(folder)))):
-        lock.take(folder, _PATIENCE_OF_RESTART if resume == "auto" else 0)
+        lock.take(folder, PATIENCE_OF_RESTART if resume == "auto" else 0)
     if not resume or (resume == "auto" and not _has_begun(folder)):
         if not overwrite:
             require_fresh(folder, _ways_out(folder), is_leftover=is_leftover)

@@ -32,7 +32,7 @@ FIGURES = {
     ],
     "before_and_after.py": [
         rf"{job}: (\d+\.\d{{3}}); \d+\.\d\d s at HEAD, \d+\.\d\d s here; pairs \1 \(\d+ s\)"
-        for job in ("start", "uniform_reading")
+        for job in ("uniform_reading",)
     ],
     "bulk.py": [
         r"without --engine ray \(",

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from hf_video.cli.main import main
-from hf_video.demo import _encode
 
 from ..data.broken_videos import spread_broken_videos
-from ..video_files import damage_frame
+from ..video_files import damage_frame, encode_video
 from .conftest import TINY_MODEL
 
 RUN = ["--num-attention-heads", "2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "--learning-rate=0.01"]
@@ -26,7 +25,7 @@ def brightness(tmp_path_factory):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
                 frames = generator.integers(level, level + 40, (4, 32, 32), dtype=np.uint8)
-                _encode(folder / split / name / f"{number:03d}.mp4", frames, fps=4)
+                encode_video(folder / split / name / f"{number:03d}.mp4", frames, fps=4)
     broken = spread_broken_videos(folder / ".broken", [folder / "train" / "dark", folder / "train" / "bright"])
     return folder, broken
 

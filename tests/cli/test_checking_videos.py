@@ -25,8 +25,8 @@ from hf_video.data import ClipDataset, inspection, load_video_dataset
 from hf_video.processing import VideoClipProcessor
 
 PartialState(cpu=True)
-inspect, opened = inspection._inspect, []
-inspection._inspect = lambda video, *more: opened.append(video["video"]) or inspect(video, *more)
+inspect, opened = inspection.inspect_video, []
+inspection.inspect_video = lambda video, *more: opened.append(video["video"]) or inspect(video, *more)
 data, broken = readable_videos(load_video_dataset(sys.argv[1]), "skip")
 first = opened[:]
 opened.clear()
@@ -48,9 +48,9 @@ def data(digits, tmp_path):
 @pytest.fixture
 def opened(monkeypatch):
     """The videos that this process reads to check them."""
-    inspect, found = inspection._inspect, []
+    inspect, found = inspection.inspect_video, []
     monkeypatch.setattr(
-        inspection, "_inspect", lambda video, *more: found.append(video["video"]) or inspect(video, *more)
+        inspection, "inspect_video", lambda video, *more: found.append(video["video"]) or inspect(video, *more)
     )
     return found
 

@@ -288,7 +288,7 @@ def test_what_a_user_can_cause_is_a_line(case, tmp_path, ends):
     ("status", "code", "expected"),
     [
         (403, "GatedRepo", "is gated on the Hub"),
-        (404, "RepoNotFound", "no repository on the Hub that you can see"),
+        (404, "RepoNotFound", "nor a repository on the Hub that you can see"),
         (404, "RevisionNotFound", "has no such revision"),
         (400, "", "The Hub refused a request"),
     ],

@@ -225,13 +225,13 @@ def words_folder(words_pair, tmp_path_factory):
 
 
 def test_an_answer_in_words_is_explained_by_the_memory(words_pair, words_folder, video, tmp_path, monkeypatch, capsys):
-    memories, draw = [], cli_explain._draw_memory
+    memories, draw = [], cli_explain.draw_memory_of
 
     def draw_and_keep(folder, memory, clip):
         memories.append(memory)
         draw(folder, memory, clip)
 
-    monkeypatch.setattr(cli_explain, "_draw_memory", draw_and_keep)
+    monkeypatch.setattr(cli_explain, "draw_memory_of", draw_and_keep)
     question = "which digit came first"
     assert run(words_folder, video, "--question", question, "--output", tmp_path / "out") == 0
     lines = capsys.readouterr().out.splitlines()

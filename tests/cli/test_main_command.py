@@ -167,7 +167,7 @@ def test_env_says_what_is_missing_or_broken(monkeypatch, capsys):
     def broken():
         raise RuntimeError("libavutil.so.56 cannot be opened\nand more lines")
 
-    monkeypatch.setattr(env, "_torchcodec_usable", broken)
+    monkeypatch.setattr(env, "torchcodec_usable", broken)
     monkeypatch.setattr(env, "PACKAGES", ("no-such-package",))
     assert main(["env"]) == 0
     out = capsys.readouterr().out

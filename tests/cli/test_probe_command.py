@@ -53,7 +53,7 @@ def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_
 
     monkeypatch.setattr(feature_cache, "SHARD_SIZE", 4)
     read = []
-    original = ClipDataset._item
+    original = ClipDataset.make_item
 
     def count(self, index, key):
         if len(read) == 6:
@@ -63,7 +63,7 @@ def test_an_interrupted_probe_says_what_it_kept_and_the_next_one_reads_no_video_
 
     features = tmp_path / "features"
     with monkeypatch.context() as patch:
-        patch.setattr(ClipDataset, "_item", count)
+        patch.setattr(ClipDataset, "make_item", count)
         assert probe(digits, trained, features, tmp_path / "out", "--kind", "knn", "--batch-size", "2") == 130
     assert "The features of 4 of 16 videos are kept in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

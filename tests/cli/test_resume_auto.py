@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_video import output_folders
 from hf_video.cli.main import main
+from hf_video.output_folders import LOCK_FILE, RunLock
 from hf_video.training import output_folder
 from hf_video.training.checkpoints import mark_complete, newest_complete
-from hf_video.training.output_folder import LOCK_FILE, RunLock, checkpoint_to_resume
+from hf_video.training.output_folder import checkpoint_to_resume
 from tests.cli.flags import read
 
 from ..fork_server import Program, run_forked
@@ -319,19 +321,19 @@ def test_resume_may_stand_before_the_data(command, words, expected):
 
 def test_a_run_that_still_ends_is_waited_for(digits, run, hold, monkeypatch, capsys, fails):  # noqa: F811
     process = hold(run)
-    monkeypatch.setattr(output_folder, "_PATIENCE_OF_RESTART", 0.2)
+    monkeypatch.setattr(output_folder, "PATIENCE_OF_RESTART", 0.2)
     message = fails(*words_of(digits, run))
     who = f"{run} is being written by process {process.pid} on"
     assert f"{who} {socket.gethostname()}: waiting up to 0.2 s for its end" in message
     assert message.count(who) == 2 and "wait for it, end it, or choose another" in message
-    monkeypatch.setattr(output_folder, "_PATIENCE_OF_RESTART", 60)
-    read_holder = output_folder._holder
+    monkeypatch.setattr(output_folder, "PATIENCE_OF_RESTART", 60)
+    read_holder = output_folders.holder_of
 
     def read_and_end(lock_file):
         threading.Timer(0.5, process.kill).start()
         return read_holder(lock_file)
 
-    monkeypatch.setattr(output_folder, "_holder", read_and_end)
+    monkeypatch.setattr(output_folders, "holder_of", read_and_end)
     assert main(words_of(digits, run)) == 0
     assert who in capsys.readouterr().err and not (run / LOCK_FILE).exists()
 

@@ -394,7 +394,7 @@ def test_a_stream_keeps_its_segments_on_a_full_disk(tmp_path, monkeypatch, capsy
 def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monkeypatch):
     finder, was_closed, codes = SegmentFinder(NAMES, exclusive=True), threading.Event(), list[int]()
     monkeypatch.setattr("os._exit", codes.append)
-    monkeypatch.setattr("hf_video.cli.stopping._LONGEST_END", 0.1)
+    monkeypatch.setattr("hf_video.cli.stopping.LONGEST_END", 0.1)
 
     def windows():
         yield ScoredWindow(0.0, 2.0, np.array([0.9, 0.1], np.float32), torch.zeros(1, 3, 8, 8))
@@ -412,7 +412,7 @@ def test_a_stream_that_is_silent_does_not_keep_the_process(tmp_path, capfd, monk
     finally:
         was_closed.set()
     # A process whose threads have ended ends as any other.
-    assert wait_until(lambda: all(item.done() for item in stopping._abandoned))
+    assert wait_until(lambda: all(item.done() for item in stopping.abandoned))
     end_process(130)
     assert codes == [130]
 
@@ -453,7 +453,7 @@ def test_wrong_options_are_a_sentence(model_folder, video, tmp_path, fails):
     assert "no class 'darc' as background. Did you mean dark?" in fails(*words, "--background", "darc")
     assert "--annotate writes a video into the folder of --output" in fails(*words, "--annotate")
     live = ("timeline", "rtsp://host/live", "--model", model_folder, "--annotate", "--output", tmp_path / "out")
-    assert "--annotate reads the video a second time: rtsp://host/live is no file" in fails(*live)
+    assert "--annotate reads the video a second time, but rtsp://host/live is not a file" in fails(*live)
     regression = save_model(tmp_path / "regression", ["height", "weight"], problem_type="regression")
     assert "is a regression model" in fails("timeline", video, "--model", regression)
     missing = tmp_path / "missing.mp4"

@@ -60,7 +60,7 @@ def test_an_interruption_before_the_first_checkpoint_says_that_nothing_is_kept(d
         patch.setattr(EpochLineCallback, "on_train_begin", interrupt)
         assert main(command) == 130
     assert "nothing of the training is kept" in capsys.readouterr().err
-    require_fresh(tmp_path / "model", is_leftover)  # the same command may start again
+    require_fresh(tmp_path / "model", "", is_leftover=is_leftover)  # the same command may start again
 
 
 def test_overwriting_renames_the_earlier_run(digits, tmp_path, capsys):

@@ -220,7 +220,10 @@ def test_output_folders_that_cannot_be_are_refused_before_the_work(tmp_path, cap
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    for output_dir, message in ((".", "the folder you are in"), ("../file/model", "no folder that can be written to")):
+    for output_dir, message in (
+        (".", "the folder you are in"),
+        ("../file/model", "not a folder that can be written to"),
+    ):
         with pytest.raises(SystemExit) as exit_info:
             main([str(golden.folder / "checkpoint.pth"), output_dir])
         assert exit_info.value.code == 2

@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named(videos, caplog):
         load_video_dataset(make(videos, [0, -1, 1, 1]))
     with pytest.raises(FileNotFoundError, match="1 videos of the data set do not exist: /no/such.mp4"):
         load_video_dataset(make([*videos[:3], "/no/such.mp4"]))
-    with pytest.raises(ValueError, match="only train, validation and test are read"):
+    with pytest.raises(ValueError, match="none of train, validation and test"):
         load_video_dataset(DatasetDict(extra=dataset))
     assert "The split 'extra' is left out" in caplog.text
     with pytest.raises(ValueError, match="make it with load_video_dataset"):
