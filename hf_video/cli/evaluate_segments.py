@@ -23,7 +23,7 @@ class EvaluateSegmentsSettings(Settings):
     ground_truth: str = setting(
         help="JSON in the layout of ActivityNet's annotations.", metavar="GROUND_TRUTH", form="word"
     )
-    tiou: list[float] = setting([0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", form="several")
+    tiou: list[float] = setting([0.3, 0.4, 0.5, 0.6, 0.7], "Thresholds of temporal IoU.", "X", form="several")
     subset: str | None = setting(None, "Subset of the ground truth to measure on; by default all videos.", "NAME")
     json: bool = setting(False, "Print one JSON object.")
     output: str | None = setting(None, "Also write the JSON object to FILE, which must not exist.", "FILE")
