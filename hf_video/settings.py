@@ -111,7 +111,8 @@ class Setting:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
         if self.from_scratch is not None:
             return f"{_as_text(self.default) or 'as the model'}; {_as_text(self.from_scratch)} from scratch"
-        return _as_text(self.default)
+        words = _as_text(self.default)
+        return words.replace(",", " ") if self.form == "several" else words
 
 
 class _Help(str):

@@ -65,8 +65,9 @@ def test_mistakes_are_sentences(files, tmp_path, fails):
 
 def test_it_explains_itself(capsys):
     assert main(["evaluate-segments", "--help"]) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("usage: hf-video evaluate-segments") and "(default: 0.3 0.4 0.5 0.6 0.7)" in out
+    assert "--tiou X [X ...]" in out
 
 
 def test_the_name_of_a_class_stays_on_its_line(tmp_path, capsys):
