@@ -349,7 +349,7 @@ def test_an_error_of_one_process_ends_all_and_is_said_once(digits, tmp_path):
 
 @pytest.mark.slow
 def test_another_number_of_processes_goes_on_with_as_many_videos_a_step(commands, tmp_path):
-    words = [word for word in commands["train"] if not word.startswith(("mixup", "drop_path"))]
+    words = [word for word in commands["train"] if not word.startswith(("--mixup", "--drop-path"))]
     words.append(f"--output-dir={tmp_path / 'out'}")
     run_command(2, words, at_step(5))
     assert newest_complete(tmp_path / "out")[0].name == "checkpoint-3"
@@ -361,7 +361,7 @@ def test_another_number_of_processes_goes_on_with_as_many_videos_a_step(commands
         assert "trains on 4 videos a step (number of processes: 2), and here a step would have 2" in refused.stderr
     assert files_of(tmp_path) == before
     assert run_command(1, [*words, "--batch-size", "4"])[0].returncode == 0
-    expected = [word for word in words if "output_dir" not in word] + [f"--output-dir={tmp_path / 'whole'}"]
+    expected = [word for word in words if "--output-dir" not in word] + [f"--output-dir={tmp_path / 'whole'}"]
     run_command(2, expected)
     (found, weights), (losses, expected) = (result_of(tmp_path / name) for name in ("out", "whole"))
     assert found == pytest.approx(losses, abs=1e-5)
