@@ -62,8 +62,13 @@ def causal_conv1d(
         channels are with `"triton"` and `"cpu"`.
 
     Raises:
-        ValueError: if `backend` does not exist.
+        ValueError: if `backend` does not exist, or `weight` has another number of axes.
     """
+    if weight.ndim != 3:
+        raise ValueError(
+            f"weight has the shape {tuple(weight.shape)}; (dim, 1, taps) is expected, as torch.nn.Conv1d has it. "
+            "weight[:, None] makes it of (dim, taps)."
+        )
     if backend is None:
         backend = choose_backend(choose_scan(x.device.type, x.dtype, 1, False, None), weight.shape[-1])
     if backend not in BACKENDS:

@@ -54,12 +54,15 @@ def given_values(settings: Any) -> dict[str, Any]:
     """The settings that were given, and the given fields of `TrainingArguments`, by name.
 
     Raises:
-        ValueError: there is no such field, or it has a wrong value.
+        ValueError: there is no such field, it has a wrong value, or it is a setting that was given, too.
     """
     values = {name: getattr(settings, name) for name in settings.given if name not in START}
     if values.get("model") is not None:
         values["model"] = locate_model(values["model"], "--model")
-    return values | _read_named(type(settings), settings.training_arguments, "training_arguments: ")
+    others = _read_named(type(settings), settings.training_arguments, "training_arguments: ")
+    if doubled := others.keys() & values.keys():
+        raise ValueError(f"{min(doubled)} is given twice, once in training_arguments. Keep one of them.")
+    return values | others
 
 
 def recipe_values(settings: Any) -> dict[str, Any]:

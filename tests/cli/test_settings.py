@@ -218,6 +218,7 @@ def test_a_boolean_is_one_where_transformers_takes_texts_as_well(word, value):
             "'dataloader_drop_lust' is not a setting. Did you mean dataloader_drop_last?",
         ),
         ({"dataloader_drop_last": "maybe"}, "dataloader_drop_last is 'maybe'; true or false is expected"),
+        ({"output_dir": "elsewhere"}, "output_dir is given twice, once in training_arguments"),
     ],
 )
 def test_a_wrong_field_of_a_program_is_named(fields, message):

@@ -70,6 +70,12 @@ def test_the_backend_is_that_of_the_scan(monkeypatch):
         causal_conv1d(torch.randn(1, 2, 5), torch.randn(2, 1, 4), backend="fastest")
 
 
+def test_a_weight_of_two_axes_is_refused():
+    with pytest.raises(ValueError, match=r"weight has the shape \(4, 3\); \(dim, 1, taps\) is expected"):
+        causal_conv1d(torch.ones(1, 4, 5), torch.ones(4, 3))
+
+
+
 def test_the_package_goes_back_by_turning_what_enters_and_leaves(monkeypatch):
     monkeypatch.setattr(operators, "package_forward", lambda x, weight, bias: x.cumsum(dim=-1))
     ones = torch.ones(1, 2, 3)
