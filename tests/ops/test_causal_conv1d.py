@@ -75,7 +75,6 @@ def test_a_weight_of_two_axes_is_refused():
         causal_conv1d(torch.ones(1, 4, 5), torch.ones(4, 3))
 
 
-
 def test_the_package_goes_back_by_turning_what_enters_and_leaves(monkeypatch):
     monkeypatch.setattr(operators, "package_forward", lambda x, weight, bias: x.cumsum(dim=-1))
     ones = torch.ones(1, 2, 3)
