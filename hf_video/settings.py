@@ -116,8 +116,8 @@ class Setting:
 
 
 class _Help(str):
-    """The help of a setting, with the other arguments of `setting`. They are no metadata, all of which
-    `HfArgumentParser` hands to `argparse`."""
+    """The help of a setting, with the other arguments of `setting`. These are not kept as metadata, because
+    `HfArgumentParser` hands all metadata to `argparse`."""
 
     marks: dict[str, Any]
 
