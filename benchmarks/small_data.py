@@ -29,13 +29,44 @@ import numpy as np
 from helpers.measurement import GOAL_MISSED, SKIPPED, make_parser, print_machine
 from helpers.small_sets import SAMPLES, SETS, write_set
 
+from hf_video.settings import settings_of
+from hf_video.training.run_settings import TrainSettings
+
 TRAIN_PER_CLASS, TEST_CLIPS = 15, 240
 SCRATCH, START = "from random weights", "from the start"
-SIZES = ["--image-size", "64", "--num-frames", "8", "--patch-size", "8", "--hidden-size", "128"]
-SIZES += ["--num-hidden-layers", "6", "--num-attention-heads", "4"]
-# The words of the command by the name of a row, after those that make small changes to the defaults of the start.
-PARTS: dict[str, list[str]] = {SCRATCH: ["--model", "scratch"], START: []}
-SWEEP: dict[str, list[str]] = {START: []}
+# The words of the command by the name of a row. The parts are what the start changes of the defaults of `train`.
+PARTS: dict[str, list[str]] = {
+    SCRATCH: ["--model", "scratch"],
+    START: [],
+    "random weights, else as start": [
+        *("--image-size", "64", "--num-frames", "8", "--patch-size", "8"),
+        *("--hidden-size", "128", "--num-hidden-layers", "6", "--num-attention-heads", "4"),
+        *(
+            word
+            for each in settings_of(TrainSettings).values()
+            if each.from_start is not None
+            for word in each.spell(each.from_start).split()
+        ),
+    ],
+    "20 epochs": ["--num-train-epochs", "20"],
+    "rate of 1e-4": ["--learning-rate", "1e-4"],
+    "no crops": ["--crop-min-area", "1"],
+    "no change of colours": ["--color-jitter", "0"],
+    "best by top-1": ["--metric-for-best-model", "top1_accuracy"],
+}
+# Other values than the defaults of the start.
+SWEEP: dict[str, list[str]] = {
+    START: [],
+    "80 epochs": ["--num-train-epochs", "80"],
+    "rate of 2e-4": ["--learning-rate", "2e-4"],
+    "rate of 1e-3": ["--learning-rate", "1e-3"],
+    "layer decay 0.75": ["--layer-decay", "0.75"],
+    "4 layer groups frozen": ["--freeze-layers", "4"],
+    "crops from 0.3": ["--crop-min-area", "0.3"],
+    "average of weights": ["--ema-decay", "0.99"],
+    "mixed clips": ["--mixup-alpha", "0.2"],
+    "last checkpoint": ["--no-load-best-model-at-end"],
+}
 GOALS = {"motion": 0.2, "other motion": 0.5, "no motion": 0.5}
 
 
@@ -116,28 +147,34 @@ def main() -> int:
     runs: dict[str, Run] = {}
     if arguments.keep and arguments.keep.exists():
         runs = {key: Run(*figures) for key, figures in json.loads(arguments.keep.read_text()).items()}
-    with tempfile.TemporaryDirectory() as place:
-        for name in arguments.sets:
-            classes = SETS[name].classes
-            test = -(-number // len(classes))
-            print(f"{name}, {SETS[name].kind}: {per_class} training and {test} test clips of {', '.join(classes)}")
-            for seed in range(seeds):
-                data = Path(place, name, str(seed))
-                for row, words in rows.items():
-                    key = f"{name}, {row}, seed {seed}"
-                    if key not in runs and (row != SCRATCH or seed < arguments.scratch_seeds):
-                        if not data.exists():
-                            sizes = {"train_per_class": per_class, "test_per_class": test}
-                            write_set(name, data, seed=seed, is_small=arguments.smoke, **sizes)
-                        runs[key] = train(data, Path(place, key), seed, [*words, *shorter])
+    for name in arguments.sets:
+        classes = SETS[name].classes
+        test = -(-number // len(classes))
+        print(
+            f"{name}, {SETS[name].kind}: {per_class} training and {test} test clips of {', '.join(classes)}",
+            flush=True,
+        )
+        for seed in range(seeds):
+            wanted = {
+                f"{name}, {row}, seed {seed}": row for row in rows if row != SCRATCH or seed < arguments.scratch_seeds
+            }
+            with tempfile.TemporaryDirectory() as place:
+                if not wanted.keys() <= runs.keys():
+                    sizes = {"train_per_class": per_class, "test_per_class": test}
+                    write_set(name, Path(place, "data"), seed=seed, is_small=arguments.smoke, **sizes)
+                if arguments.smoke and name != arguments.sets[0]:
+                    continue
+                for key, row in wanted.items():
+                    if key not in runs:
+                        folder = Path(place, row)
+                        runs[key] = train(Path(place, "data"), folder, seed, [*rows[row], *shorter])
                         if row == START and arguments.picture and not arguments.picture.exists():
-                            shutil.copy(Path(place, key, "report", "curves.png"), arguments.picture)
+                            shutil.copy(folder / "report" / "curves.png", arguments.picture)
                         if arguments.keep:
                             arguments.keep.write_text(json.dumps(runs, indent=1))
-                    if key in runs:
-                        accuracy, seconds, spent = runs[key]
-                        print(f"  {row}, seed {seed}: {accuracy:.1%} in {seconds:.0f} s, {spent:.0f} s of processors")
-                        sys.stdout.flush()
+                    accuracy, seconds, spent = runs[key]
+                    took = f"{seconds:.0f} s, {spent:.0f} s of processors"
+                    print(f"  {row}, seed {seed}: {accuracy:.1%} in {took}", flush=True)
     print_table(runs, arguments.sets, list(rows))
     if arguments.smoke or not {SCRATCH, START} <= rows.keys():
         return 0

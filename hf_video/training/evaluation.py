@@ -228,7 +228,7 @@ def write_report(
     shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
     if worth:
         low, high = worth["top1_interval"]
-        shown |= {"95% interval of top-1": f"{low:.1%} to {high:.1%}", "top-1 by chance": f"{worth['chance']:.2%}"}
+        shown |= {"top-1, 95% interval": f"{low:.1%} to {high:.1%}", "top-1 by chance": f"{worth['chance']:.2%}"}
     for metric, value in measured_in(measured_on_training, TRAINING)[:1]:
         shown[f"{metric.title} on training clips"] = metric.text(value)
     write_summary(folder, head, shown, details, draw, classes)
