@@ -15,6 +15,7 @@ tiny and trainings have one step.
     python benchmarks/small_data.py [--sets crossing digits] [--rows scratch start] [--seeds 3] [--sweep] [--smoke]
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -22,13 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from helpers.measurement import GOAL_MISSED, SKIPPED, make_parser, print_machine
+from helpers.measurement import GOAL_MISSED, SKIPPED, in_own_process, make_parser, print_machine
 from helpers.small_sets import SAMPLES, SETS, write_set
 
+import hf_video.cli.main
 from hf_video.settings import settings_of
 from hf_video.training.run_settings import TrainSettings
 
@@ -78,15 +81,16 @@ class Run(NamedTuple):
     processor_seconds: float
 
 
-def train(data: Path, folder: Path, seed: int, words: list[str]) -> Run:
-    """Runs the public command."""
-    program = [sys.executable, "-m", "hf_video.cli", "train", str(data), "--output-dir", str(folder)]
-    program += ["--device", "cpu", "--seed", str(seed), "--disable-tqdm", *words]
+def train(data: Path, folder: Path, seed: int, words: list[str], is_small: bool) -> Run:
+    """Runs the public command; on small inputs in a fork, which need not import everything anew."""
+    command = ["train", str(data), "--output-dir", str(folder), "--device", "cpu", "--seed", str(seed), *words]
     before, begin = os.times(), time.perf_counter()
-    finished = subprocess.run(program, capture_output=True, text=True)
+    if is_small:
+        in_own_process(1, hf_video.cli.main.main, [*command, "--max-steps", "1"])
+    else:
+        program = [sys.executable, "-m", "hf_video.cli", *command, "--disable-tqdm"]
+        subprocess.run(program, stdout=subprocess.DEVNULL, check=True)
     seconds, after = time.perf_counter() - begin, os.times()
-    if finished.returncode:
-        sys.exit(finished.stderr)
     spent = sum(after[2:4]) - sum(before[2:4])  # of ended programs, user and system
     metrics = json.loads((folder / "report" / "metrics.json").read_text())
     return Run(metrics["top1_accuracy"], seconds, spent)
@@ -122,6 +126,38 @@ def print_goals(runs: dict[str, Run], names: list[str]) -> bool:
     return are_met
 
 
+def sizes_of(name: str, is_small: bool) -> dict[str, int]:
+    number = len(SETS[name].classes)
+    return {
+        "train_per_class": 2 if is_small else TRAIN_PER_CLASS,
+        "test_per_class": -(-(8 if is_small else TEST_CLIPS) // number),
+    }
+
+
+def add_runs(
+    runs: dict[str, Run], name: str, seed: int, rows: Mapping[str, list[str]], arguments: argparse.Namespace
+) -> None:
+    """Writes a set, trains on it what is missing among the runs, and prints all of them."""
+    keys = {f"{name}, {row}, seed {seed}": row for row in rows if row != SCRATCH or seed < arguments.scratch_seeds}
+    with tempfile.TemporaryDirectory() as place:
+        data = Path(place, "data")
+        if not keys.keys() <= runs.keys():
+            write_set(name, data, seed=seed, is_small=arguments.smoke, **sizes_of(name, arguments.smoke))
+        if arguments.smoke and name != arguments.sets[0]:
+            return
+        for key, row in keys.items():
+            if key not in runs:
+                folder = Path(place, row)
+                runs[key] = train(data, folder, seed, rows[row], arguments.smoke)
+                if row == START and arguments.picture and not arguments.picture.exists():
+                    shutil.copy(folder / "report" / "curves.png", arguments.picture)
+                if arguments.keep:
+                    arguments.keep.write_text(json.dumps(runs, indent=1))
+            accuracy, seconds, spent = runs[key]
+            took = f"{seconds:.0f} s, {spent:.0f} s of processors"
+            print(f"  {row}, seed {seed}: {accuracy:.1%} in {took}", flush=True)
+
+
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
@@ -139,42 +175,20 @@ def main() -> int:
     if unknown := set(arguments.rows or ()) - rows.keys():
         parser.error(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(rows)}")
     rows = {row: words for row, words in rows.items() if row in (arguments.rows or rows)}
-    per_class, number, seeds, shorter = TRAIN_PER_CLASS, TEST_CLIPS, arguments.seeds, list[str]()
     if arguments.smoke:
-        per_class, number, seeds, shorter = 2, 8, 1, ["--max-steps", "1"]
         rows = dict([*rows.items()][:2])
     print_machine("torch", "transformers", "av", threads=int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     runs: dict[str, Run] = {}
     if arguments.keep and arguments.keep.exists():
         runs = {key: Run(*figures) for key, figures in json.loads(arguments.keep.read_text()).items()}
     for name in arguments.sets:
-        classes = SETS[name].classes
-        test = -(-number // len(classes))
+        train_clips, test_clips = sizes_of(name, arguments.smoke).values()
+        classes = ", ".join(SETS[name].classes)
         print(
-            f"{name}, {SETS[name].kind}: {per_class} training and {test} test clips of {', '.join(classes)}",
-            flush=True,
+            f"{name}, {SETS[name].kind}: {train_clips} training and {test_clips} test clips of {classes}", flush=True
         )
-        for seed in range(seeds):
-            wanted = {
-                f"{name}, {row}, seed {seed}": row for row in rows if row != SCRATCH or seed < arguments.scratch_seeds
-            }
-            with tempfile.TemporaryDirectory() as place:
-                if not wanted.keys() <= runs.keys():
-                    sizes = {"train_per_class": per_class, "test_per_class": test}
-                    write_set(name, Path(place, "data"), seed=seed, is_small=arguments.smoke, **sizes)
-                if arguments.smoke and name != arguments.sets[0]:
-                    continue
-                for key, row in wanted.items():
-                    if key not in runs:
-                        folder = Path(place, row)
-                        runs[key] = train(Path(place, "data"), folder, seed, [*rows[row], *shorter])
-                        if row == START and arguments.picture and not arguments.picture.exists():
-                            shutil.copy(folder / "report" / "curves.png", arguments.picture)
-                        if arguments.keep:
-                            arguments.keep.write_text(json.dumps(runs, indent=1))
-                    accuracy, seconds, spent = runs[key]
-                    took = f"{seconds:.0f} s, {spent:.0f} s of processors"
-                    print(f"  {row}, seed {seed}: {accuracy:.1%} in {took}", flush=True)
+        for seed in range(1 if arguments.smoke else arguments.seeds):
+            add_runs(runs, name, seed, rows, arguments)
     print_table(runs, arguments.sets, list(rows))
     if arguments.smoke or not {SCRATCH, START} <= rows.keys():
         return 0

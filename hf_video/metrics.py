@@ -68,8 +68,8 @@ def confusion_matrix(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def wilson_interval(share: float, number: int) -> tuple[float, float]:
-    """The 95% interval of a share that was measured on `number` videos, for example of an accuracy: between these a
-    model lies that would be measured so in 95 of 100 draws. Source: E. B. Wilson, Probable inference, the law of
+    """The 95% interval of a share that was measured on `number` videos, such as an accuracy. Of 100 such intervals, each
+    of another draw of videos, 95 hold the share of all videos. Source: E. B. Wilson, Probable inference, the law of
     succession, and statistical inference, Journal of the American Statistical Association 22 (1927), 209-212."""
     z = 1.959964
     centre, shrink = share + z**2 / (2 * number), 1 + z**2 / number
