@@ -4,6 +4,7 @@ import datetime
 import re
 
 import pytest
+import transformers
 
 from . import conformance
 from .conformance import Outcome
@@ -18,13 +19,15 @@ def _rows() -> dict[str, list[str]]:
 
 
 def test_the_page_counts_the_tests_that_are_collected():
-    rows = _rows()
+    """Another version of Transformers than the page's has other tests; then the sums alone are compared."""
+    rows, is_of_this_version = _rows(), f"transformers {transformers.__version__}," in conformance.PAGE.read_text()
     total = rows.pop("all")
     assert list(rows) == [each.__name__ for each in CLASSES]
     for each in CLASSES:
         names, run, *outcomes = rows[each.__name__]
         assert names == ", ".join(f"`{name}`" for name in conformance.tested_classes(each))
-        assert int(run) == len(conformance.names_of_tests(each)) == sum(map(int, outcomes)), each.__name__
+        assert int(run) == sum(map(int, outcomes)), each.__name__
+        assert not is_of_this_version or int(run) == len(conformance.names_of_tests(each)), each.__name__
     assert [int(count) for count in total[1:]] == [sum(int(row[i]) for row in rows.values()) for i in range(1, 5)]
     assert total[-1] == "0"
 

@@ -80,6 +80,7 @@ class MemoryBankQFormerConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = [
         "memory",
         "past_key_values",
+        "cache",
         "video_embeds",
         "encoder_last_hidden_state",
         "qformer_outputs",

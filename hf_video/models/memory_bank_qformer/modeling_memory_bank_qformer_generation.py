@@ -15,6 +15,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
+from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_memory_bank_qformer import MemoryBankQFormerConfig
@@ -24,6 +25,9 @@ from .modeling_memory_bank_qformer import (
     MemoryBankQFormerModelOutput,
     MemoryBankQFormerPreTrainedModel,
 )
+
+# Transformers 5.24 calls the cache of a language model `cache`; outputs then know its earlier name, too.
+CACHE_NAME = "cache" if hasattr(ModelOutput, "past_key_values") else "past_key_values"
 
 
 @dataclass
@@ -38,8 +42,8 @@ class MemoryBankQFormerForConditionalGenerationModelOutput(ModelOutput):
             Scores of the next token at each position of the text. If the configuration has no `video_token_id`, the
             positions of the video come before those of the text. For an encoder-decoder, the positions are the
             decoder's.
-        past_key_values ([`Cache`], *optional*):
-            Cache of the language model.
+        cache ([`Cache`], *optional*):
+            Cache of the language model; before Transformers 5.24 it is called `past_key_values`.
         video_embeds (`torch.FloatTensor` of shape `(batch_size, num_tokens, projection_dim)`, *optional*):
             The video as the language model reads it. A call that gets it back does not compute it again.
         memory ([`MemoryBank`], *optional*):
@@ -54,7 +58,10 @@ class MemoryBankQFormerForConditionalGenerationModelOutput(ModelOutput):
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
-    past_key_values: Any = None
+    if CACHE_NAME == "cache":
+        cache: Any = None
+    else:
+        past_key_values: Any = None
     video_embeds: torch.Tensor | None = None
     memory: MemoryBank | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
@@ -178,6 +185,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         """Call [`MemoryBankQFormerModel.get_video_features`]. Its `pooler_output` is `video_embeds` of `forward`."""
         return self.memory_bank_qformer.get_video_features(*args, **kwargs)
 
+    @deprecate_kwarg("past_key_values", "6.0.0", new_name="cache")
     @can_return_tuple
     def forward(
         self,
@@ -196,7 +204,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         use_memory: bool | None = True,
         frame_attention_mask: torch.Tensor | None = None,
         interpolate_pos_encoding: bool | None = True,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MemoryBankQFormerForConditionalGenerationModelOutput:
@@ -212,7 +220,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Text for the language model. It has places for the video if the configuration has a `video_token_id`.
             attention_mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                0 for padding of `input_ids`. With `past_key_values` it covers all tokens so far.
+                0 for padding of `input_ids`. With a `cache` it covers all tokens so far.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, projection_dim)`, *optional*):
                 The embedded text. If `input_ids` are passed as well, they only tell where the video's places are.
             labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
@@ -220,7 +228,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
                 of `input_ids`. For an encoder-decoder they are the output of the decoder.
             decoder_input_ids, decoder_attention_mask (*optional*):
                 Input of the decoder of an encoder-decoder; by default it is made of `labels`.
-            past_key_values, use_cache (*optional*):
+            cache, use_cache (*optional*):
                 Cache of the language model. Text that continues a cache needs no video.
 
         Returns:
@@ -234,8 +242,8 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         if labels is not None and "encoder_outputs" not in kwargs:
             self.check_labels(labels, inputs_embeds if input_ids is None else input_ids)
         video = None
-        continues = past_key_values is not None or "encoder_outputs" in kwargs
-        inputs: dict[str, Any] = {"past_key_values": past_key_values, "use_cache": use_cache, **kwargs}
+        continues = cache is not None or "encoder_outputs" in kwargs
+        inputs: dict[str, Any] = {CACHE_NAME: cache, "use_cache": use_cache, **kwargs}
         with unfinished_on_error(memory):
             if not continues or any(given is not None for given in (pixel_values, vision_embeds, video_embeds)):
                 recorded = {
@@ -262,7 +270,7 @@ class MemoryBankQFormerForConditionalGeneration(MemoryBankQFormerPreTrainedModel
         return MemoryBankQFormerForConditionalGenerationModelOutput(
             loss=loss,
             logits=outputs.logits,
-            past_key_values=outputs.get("past_key_values"),
+            **{CACHE_NAME: outputs.get(CACHE_NAME)},
             video_embeds=None if video is None else video.embeds,
             memory=None if video is None or video.outputs is None else video.outputs.memory,
             hidden_states=outputs.get("decoder_hidden_states", outputs.get("hidden_states")),

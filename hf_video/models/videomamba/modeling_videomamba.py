@@ -294,8 +294,11 @@ class VideoMambaScan(nn.Module):
         self.activation_fn = ACT2FN[config.hidden_act]
         self.x_proj = nn.Linear(config.intermediate_size, sum(self.sizes), bias=False)
         self.dt_proj = VideoMambaTimeStepProjection(rank, config.intermediate_size)
-        self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size))
-        self.D = nn.Parameter(torch.empty(config.intermediate_size))
+        # A model that is made in half precision keeps these in float32, as one that is loaded does.
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.dt_proj.bias = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
+        self.A_log = nn.Parameter(torch.empty(config.intermediate_size, config.state_size, dtype=dtype))
+        self.D = nn.Parameter(torch.empty(config.intermediate_size, dtype=dtype))
 
     def weights(self) -> "Direction":
         """The weights of this direction, as `mamba_mixer` takes them."""

@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from hf_video import MemoryBank, MemoryBankQFormerConfig, MemoryBankQFormerForConditionalGeneration
+from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer_generation import CACHE_NAME
 
 from .memory_bank_qformer_testing import random_frames, random_text, tiny_config, tiny_model
 
@@ -353,10 +354,10 @@ def test_a_projection_of_another_width_is_refused():
         model(video_embeds=torch.zeros(2, NUM_QUERIES, 32), **prompts(model))
 
 
-def test_a_language_model_without_a_key_cache_is_read():
+def test_a_language_model_with_states_in_place_of_keys_is_read():
     model = tiny_model(MemoryBankQFormerForConditionalGeneration, text_config=MAMBA)
     outputs = model(**video_inputs(), **prompts(model))
-    assert outputs.logits.shape == (2, NUM_QUERIES + 5, VOCAB_SIZE) and outputs.past_key_values is None
+    assert outputs.logits.shape == (2, NUM_QUERIES + 5, VOCAB_SIZE)
 
 
 def test_more_tokens_have_all_that_tokens_have(tmp_path):
@@ -467,7 +468,7 @@ def test_a_cache_goes_on(kind):
         first = model(**video_inputs(), **text, use_cache=True)
         num_before = first.logits.shape[1] - text["input_ids"].shape[1]
         mask = torch.cat([torch.ones(2, num_before), text["attention_mask"], torch.ones(2, 3)], dim=1).long()
-        rest = model(input_ids=more, attention_mask=mask, past_key_values=first.past_key_values)
+        rest = model(input_ids=more, attention_mask=mask, cache=first[CACHE_NAME])
         whole = model(
             **video_inputs(),
             input_ids=torch.cat([text["input_ids"], more], dim=1),
