@@ -90,9 +90,8 @@ class Page:
                 self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
         if self.examples:
             self.example = gr.Dataset(
-                components=[VideoFile(render=False)],
-                samples=[[str(file)] for file in self.examples],
-                sample_labels=[file.name for file in self.examples],
+                components=[gr.Textbox(render=False)],
+                samples=[[file.name] for file in self.examples],
                 type="index",
                 label="Examples",
                 elem_id="examples",
