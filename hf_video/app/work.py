@@ -130,7 +130,7 @@ def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterat
 def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
     """The classes with the highest scores. It is a `ValueError` if the scores are not finite."""
     file = ticket.file
-    yield "Reading the video ...", None
+    yield "Reading the video ...", ""
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     ticket.check()
     with model.lock:
