@@ -69,6 +69,14 @@ class HeldOutSettings:
     validation_fraction: Annotated[Positive[float], Lt(1)] = setting(
         0.2, "Share of each class that is held out if DATA has no validation split.", common=True
     )
+    split_by: str | None = setting(
+        None,
+        "What stays together where videos are held out: video, all rows of a file; COLUMN, all rows with a value of "
+        "this column of the list, such as person. Or time: the last seconds of each class in each file are held out. "
+        "By default video, and time where no video can be held out, as of one recording.",
+        "time|video|COLUMN",
+        common=True,
+    )
 
 
 @dataclass(kw_only=True)
@@ -254,7 +262,7 @@ class PretrainSettings(
 
     # What needs classes, an evaluation or a trained head.
     without = (
-        *("num_clips", "num_crops", "validation_fraction", "label_smoothing_factor", "label_names"),
+        *("num_clips", "num_crops", "validation_fraction", "split_by", "label_smoothing_factor", "label_names"),
         *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
         *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
