@@ -154,9 +154,9 @@ def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
     """A sentence with the number of overlaps, the first three of them, and the way out."""
     count = f"{len(overlaps)} pairs of rows" if len(overlaps) > 1 else "1 pair of rows"
     return (
-        f"Splits share seconds of a video, so that what is learned is also measured, in {count}: "
-        f"{listed(overlaps, limit=3, separator='; ')}. Change or remove one row of each pair; or leave the validation "
-        "split out, and the training holds a part out itself."
+        f"Splits share seconds of a video, so that what is learned or chosen by is also measured, in {count}: "
+        f"{listed(overlaps, limit=3, separator='; ')}. Change or remove one row of each pair; or leave a split out: a "
+        "training without validation holds a part out, and one without test reports on the validation."
     )
 
 
