@@ -228,11 +228,11 @@ def parts_of_training(training: dict[str, Any], data: DatasetDict, class_names: 
 
     from hf_video.data import hold_out
 
-    needed = ("data", "validation_fraction", "seed", "on_error")
-    if [*data] != ["train"] or not all(training.get(name) is not None for name in needed):
+    known = training.get("data") or {}
+    if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
         return None
     try:
-        check_same_data(describe_data("", data, class_names), training["data"])
+        check_same_data(describe_data("", data, class_names), known)
     except ValueError:
         return None
     # Training held out a part of what it could read.
