@@ -71,9 +71,8 @@ class HeldOutSettings:
     )
     split_by: str | None = setting(
         None,
-        "What stays together where videos are held out: video, all rows of a file; COLUMN, all rows with a value of "
-        "this column of the list, such as person. Or time: the last seconds of each class in each file are held out. "
-        "By default video, and time where no video can be held out, as of one recording.",
+        "Hold out whole videos, all rows with some values of a COLUMN of the list, or the last seconds of each class; "
+        "by default videos, and seconds of one recording.",
         "time|video|COLUMN",
         common=True,
     )
