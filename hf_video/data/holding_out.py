@@ -150,10 +150,10 @@ def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, 
         )
     _check_all_trained(dataset, classes, ~np.isnan(train[:, 0]))
     name, count = os.path.basename(videos.dictionary[0].as_py()), len(videos.dictionary)
-    gap = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
+    seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
     what = f"the last {100 * fraction:g} % of the seconds of each class of {name if count == 1 else f'{count} videos'}"
     train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
-    return train_rows, _described(held_out_rows, f"{what}, with a gap of {gap}", dataset)
+    return train_rows, _described(held_out_rows, f"{what}, with a gap of {seconds}", dataset)
 
 
 def _duration(row: Mapping[str, Any]) -> float:
@@ -186,11 +186,11 @@ def _split_recording(
             held_out[rows] = np.stack([np.maximum(starts[rows], cut), ends[rows]], axis=1)
     is_held = ~np.isnan(held_out[:, 0])
     before = np.where(is_held, held_out[:, 0], ends)
-    for kind, rows in rows_of.items():
+    for kind, of_kind in rows_of.items():
         # Seconds of other classes may come up to those that are held out, and never overlap them.
         gaps = np.array([gap if kind & of_row else 0.0 for of_row in itertools.compress(classes, is_held)])
         taken = held_out[is_held] + np.stack([-gaps, gaps], axis=1)
-        for row in rows:
+        for row in of_kind:
             piece = _longest_piece(starts[row], before[row], *taken.T)
             if _is_enough(*piece, before[row]) or not (is_held[row] or ends[row] > starts[row]):
                 train[row] = piece
@@ -226,13 +226,13 @@ def _last_cut(starts: np.ndarray, ends: np.ndarray, fraction: float) -> float:
     return round(float(np.interp(-wanted, [-seconds_after(time) for time in times], times)), 3)
 
 
-def _longest_piece(start: float, end: float, taken_from: np.ndarray, taken_to: np.ndarray) -> tuple[float, float]:
+def _longest_piece(start: float, end: float, taken_from: np.ndarray, taken_to: np.ndarray) -> np.ndarray:
     """Start and end of the longest piece of a segment outside of what is taken; it is empty or negative if none is."""
     order = np.argsort(taken_from)
     firsts = np.maximum([start, *np.maximum.accumulate(taken_to[order])], start)
     lasts = np.minimum([*taken_from[order], end], end)
     longest = np.argmax(lasts - firsts)
-    return firsts[longest], lasts[longest]
+    return np.array([firsts[longest], lasts[longest]])
 
 
 def _cut_rows(dataset: Dataset, starts: np.ndarray, ends: np.ndarray, parts: np.ndarray) -> Dataset:

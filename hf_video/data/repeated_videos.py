@@ -230,7 +230,7 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
 
 
 # The digest of a video, and the start and end of a row in seconds.
-_Row = tuple[str | None, float, float]
+_Row = tuple[str, float, float]
 
 
 class TrainedVideos(NamedTuple):
@@ -247,7 +247,7 @@ def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
 
     Of a split with more than `MAX_READ` rows whose videos would have to be read, or more than `MAX_KEPT` whose digests
     a manifest or pack knows, an evenly spaced sample is kept."""
-    found = {name: [row for row in _digests(rows) if row[0] is not None] for name, rows in splits.items()}
+    found = {name: list(_digests(rows)) for name, rows in splits.items()}
     digests = {name: sorted({digest for digest, _, _ in rows}) for name, rows in found.items()}
     samples = [name for name, rows in splits.items() if _step(rows) > 1]
     counts = Counter(chain.from_iterable(digests.values()))
@@ -295,8 +295,8 @@ def _is_known(row: _Row, digests: Set[str], seconds: Mapping[str, Sequence[tuple
 
 
 def _digests(rows: Dataset) -> Iterator[_Row]:
-    """The digest of the video of each row that is looked at, None for a video that cannot be read; and the start and
-    end of the row in seconds."""
+    """The digest of the video of each row that is looked at and can be read, and the start and end of the row in
+    seconds."""
     rows = rows.select(range(0, len(rows), _step(rows)))
     digests: Iterable[str | None] = ()
     if CONTENT in rows.column_names:
@@ -307,4 +307,5 @@ def _digests(rows: Dataset) -> Iterator[_Row]:
         digests = map(functools.cache(path_digest), rows["video"][:])
     times = (rows[name][:] if name in rows.column_names else [None] * len(rows) for name in ("start", "end"))
     for digest, start, end in zip(digests, *times, strict=False):
-        yield digest, start or 0.0, math.inf if end is None else end
+        if digest is not None:
+            yield digest, start or 0.0, math.inf if end is None else end
