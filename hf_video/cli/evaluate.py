@@ -13,6 +13,11 @@ from hf_video.settings import setting
 
 from .command import Command
 
+_PARTS = {
+    "held out": "The training of {model} held these videos out; --split train measures those that it was trained on",
+    "trained on": "{model} was trained on these videos; --split validation measures those that its training held out",
+}
+
 
 @dataclass(kw_only=True)
 class EvaluateCommandSettings(EvaluateSettings):
@@ -58,6 +63,8 @@ def _print_table(result: dict[str, Any]) -> None:
     from hf_video.metrics import measured_in
 
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
+    if part := result.get("part_of_training"):
+        print(_PARTS[part].format(**result))
     _say_what_is_known(result)
     for metric, value in measured_in(result):
         print(f"{metric.title}  {metric.text(value)}")

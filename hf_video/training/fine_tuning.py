@@ -67,7 +67,7 @@ def _train(
         # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
         # for.
         saved_model = None if arguments.lora_rank else checkpoint
-        data, class_names = load_data(chosen.data, saved_model or chosen.model, chosen.video_root)
+        data, class_names = load_data(chosen.data, saved_model or chosen.model, chosen.video_root, chosen.split_by)
         start.check_data(data, class_names)
         problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
         arguments.check_problem_type(problem_type)
@@ -81,7 +81,7 @@ def _train(
         distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, chosen.on_error)
     with failing_together():
-        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed)
+        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
         for name, split in {**data, "validation": validation_split}.items():
             if not any(label_ids(split)):
                 raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
