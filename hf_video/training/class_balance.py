@@ -15,7 +15,7 @@ from hf_video.data.annotation_files import listed
 from hf_video.data.columns import class_counts, label_ids
 from hf_video.io import read_csv, read_json, read_yaml
 
-# Of 0.9, 0.99, 0.999 and 0.9999 in the paper, the one that tells 10 videos from 1000.
+# One of the values in the paper: 100 videos of a class count as 95, 10,000 as 1,000.
 EFFECTIVE_BETA = 0.999
 _READERS = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
 # The number of videos of a class to this power is how often the class is drawn.
