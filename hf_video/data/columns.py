@@ -7,6 +7,7 @@ import logging
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,12 @@ def label_names(dataset: Dataset) -> list[str]:
 def label_ids(dataset: Dataset) -> list[list[int]]:
     """The class ids of every row."""
     return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
+
+
+def class_counts(dataset: Dataset) -> np.ndarray:
+    """The number of rows of each class, (num_classes,) int64."""
+    ids = np.fromiter(chain.from_iterable(label_ids(dataset)), np.int64)
+    return np.bincount(ids, minlength=len(label_names(dataset)))
 
 
 def data_sets(

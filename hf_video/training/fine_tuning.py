@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
-from hf_video.data.columns import label_ids
+from hf_video.data.columns import class_counts, label_ids
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.output_folders import RunLock
@@ -18,6 +18,7 @@ from hf_video.processes import failing_together, is_first_process
 
 from .adaptation import add_lora, freeze_layers, make_linear_probe, to_plain_model
 from .arguments import VideoTrainingArguments, check_optimization
+from .class_balance import make_class_weights
 from .evaluation import clip_reader, write_report
 from .losses import make_distillation
 from .model_loading import classifier_kind, load_model
@@ -85,6 +86,7 @@ def _train(
         for name, split in {**data, "validation": validation_split}.items():
             if not any(label_ids(split)):
                 raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
+        class_weights = make_class_weights(arguments.class_weights, class_names, train_split)
         # The batch size counts clips. Evaluation may take several clips from each video.
         eval_clips = arguments.per_device_eval_batch_size
         _set_eval_batch_size(arguments, processor, eval_clips)
@@ -105,6 +107,7 @@ def _train(
         else collate_clips,
         processing_class=processor,
         distillation=distillation,
+        class_weights=class_weights,
         callbacks=[*callbacks],
     )
     with start.train(trainer):
@@ -181,6 +184,7 @@ def _report(
         log_history=trainer.state.log_history,
         split=split,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
+        training_counts=class_counts(trainer.train_dataset.dataset),
         details={
             "model": chosen.model or "VideoViT from scratch",
             "training_videos": len(trainer.train_dataset),

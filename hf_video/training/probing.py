@@ -171,6 +171,7 @@ def _report(
         log_history=history,
         split=split,
         clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
+        training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
         details={
             "model": settings.model,
             "probe": settings.kind,

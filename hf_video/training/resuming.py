@@ -14,6 +14,7 @@ from hf_video.loading.models import locate_model
 from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
+from .class_balance import read_class_weights
 from .recipes import is_recipe, read_recipe
 
 T = TypeVar("T", bound=Any)
@@ -56,9 +57,7 @@ def given_values(settings: Any) -> dict[str, Any]:
     Raises:
         ValueError: there is no such field, it has a wrong value, or it is a setting that was given, too.
     """
-    values = {name: getattr(settings, name) for name in settings.given if name not in START}
-    if values.get("model") is not None:
-        values["model"] = locate_model(values["model"], "--model")
+    values = _resolve({name: getattr(settings, name) for name in settings.given if name not in START})
     others = _read_named(type(settings), settings.training_arguments, "training_arguments: ")
     if doubled := others.keys() & values.keys():
         raise ValueError(f"{min(doubled)} is given twice, once in training_arguments. Keep one of them.")
@@ -73,14 +72,22 @@ def recipe_values(settings: Any) -> dict[str, Any]:
     """
     if settings.recipe is None:
         return {}
-    values = _read_named(type(settings), read_recipe(settings.recipe), f"{settings.recipe}: ")
-    if values.get("model") is not None:
-        values["model"] = locate_model(values["model"], "--model")
+    values = _resolve(_read_named(type(settings), read_recipe(settings.recipe), f"{settings.recipe}: "))
     # base_learning_rate sets learning_rate. Either, if it is given, replaces both in the recipe.
     if "learning_rate" in settings.given:
         values.pop("base_learning_rate", None)
     elif "base_learning_rate" in settings.given:
         values.pop("learning_rate", None)
+    return values
+
+
+def _resolve(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with what names stand for: the place of a model, and the weights in a file, which a resumed run then
+    has, whatever becomes of the file."""
+    if values.get("model") is not None:
+        values["model"] = locate_model(values["model"], "--model")
+    if values.get("class_weights") is not None:
+        values["class_weights"] = read_class_weights(values["class_weights"])
     return values
 
 

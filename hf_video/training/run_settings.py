@@ -266,6 +266,7 @@ class PretrainSettings(
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
         *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
         *("distillation_weight", "distillation_temperature", "ema_decay"),
+        *("loss", "focal_gamma", "class_weights", "sampler"),
     )
 
 
