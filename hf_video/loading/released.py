@@ -213,7 +213,7 @@ def _one_at_a_time(model: ReleasedModel) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        _say(f"{model.name}: another process fetches it: waiting for its end.")
+        _say(f"{model.name}: another process fetches it; waiting for its end.")
         lock.acquire()
     try:
         for begun in folder.parent.glob(f".{model.name}.*.partial"):

@@ -256,6 +256,7 @@ def test_without_a_network_the_way_out_is_said(released, hub, fails, monkeypatch
         message = fails("convert", SMALL, tmp_path / "out")
         assert "cannot be fetched from the Hub (HF_HUB_OFFLINE is set)" in message and "file elsewhere" in message
     with monkeypatch.context() as cut:
+        cut.setattr("time.sleep", lambda seconds: None)  # between the attempts of huggingface_hub
         cut.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
         message = fails("convert", SMALL, tmp_path / "out")
         assert "cannot be fetched from the Hub (" in message and "Check the connection" in message
