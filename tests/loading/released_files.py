@@ -20,7 +20,10 @@ def original_weights(name):
     """Of the released size, but for the ViTs: they have one layer."""
     if name.startswith("videomamba"):
         pre_trains = ALIGNED if "num_classes" not in (stated := read_variant(name)) else {}
-        return random_weights(**{"num_frames": 32} | pre_trains | stated if "_in1k_" not in name else stated)
+        weights = random_weights(**{"num_frames": 32} | pre_trains | stated if "_in1k_" not in name else stated)
+        if not name.split("_")[2].endswith("M"):
+            return weights
+        return {f"vision_encoder.{key}": value for key, value in weights.items()} | {"temp": torch.zeros(1)}
     backbone = {"vit_s": "ViT-S", "vit_b": "ViT-B"}[name[:5]]
     shapes = json.loads((FIXTURES / "videovit" / "full_size_keys.json").read_text())["videomae_v2_finetune"]
     keys = shapes[backbone]["keys"]
