@@ -15,6 +15,7 @@ from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.clip_size import clip_size, set_input_size
+from hf_video.loading.models import locate_model
 from hf_video.loading.processors import load_processor
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
@@ -233,6 +234,7 @@ def make_distillation(
     name = getattr(args, "distillation_teacher", None)
     if name is None:
         return None
+    name = locate_model(name, "--distillation-teacher")
     teacher = load_trained_classifier(name)
     set_input_size(teacher, **clip_size(student.config)._asdict())
     if processor is not None:
