@@ -114,7 +114,7 @@ class Page:
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = gr.HTML(elem_id="segments")
                 self.timeline_picture = gr.HTML(elem_id="timeline-picture")
-                self.files = gr.File(label="Files", file_count="multiple", interactive=False, elem_id="timeline-files")
+                self.files = Files(label="Files", file_count="multiple", interactive=False, elem_id="timeline-files")
                 self.annotate = gr.Button("Draw the segments on the video", elem_id="annotate")
                 self.annotated = VideoFile(label="Annotated video", elem_id="annotated", interactive=False, height=360)
             with gr.Tab("Heat map"):
@@ -296,7 +296,22 @@ class _WithoutStub(type(gr.Video)):  # type: ignore[misc]
         return ABCMeta.__new__(cls, name, bases, attributes)
 
 
-class VideoFile(gr.Video, metaclass=_WithoutStub):
+class _RelativePaths:
+    """A component that tells a browser no path of the server."""
+
+    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
+        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
+
+        Raises:
+            gr.Error: it is an address.
+        """
+        if url_or_file_path is not None and "://" in str(url_or_file_path):
+            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
+        path = await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]
+        return None if path is None else os.path.relpath(path)
+
+
+class VideoFile(_RelativePaths, gr.Video, metaclass=_WithoutStub):
     """
     A `gr.Video` that leaves files as they are. Gradio's own converts what a browser cannot play, with a program that
     may be missing, and fetches any address that a browser names, of any size.
@@ -313,13 +328,8 @@ class VideoFile(gr.Video, metaclass=_WithoutStub):
         """The file at a path in the folder of the page."""
         return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
 
-        Raises:
-            gr.Error: it is an address.
-        """
-        if url_or_file_path is not None and "://" in str(url_or_file_path):
-            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
-        path = await super().async_move_resource_to_block_cache(url_or_file_path)
-        return None if path is None else os.path.relpath(path)
+class Files(_RelativePaths, gr.File, metaclass=_WithoutStub):
+    """A `gr.File`."""
+
+    is_template = True

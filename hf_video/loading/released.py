@@ -103,8 +103,8 @@ def locate_released(model: ReleasedModel) -> str:
     one in Transformers' format. A line on stderr says which, and the licence. Errors are those of [`fetch_released`]
     and of the conversion."""
     if model.folder.is_dir():
-        if file := model.cached_file:
-            _check_sha256(model, file.resolve().name)
+        if cached := model.cached_file:
+            _check_sha256(model, cached.resolve().name)
     elif model.file is None:
         return fetch_released(model)
     else:

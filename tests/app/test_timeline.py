@@ -58,9 +58,8 @@ def test_files_and_the_annotated_video_are_downloaded(visit, videos):
     page.choose(videos["both"])
     page.press("find-segments")
     wait_for_segments(page, "red", "blue")
-    table = page.wait_until(lambda: page["timeline-files"].get_by_role("link", name="segments.csv").first)
     with page.page.expect_download() as download:
-        table.click()
+        page["timeline-files"].locator("a[download='segments.csv']").click()
     assert Path(download.value.path()).read_text().startswith("label,start,end,score,class_id")
     page.press("annotate")
     page.wait_until(lambda: page.video_width("annotated"))
