@@ -59,6 +59,7 @@ class Setting:
         metavar: the placeholder of the value in `--help`, such as "DIR"; by default the type decides.
         alias: a shorter name; it counts for nothing where another setting has this name.
         from_scratch: the default for a model from scratch; None if it is the same.
+        from_start: the default for the start that ships; None if it is the same.
         needs: another setting, without which this one has no effect, or such a setting and its value: "loss=focal".
         changeable: whether a resumed run may have another value.
         common: whether `--help` lists it where a command has many settings.
@@ -74,6 +75,7 @@ class Setting:
     metavar: str | None = None
     alias: str | None = None
     from_scratch: Any = None
+    from_start: Any = None
     needs: str | None = None
     changeable: bool = False
     common: bool = False
@@ -109,8 +111,11 @@ class Setting:
 
     def describe_default(self) -> str:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
-        if self.from_scratch is not None:
-            return f"{_as_text(self.default) or 'as the model'}; {_as_text(self.from_scratch)} from scratch"
+        if (self.from_scratch, self.from_start) != (None, None):
+            shown = [_as_text(self.default) or ("none" if self.from_scratch is None else "as the model")]
+            ways = {"from scratch": self.from_scratch, "from the start that ships": self.from_start}
+            shown += [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None]
+            return "; ".join(shown)
         words = _as_text(self.default)
         return words.replace(",", " ") if self.form == "several" else words
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hf_video.training.run_settings import TrainSettings
 
 from .command import Command
 
-if TYPE_CHECKING:
-    pass
-
 DESCRIPTION = """\
-Fine-tune a video classifier, or train a small VideoViT from scratch, on your own labelled videos.
+Fine-tune a video classifier on your own labelled videos: the one that --model names, or the start, a small VideoViT
+that ships. A size, or more clips than the start suits, makes a VideoViT with random weights; so does --model scratch.
 
 DATA is one of these:
   a folder of class folders (DATA/<class>/<video>), or such folders inside train/, validation/ and test/
@@ -37,8 +34,7 @@ examples: hf-video train my_videos --output-dir my_model --model MCG-NJU/videoma
 
 def run(settings: TrainSettings) -> int:
     """Trains, and prints where the model and its report are."""
-    from hf_video.metrics import measured_in
-    from hf_video.training import train
+    from hf_video.training import assess, train
 
     from .first_step import ended_before_first_step
 
@@ -46,8 +42,7 @@ def run(settings: TrainSettings) -> int:
         trainer, metrics = train(settings, [callback])
     if trainer.is_world_process_zero():
         output_dir = trainer.args.output_dir
-        metric, value = measured_in(metrics)[0]
-        print(f"{metric.title} {metric.text(value, digits=1)} on {metrics['num_videos']} {metrics['split']} videos")
+        print(*assess(metrics), sep="\n")
         print(f"model    {output_dir}\nreport   {Path(output_dir, 'report', 'report.md')}")
         if broken := metrics.get("broken_videos"):
             print(f"{len(broken)} videos could not be read:", *broken, sep="\n  ")

@@ -28,9 +28,9 @@ class ShownClip(NamedTuple):
     frames: np.ndarray
 
 
-def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
+def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = None) -> "Figure":
     """Learning curves over epochs, of a trainer's `log_history`: losses, metrics between 0 and 1 if there are
-    evaluations, and the learning rate."""
+    evaluations, and the learning rate. The top-1 accuracy by `chance` is a line among the metrics."""
     from matplotlib.figure import Figure
 
     steps = [entry for entry in log_history if "loss" in entry]
@@ -48,6 +48,9 @@ def plot_curves(log_history: Sequence[dict[str, float]]) -> "Figure":
         _draw(loss_axes, evaluations, "eval_loss", label="validation", **validation)
         loss_axes.legend(frameon=False)
         _draw_metrics(every[1], evaluations, validation)
+        if chance is not None:
+            every[1].axhline(chance, color="gray", linestyle="--", label=f"top-1 by chance {chance:.1%}")
+            every[1].legend(frameon=False, loc="lower right")
 
     _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
     rate_axes.set(title="Learning rate", ylim=(0, None))

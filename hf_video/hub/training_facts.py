@@ -24,6 +24,7 @@ from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.stored_videos import is_packed, source_names
 from hf_video.io import read_object, read_own_json, replace_text
 from hf_video.loading.released import FACTS_FILE
+from hf_video.loading.start import SHIPPED, model_path, start_sha256
 from hf_video.metrics import METRICS
 
 REPORT = "report/metrics.json"
@@ -95,8 +96,8 @@ def describe_training(args: TrainingArguments, model: Any, processor: Any, datas
 
 
 def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
-    """The model that the training started from: the name of a repository, or the last part of a folder's path. None
-    if the training started from random weights.
+    """The model that the training started from: the name of a repository, or the last part of a folder's path, or the
+    start that ships with the digest of its weights. None if the training started from random weights.
 
     The licence of a folder is that of its model card, or else that of its original. The licence of a repository is
     looked up when the trained model is published.
@@ -112,7 +113,10 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     else:
         original = (read_own_json(folder / FACTS_FILE) or {}).get("source") or {}
         license = original.get("license")
-    return {"name": folder.resolve().name} | ({"license": license} if license else {})
+    source = {"name": folder.resolve().name}
+    if name_or_path == model_path(SHIPPED):
+        source = {"name": "start of hf_video", "sha256": start_sha256()}
+    return source | ({"license": license} if license else {})
 
 
 def describe_data(dataset: Any) -> dict[str, Any]:

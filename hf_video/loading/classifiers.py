@@ -23,6 +23,7 @@ from hf_video.settings import few
 
 from .class_names import class_names_of
 from .configurations import bounded_models, check_quantization, check_trainable, load_config, loading
+from .start import SHIPPED, model_path
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +71,12 @@ def load_classifier(
     if is_frozen:
         _check_random(model, network, missing)
     if known != names:
-        logger.warning(
-            f"{model} knows {len(known)} other classes ({few(known)}), the data have {len(names)} ({few(names)}): "
-            "the classification head starts afresh."
-        )
+        # What the start that ships knows is nothing that a user chose.
+        if str(model) != model_path(SHIPPED):
+            logger.warning(
+                f"{model} knows {len(known)} other classes ({few(known)}), the data have {len(names)} ({few(names)}): "
+                "the classification head starts afresh."
+            )
         if len(known) == len(names):
             # A head of the same size was loaded; its weights belong to other classes.
             _initialize(network, network.classifier)

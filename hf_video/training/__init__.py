@@ -5,6 +5,7 @@ from typing import Any
 
 _PUBLIC_NAMES = {
     "add_lora": ".adaptation",
+    "assess": ".assessment",
     "AttentiveProbe": ".adaptation",
     "classification_loss": ".losses",
     "Distillation": ".losses",

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,17 @@ from hf_video.data import ClipDataset, ReadAheadLoader, collate_clips
 from hf_video.drawing.report_pictures import ShownClip, plot_clips, plot_confusion_matrix, plot_curves
 from hf_video.inference.prediction import predict_scores
 from hf_video.io import replace_file, replace_text, replacing_file
-from hf_video.metrics import average_precision, compute_metrics, confusion_matrix, measured_in, recognised_shares
+from hf_video.metrics import (
+    average_precision,
+    chance_accuracy,
+    compute_metrics,
+    confusion_matrix,
+    measured_in,
+    recognised_shares,
+    wilson_interval,
+)
 
+from .assessment import TRAINING
 from .callbacks import THROUGHPUT_SCALARS
 
 TABLE_SUFFIXES = (".csv", ".parquet")
@@ -152,6 +161,7 @@ def write_report(
     class_names: Sequence[str],
     log_history: Sequence[dict[str, float]] = (),
     split: str = "validation",
+    training_metrics: Mapping[str, float] | None = None,
     details: dict[str, Any] | None = None,
     clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
     training_counts: np.ndarray | None = None,
@@ -169,6 +179,7 @@ def write_report(
         class_names: num_classes names.
         log_history: `trainer.state.log_history`; empty for a report without curves.
         split: name of the split that was evaluated.
+        training_metrics: the metrics of the model on clips that it was trained on.
         details: settings for both the summary and `metrics.json`.
         clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
             for the picture of the clips with the highest loss.
@@ -186,11 +197,18 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     metrics = compute_metrics(EvalPrediction(predictions=scores, label_ids=labels))
     counts = confusion_matrix(scores, labels) if labels.ndim == 1 else None
+    worth: dict[str, Any] = {}
+    if counts is not None:
+        interval = wilson_interval(metrics["top1_accuracy"], len(labels))
+        worth = {"chance": chance_accuracy(labels), "top1_interval": [*interval]}
+    measured_on_training = {f"{TRAINING}{name}": value for name, value in (training_metrics or {}).items()}
     details = {**(details or {}), **throughput_of(log_history)}
     result = {
         "split": split,
         "num_videos": len(labels),
         **metrics,
+        **worth,
+        **measured_on_training,
         **details,
         "class_names": list(class_names),
         **({} if counts is None else {"confusion_matrix": counts.tolist()}),
@@ -199,7 +217,7 @@ def write_report(
 
     def draw() -> Iterator[tuple[str, Any]]:
         if any("eval_loss" in entry for entry in log_history):
-            yield "curves.png", plot_curves(log_history)
+            yield "curves.png", plot_curves(log_history, worth.get("chance"))
         if counts is not None:
             yield "confusion_matrix.png", plot_confusion_matrix(counts, class_names)
         if clip_of is not None:
@@ -213,6 +231,11 @@ def write_report(
         classes = _class_table(counts, names, training_counts)
     head = ["# Training report", "", f"Measured on {len(labels)} videos of the {split} split.", ""]
     shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
+    if worth:
+        low, high = worth["top1_interval"]
+        shown |= {"top-1, 95% interval": f"{low:.1%} to {high:.1%}", "top-1 by chance": f"{worth['chance']:.2%}"}
+    for metric, value in measured_in(measured_on_training, TRAINING)[:1]:
+        shown[f"{metric.title} on training clips"] = metric.text(value)
     write_summary(folder, head, shown, details, draw, classes)
     return result
 

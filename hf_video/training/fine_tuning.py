@@ -13,6 +13,8 @@ from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingColla
 from hf_video.data.columns import class_counts, label_ids
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
+from hf_video.loading.start import SHIPPED, model_path
+from hf_video.metrics import measured_in
 from hf_video.output_folders import RunLock
 from hf_video.processes import failing_together, is_first_process
 
@@ -21,6 +23,7 @@ from .arguments import VideoTrainingArguments, check_optimization
 from .class_balance import make_class_weights
 from .evaluation import clip_reader, write_report
 from .losses import make_distillation
+from .model_choice import choose_model
 from .model_loading import classifier_kind, load_model
 from .optimization import settings_by_arguments
 from .resuming import make
@@ -29,6 +32,9 @@ from .run_start import start_run
 from .trainer import VideoTrainer
 from .training_data import load_data, readable_videos, training_splits
 from .training_memory import check_memory, estimate_memory
+
+# So many of the training clips show how well the model knows what it was trained on.
+MAX_SEEN_CLIPS = 200
 
 
 def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) -> tuple[VideoTrainer, dict[str, Any]]:
@@ -53,7 +59,7 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
 def _train(
     settings: TrainSettings, lock: RunLock, callbacks: Sequence[TrainerCallback]
 ) -> tuple[VideoTrainer, dict[str, Any]]:
-    start = start_run(settings, lock)
+    start = start_run(settings, lock, choose_model=choose_model)
     chosen, checkpoint = start.chosen, start.checkpoint
     with failing_together():
         if settings.recipe and settings.resume != "must" and chosen.model is None:
@@ -68,8 +74,12 @@ def _train(
         # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
         # for.
         saved_model = None if arguments.lora_rank else checkpoint
-        data, class_names = load_data(chosen.data, saved_model or chosen.model, chosen.video_root, chosen.split_by)
+        data, class_names = load_data(
+            chosen.data, saved_model or model_path(chosen.model), chosen.video_root, chosen.split_by
+        )
         start.check_data(data, class_names)
+        if start.model_sentence and is_first_process():
+            print(start.model_sentence, flush=True)
         problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
         arguments.check_problem_type(problem_type)
         arguments.check_metric(problem_type, len(class_names))
@@ -163,6 +173,17 @@ def _without_replacement(on_error: str) -> str:
     return "skip" if on_error == "replace" else on_error
 
 
+def _measure_seen(trainer: VideoTrainer) -> dict[str, float]:
+    """The metrics of the model on some of the clips that it was trained on, as they are, without augmentation."""
+    rows = trainer.train_dataset.dataset
+    rows = rows.select(range(0, len(rows), -(-len(rows) // MAX_SEEN_CLIPS)))
+    if not any(label_ids(rows)):
+        return {}
+    seen = ClipDataset(rows, trainer.processing_class, training=False, on_error=trainer.eval_dataset.on_error)
+    measured = trainer.predict(seen.drop_broken(), metric_key_prefix="seen").metrics
+    return {metric.name: value for metric, value in measured_in(measured, "seen_")}
+
+
 def _report(
     trainer: VideoTrainer, chosen: TrainSettings, test_split: Dataset | None, broken: list[str]
 ) -> dict[str, Any]:
@@ -172,6 +193,7 @@ def _report(
         dataset = ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error)
         dataset, split = dataset.drop_broken(), "test"
     prediction = trainer.predict(dataset)
+    on_seen = _measure_seen(trainer)
     datasets = (trainer.train_dataset, trainer.eval_dataset, dataset)
     broken = sorted({*broken, *gather_object([path for used in datasets for path in used.broken_videos()])})
     if not trainer.is_world_process_zero():
@@ -183,10 +205,11 @@ def _report(
         class_names=class_names_of(trainer.model.config),
         log_history=trainer.state.log_history,
         split=split,
+        training_metrics=on_seen,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
         training_counts=class_counts(trainer.train_dataset.dataset),
         details={
-            "model": chosen.model or "VideoViT from scratch",
+            "model": "the start that ships" if chosen.model == SHIPPED else chosen.model or "VideoViT from scratch",
             "training_videos": len(trainer.train_dataset),
             "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
             "epochs": trainer.args.num_train_epochs,

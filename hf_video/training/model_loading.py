@@ -34,12 +34,13 @@ def classifier_kind(chosen: Any, class_names: list[str], problem_type: str) -> T
     from transformers import AutoConfig, AutoModelForVideoClassification
 
     from hf_video.loading.classifiers import build_classifier, load_classifier
+    from hf_video.loading.start import model_path
 
     from .run_settings import RegularizationSettings, RunLengthSettings, ScratchSettings
 
     def load(model: str | Path, **changes: Any) -> PreTrainedModel:
         # A checkpoint has all weights, and is frozen by the caller.
-        is_frozen = chosen.linear_probe and model == chosen.model
+        is_frozen = chosen.linear_probe and model == model_path(chosen.model)
         return load_classifier(model, class_names, problem_type, is_frozen=is_frozen, dtype="float32", **changes)
 
     def begin(changes: dict[str, Any]) -> tuple[Any, PreTrainedConfig]:
@@ -125,6 +126,7 @@ def load_model(
     from hf_video.loading.clip_size import check_clips, check_views, input_size, set_input_size
     from hf_video.loading.configurations import load_config
     from hf_video.loading.processors import load_processor
+    from hf_video.loading.start import model_path
     from hf_video.processing import VideoClipProcessor
     from hf_video.training.parallelism import WeightsForm, form_of_checkpoint
 
@@ -141,14 +143,15 @@ def load_model(
     names = [each.name for settings in kind.changes for each in fields(settings)]
     changes = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     if chosen.model is not None:
-        if unknown := [name for name in changes if not hasattr(load_config(chosen.model), name)]:
+        source = str(model_path(chosen.model))
+        if unknown := [name for name in changes if not hasattr(load_config(source), name)]:
             raise ValueError(f"{chosen.model} has no {unknown[0]}: leave out {unknown[0]}={changes[unknown[0]]}.")
-        config = load_config(chosen.model)
+        config = load_config(source)
         size = {} if chosen.image_size is None else input_size(chosen.image_size)
-        processor = load_processor(chosen.model, config, **sampling, **size)
+        processor = load_processor(source, config, **sampling, **size)
         check(config, processor)
         try:
-            model = kind.load(chosen.model, **changes)
+            model = kind.load(source, **changes)
         except StrictDataclassError as error:
             if not changes:
                 raise

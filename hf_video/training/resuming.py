@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hf_video.io import replace_text
 from hf_video.loading.models import locate_model
+from hf_video.loading.start import SCRATCH, SHIPPED, start_sha256
 from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
@@ -35,11 +37,13 @@ class Saved:
         values: its settings, and its other fields of `TrainingArguments`, without `PLACES`.
         data: the description of its data; None if there is none.
         num_processes: the number of processes that trained; None if it was not recorded.
+        start_sha256: the digest of the start that it began with; None if it began with another model.
     """
 
     values: dict[str, Any]
     data: dict[str, Any] | None
     num_processes: int | None
+    start_sha256: str | None = None
 
     def may_differ(self, name: str, settings: Any, num_processes: int) -> bool:
         """Whether a setting may have another value when the run goes on, on so many processes.
@@ -82,12 +86,16 @@ def recipe_values(settings: Any) -> dict[str, Any]:
 
 
 def _resolve(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with what names stand for: the place of a model, and the weights in a file, which a resumed run then
-    has, whatever becomes of the file."""
-    if values.get("model") is not None:
-        values["model"] = locate_model(values["model"], "--model")
+    """The values with what names stand for: the weights in a file, which a resumed run then has, whatever becomes of
+    the file; the folder or Hub name of a model, `SHIPPED` for the start that ships, or None for random weights."""
     if values.get("class_weights") is not None:
         values["class_weights"] = read_class_weights(values["class_weights"])
+    name = values.pop("model", None)
+    if name in (SHIPPED, SCRATCH):
+        values["model"] = name if name == SHIPPED else None
+    elif name is not None:
+        located = locate_model(name, "--model")
+        values["model"] = os.path.abspath(located) if located == SHIPPED else located
     return values
 
 
@@ -106,7 +114,7 @@ def _read_named(kind: Any, words: dict[str, Any], where: str) -> dict[str, Any]:
     return values
 
 
-def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 1) -> T:
+def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 1, *, model: str | None = None) -> T:
     """The settings with a value for each: the given one; else that of the run to resume, or of the recipe; else the
     default. Other fields of `TrainingArguments` are in `training_arguments`.
 
@@ -114,6 +122,7 @@ def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 
         settings: what the user gave. If a run is resumed, its saved settings replace those of the recipe.
         saved: the run to resume, from `read_saved`.
         num_processes: the number of processes that will train.
+        model: what is trained if neither the settings nor the recipe name a model; None for random weights.
 
     Raises:
         ValueError, OSError: a setting is missing, or the recipe is wrong; or a setting that changes the result is
@@ -126,9 +135,10 @@ def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 
     }
     _check_given(recipe | given)
     if saved is None:
-        if (recipe | given).get("model") is None:
-            values |= {name: each.from_scratch for name, each in known.items() if each.from_scratch is not None}
-        values |= recipe | given
+        named = {"model": model} | recipe | given
+        if begun := {None: "from_scratch", SHIPPED: "from_start"}.get(named["model"]):
+            values |= {name: value for name, each in known.items() if (value := getattr(each, begun)) is not None}
+        values |= named
     else:
         for name, value in given.items():
             before = saved.values.get(name, default_of(name, settings))
@@ -169,7 +179,8 @@ def check_same_settings(settings: T, chosen: T, saved: Saved, num_processes: int
         ValueError: a setting that changes the result differs. The error names the first one.
     """
     values = values_of(chosen)
-    for name in values | saved.values:
+    # Another model has other defaults, which follow from it.
+    for name in sorted(values | saved.values, key=lambda name: name != "model"):
         value, before = (found.get(name, default_of(name, settings)) for found in (values, saved.values))
         if value != before and not saved.may_differ(name, settings, num_processes) and not is_secret(name):
             what = spell(name, value, settings) if name in given_values(settings) else f"{name} {_shown(value)}"
@@ -204,6 +215,15 @@ def check_same_batch(chosen: Any, saved: Saved, num_processes: int) -> None:
         )
 
 
+def check_same_start(saved: Saved) -> None:
+    """Refuses (`ValueError`) to go on with a run that began with another start than the one that ships here."""
+    if saved.values.get("model") == SHIPPED and saved.start_sha256 != start_sha256():
+        raise ValueError(
+            "The run being resumed began with another start than this version of hf_video ships: resume it with the "
+            "version that it began with, or train into another folder."
+        )
+
+
 def values_of(chosen: Any) -> dict[str, Any]:
     """The values of chosen settings by name, with the other fields of `TrainingArguments`."""
     known = settings_of(type(chosen))
@@ -212,6 +232,7 @@ def values_of(chosen: Any) -> dict[str, Any]:
 
 def spell(name: str, value: Any, settings: Any) -> str:
     """A setting as the words of a command line that give it a value."""
+    value = SCRATCH if (name, value) == ("model", None) else value
     return settings_of(type(settings)).get(name, Setting(name, None, None)).spell(value)
 
 
@@ -243,11 +264,14 @@ def make(kind: type[Arguments], chosen: Any, **others: Any) -> Arguments:
 
 
 def save(file: Path, chosen: Any, data: dict[str, Any], num_processes: int = 1) -> None:
-    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, and the number of its
-    processes."""
+    """Writes the settings of a run, without secrets and `PLACES`, the description of its data, the number of its
+    processes, and the digest of the start that it began with."""
     values = values_of(chosen)
     kept = {name: value for name, value in values.items() if name not in PLACES and not is_secret(name)}
-    replace_text(file, json.dumps(kept | {"data": data, "num_processes": num_processes}, indent=2) + "\n")
+    begun = {"data": data, "num_processes": num_processes}
+    if kept.get("model") == SHIPPED:
+        begun["start_sha256"] = start_sha256()
+    replace_text(file, json.dumps(kept | begun, indent=2) + "\n")
 
 
 def read_saved(file: Path, kind: Any) -> Saved:
@@ -261,10 +285,10 @@ def read_saved(file: Path, kind: Any) -> Saved:
             f"{file.parent} has no {file.name}, so its settings are not known: train into another folder."
         )
     saved = json.loads(file.read_text(encoding="utf-8"))
-    data, num_processes = saved.pop("data", None), saved.pop("num_processes", None)
+    data, num_processes, start = (saved.pop(name, None) for name in ("data", "num_processes", "start_sha256"))
     words = dict(word.split("=", maxsplit=1) for word in saved.pop("words", []))
     if "batch_size" in saved:
         # Earlier versions wrote short names, one size for all batches, and words as strings.
         saved["per_device_eval_batch_size"] = saved["batch_size"]
     values = {find_type(kind, name)[0]: value for name, value in saved.items()}
-    return Saved(values | _read_named(kind, words, f"{file}: "), data, num_processes)
+    return Saved(values | _read_named(kind, words, f"{file}: "), data, num_processes, start)

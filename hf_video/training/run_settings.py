@@ -22,6 +22,9 @@ from .training_settings import (
     VideoTrainingSettings,
 )
 
+# Up to so many training clips, `train` begins with the start that ships. A model learns more from many thousands than
+# from generated videos.
+MAX_CLIPS_FOR_START = 1000
 # The names of `SAMPLING_STRATEGIES`, whose module would import NumPy.
 SamplingStrategy = Literal["dense", "strided", "uniform", "tsn", "sparse", "linspace"]
 
@@ -95,7 +98,12 @@ class ClassifierSettings:
     """Model"""
 
     model: str | None = setting(
-        None, "Model folder or Hub name to fine-tune; by default a small VideoViT from scratch.", "MODEL", common=True
+        None,
+        "Model folder or Hub name to fine-tune; start: the small VideoViT that ships; scratch: a VideoViT with random "
+        f"weights. By default the start, or scratch if a size is given or there are more than {MAX_CLIPS_FOR_START:,} "
+        "training clips.",
+        "MODEL",
+        common=True,
     )
     num_frames: AtLeast1[int] | None = setting(None, "Frames in a clip.", from_scratch=16, common=True)
     frame_sampling_rate: AtLeast1[int] | None = setting(
@@ -162,10 +170,19 @@ _OF_RUNS: dict[str, Any] = {
     "per_device_eval_batch_size": None,
     "dataloader_pin_memory": None,
 }
+# What suits 20 to 500 clips, from the start that ships; `benchmarks/small_data.py --sweep` compared them. No clip is
+# mirrored, since left and right may be classes under any name.
+_FROM_START: dict[str, Any] = {
+    "num_train_epochs": {"default": 20.0, "from_start": 40.0},
+    "learning_rate": {"from_scratch": 1e-3, "from_start": 5e-4},
+    "metric_for_best_model": {"from_start": "loss"},
+    "crop_min_area": {"from_start": 0.5},
+    "color_jitter": {"from_start": 0.4},
+}
 
 
 @dataclass(kw_only=True)
-@with_defaults(**_OF_RUNS)
+@with_defaults(**_OF_RUNS | _FROM_START)
 class TrainSettings(
     RunSettings,
     ClassifierSettings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ from hf_video.processes import decided_by_first, is_first_process, join_processe
 from hf_video.settings import settings_of
 
 from .checkpoints import best_of
+from .model_choice import ModelChoice
 from .output_folder import (
     OPTIONS_FILE,
     begin_writing,
@@ -28,6 +29,7 @@ from .output_folder import (
 from .resuming import (
     check_same_batch,
     check_same_settings,
+    check_same_start,
     choose_values,
     default_of,
     given_values,
@@ -57,6 +59,7 @@ class RunStart(Generic[T]):
         chosen: a value for each setting.
         checkpoint: where the run goes on; None if it begins.
         saved_data: the description of the data of a run that goes on.
+        model_sentence: says what model was chosen where none is named, and why; empty otherwise.
         lock: the lock of the output folder.
     """
 
@@ -64,6 +67,7 @@ class RunStart(Generic[T]):
     chosen: T
     checkpoint: Path | None
     saved_data: dict[str, Any] | None
+    model_sentence: str
     lock: RunLock
     _described: dict[str, Any] = field(default_factory=dict, init=False)
 
@@ -150,25 +154,36 @@ def way_on(settings: RunSettings) -> str:
     return f"run the same command {'again' if settings.resume == 'auto' else 'with --resume'}"
 
 
-def start_run(settings: T, lock: RunLock, *, needs_settings: bool = True) -> RunStart[T]:
+def start_run(
+    settings: T,
+    lock: RunLock,
+    *,
+    needs_settings: bool = True,
+    choose_model: Callable[[T, T], ModelChoice] | None = None,
+) -> RunStart[T]:
     """Decides how a training starts, before anything is written. The first process of a launcher looks at the output
     folder and tells the others. With `resume="auto"` a run goes on only if each setting has the value that is given or
     left at its default, except for those that a resumed run may change. Without `needs_settings`, `resume` takes the
-    given settings if none were saved."""
+    given settings if none were saved. `choose_model` gets the given and the chosen settings of a run that begins and
+    names no model, which otherwise begins with random weights."""
     values = recipe_values(settings) | given_values(settings)
     launch = {name: values.get(name, default_of(name, settings)) for name in ("device", "ddp_backend", "ddp_timeout")}
     device = choose_device(launch["device"])
     join_processes(use_cpu=device.type == "cpu", backend=launch["ddp_backend"], timeout=launch["ddp_timeout"])
-    chosen, checkpoint, saved_data = decided_by_first(lambda: _decide(settings, lock, needs_settings))
+    chosen, checkpoint, saved_data, sentence = decided_by_first(
+        lambda: _decide(settings, lock, needs_settings, choose_model)
+    )
     if launched_processes() > 1 and choose_device(chosen.device).type != device.type:
         raise ValueError(
             f"The run being resumed has --device {chosen.device}: give it again. Several processes choose their "
             "device before they read its settings."
         )
-    return RunStart(settings, chosen, checkpoint, saved_data, lock)
+    return RunStart(settings, chosen, checkpoint, saved_data, sentence, lock)
 
 
-def _decide(settings: T, lock: RunLock, needs_settings: bool) -> tuple[T, Path | None, dict[str, Any] | None]:
+def _decide(
+    settings: T, lock: RunLock, needs_settings: bool, choose_model: Callable[[T, T], ModelChoice] | None
+) -> tuple[T, Path | None, dict[str, Any] | None, str]:
     number = launched_processes()
     folder = _output_dir(choose_values(settings))
     if settings.overwrite_output_dir:
@@ -178,7 +193,13 @@ def _decide(settings: T, lock: RunLock, needs_settings: bool) -> tuple[T, Path |
     saved = None
     if checkpoint is not None and (needs_settings or is_auto or (folder / OPTIONS_FILE).is_file()):
         saved = read_saved(folder / OPTIONS_FILE, type(settings))
-    chosen = choose_values(settings, None if is_auto else saved, number)
+    choice = ModelChoice(None, "")
+    if saved is not None:
+        check_same_start(saved)
+        choice = ModelChoice(saved.values.get("model"), "")
+    elif choose_model is not None and "model" not in given_values(settings) | recipe_values(settings):
+        choice = choose_model(settings, choose_values(settings))
+    chosen = choose_values(settings, None if is_auto else saved, number, model=choice.model)
     if is_auto:
         _check_leaves_checkpoints(chosen)
     if checkpoint is not None and getattr(chosen, "load_best_model_at_end", False):
@@ -187,7 +208,7 @@ def _decide(settings: T, lock: RunLock, needs_settings: bool) -> tuple[T, Path |
         if is_auto:
             check_same_settings(settings, chosen, saved, number)
         check_same_batch(chosen, saved, number)
-    return chosen, checkpoint, None if saved is None else saved.data
+    return chosen, checkpoint, None if saved is None else saved.data, choice.sentence
 
 
 def _output_dir(chosen: Any) -> Path:

@@ -94,6 +94,11 @@ FIGURES = {
         r"\*\*100,000,000 clips, features once\*\*, one machine, 8 GPUs of 1500 clips/s",
         r"\| fill the driver of Ray \| [\d,]+ \|",
     ],
+    "small_data.py": [
+        r"people, motion: 2 training and 3 test clips of walks left, walks right, nobody",
+        r"  from the start, seed 0: \d+\.\d% in \d+ s, \d+ s of processors",
+        r"from random weights +\d+\.\d% ",
+    ],
     "startup.py": [
         r"manifest of 64 videos: \d+\.\d s",
         r"  list the videos +\d+\.\d s",

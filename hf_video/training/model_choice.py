@@ -1,0 +1,65 @@
+"""Chooses what a training without `--model` begins with: the start that ships, or random weights."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_video.loading.start import SHIPPED, model_path
+from hf_video.settings import settings_of
+
+from .resuming import given_values, recipe_values
+from .run_settings import MAX_CLIPS_FOR_START, ScratchSettings, TrainSettings
+
+# The settings that make a model of another size.
+SIZES = ("num_frames", "image_size", *(each.name for each in fields(ScratchSettings)))
+
+
+class ModelChoice(NamedTuple):
+    """What a training begins with.
+
+    Attributes:
+        model: `SHIPPED`, or None for random weights.
+        sentence: what was chosen, why, and how to choose the other one.
+    """
+
+    model: str | None
+    sentence: str
+
+
+def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
+    """The start that ships, if it suits: no size of another model is given, and DATA has at most
+    `MAX_CLIPS_FOR_START` training clips. Videos of any size, length, rate and colour suit, and classes of either kind.
+    Otherwise a VideoViT from random weights.
+
+    Args:
+        settings: what the user gave, which names no model.
+        chosen: a value for each setting.
+
+    Raises:
+        ValueError, OSError: there are no such data.
+    """
+    if settings.recipe is not None:
+        return ModelChoice(None, "")  # it needs a model of its own
+    given = given_values(settings).keys() | recipe_values(settings).keys()
+    if sizes := [name for name in SIZES if name in given]:
+        return _scratch(f"{settings_of(TrainSettings)[sizes[0]].flag} is given")
+    from hf_video.data import load_video_dataset
+
+    if not Path(str(model_path(SHIPPED))).is_dir():
+        return _scratch("this installation has no start")
+    number = len(load_video_dataset(chosen.data, video_root=chosen.video_root).get("train", ()))
+    if number > MAX_CLIPS_FOR_START:
+        return _scratch(f"there are {number:,} training clips, more than {MAX_CLIPS_FOR_START:,}")
+    return ModelChoice(
+        SHIPPED,
+        f"Model: the start that ships, because there are {number:,} training clips, at most "
+        f"{MAX_CLIPS_FOR_START:,}; --model scratch trains from random weights.",
+    )
+
+
+def _scratch(reason: str) -> ModelChoice:
+    return ModelChoice(
+        None, f"Model: a VideoViT from random weights, because {reason}; --model start fine-tunes the one that ships."
+    )

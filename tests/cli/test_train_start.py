@@ -1,0 +1,125 @@
+"""`hf-video train` without `--model`: the start that ships, or random weights."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForVideoClassification
+
+from hf_video.cli.main import main
+from hf_video.hub.training_facts import read_facts
+from hf_video.loading.start import START_FOLDER, start_sha256
+from hf_video.training import TrainSettings, train
+from hf_video.training.callbacks import EpochLineCallback
+
+from .conftest import TINY_MODEL, TINY_RUN
+
+SHORT = ["--epochs", "1", "--batch-size", "16", "--device", "cpu"]
+
+
+@pytest.fixture
+def tiny_start(trained, tmp_path, monkeypatch):
+    """A tiny model in place of the start that ships."""
+    folder = shutil.copytree(trained, tmp_path / "a start", ignore=shutil.ignore_patterns("checkpoint-*", "report"))
+    monkeypatch.setattr("hf_video.loading.start.START_FOLDER", folder)
+    return folder
+
+
+def options_of(folder):
+    return json.loads((folder / "train_options.json").read_text())
+
+
+def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["train", str(digits), "--output-dir", str(out), *SHORT]) == 0
+    assert (
+        "Model: the start that ships, because there are 24 training clips, at most 1,000; --model scratch trains from "
+        "random weights." in capsys.readouterr().out
+    )
+    assert AutoModelForVideoClassification.from_pretrained(out).config.hidden_size == 24
+    saved = options_of(out)
+    assert (saved["model"], saved["start_sha256"]) == ("start", start_sha256())
+    assert json.loads((out / "report" / "metrics.json").read_text())["model"] == "the start that ships"
+    source = read_facts(out)["source"]
+    assert source["name"] == "start of hf_video" and source["sha256"] == start_sha256()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (TINY_MODEL, "--num-frames is given; --model start fine-tunes the one that ships."),
+        (["--model", "scratch", *TINY_MODEL], None),
+    ],
+)
+def test_sizes_and_scratch_begin_with_random_weights(digits, tmp_path, capsys, words, reason):
+    out = tmp_path / "out"
+    command = ["train", str(digits), "--output-dir", str(out), *words, *TINY_RUN, "--max-steps", "1"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert ("Model: " in said) == (reason is not None) and (reason or "") in said
+    saved = options_of(out)
+    assert saved["model"] is None and "start_sha256" not in saved and saved["learning_rate"] == 1e-3
+    assert json.loads((out / "report" / "metrics.json").read_text())["model"] == "VideoViT from scratch"
+    assert read_facts(out)["source"] is None
+
+
+def test_many_clips_begin_with_random_weights(digits, tmp_path, monkeypatch, fails):
+    monkeypatch.setattr("hf_video.training.model_choice.MAX_CLIPS_FOR_START", 23)
+    # The head count of the default size shows that it is that of a model from scratch.
+    message = fails("train", digits, "--output-dir", tmp_path / "out", "--device", "cpu", "--drop-path-rate", "2")
+    assert "drop" in message
+
+
+def test_a_resumed_run_keeps_its_start(digits, tiny_start, tmp_path, monkeypatch, fails):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    words = ["--epochs", "2", *SHORT[2:]]
+    assert main(["train", str(digits), "--output-dir", str(whole), *words]) == 0
+
+    def interrupt(self, *rest, **kwargs):
+        raise KeyboardInterrupt
+
+    command = ["train", str(digits), "--output-dir", str(out), *words, "--resume", "auto"]
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochLineCallback, "on_save", interrupt, raising=False)
+        assert main(command) == 130
+    assert "--model scratch differs from the run being resumed (start)" in fails(*command, "--model", "scratch")
+    assert main(command) == 0
+    first, second = (AutoModelForVideoClassification.from_pretrained(path).state_dict() for path in (whole, out))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_a_run_is_not_resumed_with_another_start(digits, tiny_start, tmp_path, fails):
+    out = tmp_path / "out"
+    assert main(["train", str(digits), "--output-dir", str(out), *SHORT]) == 0
+    weights = tiny_start / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    message = fails("train", digits, "--output-dir", out, "--resume", "--epochs", "2")
+    assert "began with another start than this version of hf_video ships" in message
+
+
+def test_a_run_from_scratch_stays_one(digits, trained, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "out")
+    assert options_of(out)["model"] is None
+    assert main(["train", str(digits), "--output-dir", str(out), "--resume", "--epochs", "3"]) == 0
+    assert options_of(out)["model"] is None
+
+
+def test_a_folder_of_that_name_is_named_by_its_path(digits, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, tmp_path / "start")
+    trainer, _ = train(
+        TrainSettings(
+            data=str(digits), output_dir="out", model="./start", max_steps=1, device="cpu", num_train_epochs=1
+        )
+    )
+    assert options_of(tmp_path / "out")["model"] == str(tmp_path / "start")
+
+
+@pytest.mark.skipif(not START_FOLDER.is_dir(), reason="this checkout has no start")
+def test_the_start_that_ships_trains(digits, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["train", str(digits), "--output-dir", str(out), *SHORT, "--max-steps", "1"]) == 0
+    assert "Model: the start that ships" in capsys.readouterr().out
+    # What a start knows instead of the classes is nothing that a user has to hear of.
+    assert "other classes" not in capsys.readouterr().err
