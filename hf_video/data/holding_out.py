@@ -191,8 +191,8 @@ def _split_recording(
         gaps = np.array([gap if kind & of_row else 0.0 for of_row in itertools.compress(classes, is_held)])
         taken = held_out[is_held] + np.stack([-gaps, gaps], axis=1)
         for row in of_kind:
-            piece = _longest_piece(starts[row], before[row], *taken.T)
-            if _is_enough(*piece, before[row]) or not (is_held[row] or ends[row] > starts[row]):
+            start, end = piece = _longest_piece(starts[row], before[row], *taken.T)
+            if _is_enough(start, end, before[row]) or not (is_held[row] or ends[row] > starts[row]):
                 train[row] = piece
     return train, held_out, gap
 

@@ -116,7 +116,7 @@ def make_class_weights(
         )
     for count, what in ((0, "none"), *([(len(videos), "each")] if is_multi else [])):
         if (counts == count).any():
-            found = [class_names[index] for index in np.flatnonzero(counts == count)]
+            found = [class_names[index] for index in np.flatnonzero(counts == count).tolist()]
             raise ValueError(
                 f"class_weights={choice} has no weight for {listed(found)}: {what} of the {len(videos)} training "
                 "videos has this class. Add videos, or give a file of names and weights."

@@ -62,18 +62,20 @@ def classification_loss(
     """
     logits = logits.float()
     labels = labels.to(logits.device)
-    num_label_values = labels.numel() if num_label_values is None else num_label_values
+    if num_label_values is None:
+        num_label_values = labels.numel()
     weights = None if class_weights is None else class_weights.to(logits)
     if problem_type == "single_label_classification":
+        num_videos: Any = num_label_values
         if is_soft := labels.is_floating_point():
-            num_label_values, label_smoothing = num_label_values / logits.shape[1], 0.0
+            num_videos, label_smoothing = num_label_values / logits.shape[1], 0.0
         if focal_gamma is None:
             options: dict[str, Any] = {"weight": weights, "reduction": "sum", "label_smoothing": label_smoothing}
-            return F.cross_entropy(logits, labels, **options) / num_label_values
+            return F.cross_entropy(logits, labels, **options) / num_videos
         targets = labels if is_soft else F.one_hot(labels, logits.shape[1]).to(logits)
         targets = targets * (1 - label_smoothing) + label_smoothing / logits.shape[1]
         targets = targets if weights is None else targets * weights
-        return _focal_sum(logits.log_softmax(-1), targets, focal_gamma) / num_label_values
+        return _focal_sum(logits.log_softmax(-1), targets, focal_gamma) / num_videos
     if problem_type not in ("multi_label_classification", "regression"):
         raise ValueError(
             f"problem_type is {problem_type!r}; single_label_classification, multi_label_classification or regression "
