@@ -4,8 +4,8 @@ Trains the start of small fine-tunings, `hf_video/start`, on generated videos al
     python examples/train_start.py OUTPUT_DIR [--steps 2500] [--seed 0] [--size 128 4 4]
 
 A VideoViT learns the targets of `generated_motion.py`: for every token how far what it shows moves, and for the clip
-the kinds of motion, their rates, the place, the shape and the textures. The level of the clips rises from 0 to 1
-between 10 and 45 % of the steps. The same command goes on after an interruption, from the last checkpoint. It writes
+the kinds of motion, their rates, the place, the shape and the textures. The level of the clips rises from 0 to 1,
+and later they have all levels. The same command goes on after an interruption, from the last checkpoint. It writes
 `OUTPUT_DIR/start`, a classifier of the main object's motion in bfloat16 with its processor, and
 `OUTPUT_DIR/figures.json`, the accuracy on clips that no step has seen.
 """
@@ -63,11 +63,17 @@ class GeneratedBatches(Dataset):
         return self.num_batches
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        level = min(max((index / self.num_batches - 0.1) / 0.35, 0.0), 1.0) if self.rising else 1.0
+        level = self.level_of(index) if self.rising else 1.0
         batch = asdict(draw_clips(BATCH_SIZE, self.seed + index, level))
         processor = make_processor()
         mean, std = (torch.tensor(each)[:, None, None] for each in (processor.image_mean, processor.image_std))
         return {"pixel_values": (batch.pop("frames") - mean) / std} | batch
+
+    def level_of(self, index: int) -> float:
+        """It rises from 0 to 1 between 10 and 45 % of the batches. In the second half all levels take turns."""
+        progress = index / self.num_batches
+        # Multiples of the golden ratio spread evenly.
+        return min(max((progress - 0.1) / 0.35, 0.0), 1.0) if progress < 0.5 else index * 0.618034 % 1
 
 
 def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
