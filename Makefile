@@ -80,6 +80,10 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# What it writes into start_run/start becomes hf_video/start.
+start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (AN HOUR)
+	$(BIN)/python examples/train_start.py start_run $(ARGS)
+
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py
 
@@ -101,4 +105,4 @@ pictures: $(INSTALLED)  ## run the commands of pages and draw their pictures (MO
 bench: $(INSTALLED)  ## run every benchmark and write their pages of docs/ (70 minutes; ONLY="videovit int8"; ARGS=--smoke)
 	$(BIN)/python benchmarks/helpers/run_all.py $(ONLY) $(ARGS)
 
-.PHONY: help demo test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots pictures bench
+.PHONY: help demo start test test-slow test-machines $(MACHINES) test-extras lint format cards docs conformance screenshots pictures bench

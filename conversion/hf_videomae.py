@@ -81,9 +81,9 @@ def videovit_config(original: dict[str, Any], weights: dict[str, torch.Tensor]) 
     return config
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__, from_hub=True)
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def make_image_processor(frames: VideoClipProcessor) -> CLIPImageProcessor:
     return CLIPImageProcessor(**{name: getattr(frames, name) for name in PROCESSOR_OPTIONS})
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__, from_hub=True)
     parser.add_argument(
         "--num-frames", type=positive_int, default=16, help="frames of a clip; 1 makes an image model (default: 16)"
@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> None:
         default="centre",
         help="how patches grow over time (default: centre)",
     )
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

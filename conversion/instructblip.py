@@ -131,7 +131,7 @@ def read_image_settings(source: str) -> dict[str, Any]:
     return {}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__, from_hub=True)
     parser.add_argument(
         "--memory-bank-length", type=positive_int, default=20, help="frames that each bank holds (default: 20)"
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--llm", metavar="HUB_ID_OR_DIR", help="another language model; the projection to it is initialised again"
     )
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

@@ -326,7 +326,7 @@ def add_language_model(
     return model, make_processor(model, processor, tokenizer, qformer_tokenizer)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--frozen-weights", type=Path, metavar="FILE", help="an original file with `visual_encoder.*`, EVA-ViT"
@@ -340,7 +340,7 @@ def main(argv: list[str] | None = None) -> None:
         metavar="HUB_ID_OR_DIR",
         help="tokenizer of the Q-Former's text, google-bert/bert-base-uncased for the published",
     )
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

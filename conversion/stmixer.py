@@ -110,9 +110,9 @@ def make_processor(config: VideoViTConfig) -> VideoClipProcessor:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ def decoder_config(original: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--task",
@@ -235,7 +235,7 @@ def main(argv: list[str] | None = None) -> None:
         metavar="N",
         help="classes of the new head of `--task video-classification` (default: as --labels, or 2)",
     )
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

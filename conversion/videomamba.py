@@ -183,7 +183,7 @@ def make_processor(
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, raises_errors: bool = False) -> None:
     parser = make_parser(__file__, __doc__)
     parser.add_argument(
         "--task",
@@ -216,7 +216,7 @@ def main(argv: list[str] | None = None) -> None:
         default="center",
         help="with --inflate-frames: give a patch's weights to its middle frame, or share them out (default: center)",
     )
-    run(parser, argv, convert)
+    run(parser, argv, convert, raises_errors)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ PARTS = {
     "MemoryBank": f"{_QFORMER}.memory_bank",
     "VideoWatcher": f"{_QFORMER}.video_watcher",
     "draw_memory": ".drawing.memory_picture",
+    "load_released": ".loading.models",
     "replay_memory": f"{_QFORMER}.memory_bank",
     "selective_scan": ".ops.selective_scan",
 }

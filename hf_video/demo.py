@@ -205,7 +205,7 @@ def shuffled_accuracy(trainer: Any, digits: Path) -> float:
     from hf_video.training import evaluate_dataset
 
     class ShuffledFrames(ClipDataset):
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index: Any) -> Any:
             item: Any = super().__getitem__(index)
             order = np.random.default_rng(index).permutation(item["pixel_values"].shape[1])
             return {**item, "pixel_values": item["pixel_values"][:, order]}

@@ -6,6 +6,7 @@ device is refused before it is opened.
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -128,6 +129,12 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
                     target.rmdir()
                 unfinished.rename(target)
     sync_folder(place)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_file(path: str | os.PathLike, flags: int = os.O_RDWR) -> None:

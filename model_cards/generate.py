@@ -1,14 +1,14 @@
 """Writes the model card of every released original checkpoint: `python model_cards/generate.py`.
 
 The facts are in `facts/`, and no card is edited by hand. It also writes the tables of models in README.md and
-docs/models.md.
+docs/models.md, and the one that the package finds models by.
 """
 
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from released import BACKBONE, SOURCES, Released, read_released
-from table import write_tables
+from table import table_row, write_tables
 
 from hf_video.hub.model_card import PIPELINES, slug, usage
 
@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parent
 TEMPLATE = FOLDER / "template.md.jinja"
 TITLES = {
     "videomae": "VideoMAE",
+    "hf_videomae": "VideoMAE in Transformers' format",
     "videomae_v2": "VideoMAE V2",
     "stmixer": "STMixer",
     "videomamba": "VideoMamba",
@@ -36,6 +37,14 @@ def render(card: Released) -> str:
         **card.facts,
     }
     link = f"[here]({card.link})" if card.link else f"from the model zoo of {source['repository']}"
+    row = table_row(card)
+    by_name = f"Commands take it by its name, as in `hf-video train my_videos --model {row['name']}`: "
+    if row["file"]:
+        origin = f"{by_name}they fetch the [original file]({card.link}) and convert it. To convert a file at hand:"
+    elif row["repository"]:
+        origin = f"{by_name}it is loaded with the class of Transformers. Converted, it is a VideoViT:"
+    else:
+        origin = f"Get the original file {link}, and convert it:"
     # `AutoBackbone` takes a name for one of timm if no repository on the Hub has it, and so every folder.
     loader = "VideoViTBackbone" if card.auto_class == BACKBONE else card.auto_class
     content = ModelCard.from_template(
@@ -43,7 +52,7 @@ def render(card: Released) -> str:
         template_path=str(TEMPLATE),
         card=card,
         usage=usage(card.name, loader, needs_hf_video=True, question=card.question),
-        origin=f"Get the original file {link}, and convert it:",
+        origin=origin,
         rows=rows,
     )
     return f"{content}\n"

@@ -58,13 +58,14 @@ class Released:
     """One released checkpoint.
 
     Attributes:
-        name: the last part of the repository's name, and the folder that the conversion writes.
+        name: the stem of the file, or the last part of the repository's name; also the folder that the conversion
+            writes.
         source: key of `SOURCES`.
         family: `model_type` of the converted model.
         auto_class: the Auto class that loads it.
         summary: one sentence.
         command: the shell command that converts it.
-        link: address of the original file; None if the zoo has no link.
+        link: address of the original file, or of a repository in Transformers' format; None if the zoo has no link.
         results: figures that the original authors report.
         facts: other statements of the zoo, by name.
         limits: sentences about what the model cannot do.
@@ -89,6 +90,7 @@ def read_released() -> list[Released]:
     videovit = _read("videovit")
     return [
         *(card for row in videovit["videomae"]["checkpoints"] for card in _videomae(row)),
+        *(_hf_videomae(row, videovit["hf_videomae"]["hub"]) for row in videovit["hf_videomae"]["checkpoints"]),
         *(_videomae_v2(row) for row in videovit["videomae_v2"]["checkpoints"]),
         *(_stmixer(row) for row in videovit["stmixer"]["checkpoints"] if row["backbone"].startswith("ViT")),
         *_videomamba(_read("videomamba")),
@@ -129,8 +131,25 @@ def _videomae(row: dict[str, Any]) -> Iterator[Released]:
         )
 
 
+def _hf_videomae(row: dict[str, Any], hub: str) -> Released:
+    name, data, backbone, link = row["name"], row["dataset"], row["backbone"], f"{hub}{row['name']}"
+    is_pretrained = row["kind"] == "pre-train"
+    origin = "a masked autoencoder pre-trained on" if is_pretrained else "fine-tuned on"
+    return Released(
+        name,
+        "hf_videomae",
+        "videovit",
+        PRE_TRAINING if is_pretrained else VIDEO,
+        f"VideoMAE {backbone}, {origin} {data}, from the repository in Transformers' format.",
+        f"hf-video convert hf_videomae {link.removeprefix('https://huggingface.co/')} {name}",
+        link,
+        facts=_pick(row, "dataset", "backbone"),
+        limits=FEATURE_LIMITS if is_pretrained else (CLASSIFIER_LIMITS[0], *_sampling_limits(data)),
+    )
+
+
 def _videomae_v2(row: dict[str, Any]) -> Released:
-    name, data, backbone = f"videomae-v2-{slug(Path(row['file']).stem)}", row["dataset"], row["backbone"]
+    name, data, backbone = Path(row["file"]).stem, row["dataset"], row["backbone"]
     is_pretrained = row["kind"] == "pre-train"
     link = row["pretrain_checkpoint"] if is_pretrained else row["finetune_checkpoint"]
     results = _accuracies(row)
@@ -201,10 +220,13 @@ def _videomamba(content: dict[str, Any]) -> Iterator[Released]:
             auto_class,
             f"{row['model']}, {verb} {data}{_clip(row)}.",
             f"hf-video convert videomamba {row['file']} {name} --variant {name}",
+            # The zoo links this row to the file of another one.
+            None if row.get("file_other_link") else content["hub"] + row["file"],
             results=_accuracies(row | {"dataset": data}),
             facts={"dataset": data, "original file": row["file"]}
             | _pick(row, *("model", "pretraining", "epochs", "num_frames", "resolution", "num_classes"))
-            | _pick(row, *("params_computed", "params_reported", "flops_reported", "script"))
+            | _pick(row, *("params_computed", "params_computed_with_decoder", "params_reported"))
+            | _pick(row, *("flops_reported", "script"))
             | ({"note": doubt} if row["dataset"] == "ssv2" else {}),
             limits=CLASSIFIER_LIMITS if auto_class in (VIDEO, IMAGE) else FEATURE_LIMITS,
         )

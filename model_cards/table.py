@@ -1,11 +1,16 @@
 """
-The tables of released models in README.md and docs/models.md: `python model_cards/generate.py` writes them.
+The tables of released models in README.md, in docs/models.md, and in the package, which finds models by their names:
+`python model_cards/generate.py` writes them.
 
 Parameters and GFLOPs are counted on models without weights, accuracies are facts of the original model zoos.
 """
 
+import json
+import re
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from released import ANSWERS, SOURCES, VIDEO, Released, Result
@@ -22,6 +27,7 @@ from hf_video import (
 )
 
 ROOT = Path(__file__).parents[1]
+PACKAGE_TABLE = ROOT / "hf_video" / "loading" / "released_models.json"
 BEGIN, END = "<!-- written by model_cards/generate.py -->", "<!-- end of the table -->"
 NUM_CLASSES = {"Kinetics-400": 400, "Something-Something V2": 174, "UCF101": 101, "Breakfast": 10, "COIN": 180}
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, patch_size
@@ -39,7 +45,7 @@ SHORT_TABLE = (
     "videomae-vit-s-kinetics-400-1600-epochs",
     "videomae-vit-b-kinetics-400-1600-epochs",
     "videomae-vit-l-kinetics-400-1600-epochs",
-    "videomae-v2-vit-g-hybrid-pt-1200e-k710-it-k400-ft",
+    "vit_g_hybrid_pt_1200e_k710_it_k400_ft",
     "videomae-vit-b-something-something-v2-2400-epochs",
     "videomamba_t16_k400_f8_res224",
     "videomamba_s16_k400_f16_res224",
@@ -50,26 +56,55 @@ SHORT_TABLE = (
 
 
 def write_tables(cards: list[Released]) -> dict[Path, str]:
-    """The text of README.md and docs/models.md with the tables of these cards, by path."""
-    listed = [card for card in cards if card.auto_class == VIDEO or (card.auto_class == ANSWERS and card.results)]
+    """The text of README.md and docs/models.md with the tables of these cards, and the package's table, by path."""
+    listed = [card for card in cards if card.auto_class in (VIDEO, ANSWERS) and card.results]
     by_name = {card.name: card for card in listed}
     tables = {
         ROOT / "README.md": table([by_name[name] for name in SHORT_TABLE], cards_at="model_cards"),
         ROOT / "docs" / "models.md": table(
-            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards", has_files=True
+            listed, cards_at="https://github.com/hf-video/hf-video/blob/main/model_cards", has_names=True
         ),
     }
-    return {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
+    texts = {path: _between_marks(path.read_text(encoding="utf-8"), text) for path, text in tables.items()}
+    rows = ",\n".join(json.dumps(table_row(card)) for card in cards)
+    return texts | {PACKAGE_TABLE: f"[\n{rows}\n]\n"}
 
 
-def table(cards: list[Released], cards_at: str, has_files: bool = False) -> str:
+def table_row(card: Released) -> dict[str, Any]:
+    """The fields of the package's `ReleasedModel`."""
+    on_hub = re.fullmatch(r"https://huggingface\.co/([^/]+/[^/]+)(?:/resolve/main/(.+))?", card.link or "")
+    repository, file = on_hub.groups() if on_hub else (None, None)
+    return {
+        "name": card.name if file else repository or card.name,
+        "auto_class": card.auto_class,
+        "parameters": num_parameters(card),
+        "results": [asdict(result) for result in card.results],
+        "license": SOURCES[card.source]["license"],
+        "repository": repository,
+        "file": file,
+        "link": card.link or SOURCES[card.source]["repository"],
+        "command": card.command,
+    }
+
+
+def num_parameters(card: Released) -> int | None:
+    """The parameters of a whole model, counted by the facts or here; None if neither can count them."""
+    facts = card.facts
+    counted = (facts.get(name) for name in ("params computed", "params computed with decoder", "parameters"))
+    if found := next(filter(None, counted), None):
+        return found
+    is_sized = card.family == "videovit" and card.auto_class == VIDEO
+    return _videovit(facts["backbone"], NUM_CLASSES[facts["dataset"]])[0] if is_sized else None
+
+
+def table(cards: list[Released], cards_at: str, has_names: bool = False) -> str:
     """A Markdown table with a row for each card, which links to the card in the folder or at the address, and has the
-    name of the original file if `has_files`."""
-    titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", *["file"] * has_files]
+    name for commands if `has_names`."""
+    titles = ["model", "parameters", "GFLOPs", "clip", "top-1 accuracy, as reported", *["name"] * has_names]
     rows = [titles, ["---"] * len(titles)]
     for card in cards:
         name = f"{FAMILIES[card.family]} [{size_name(card)}]({cards_at}/{card.source}/{card.name}.md)"
-        rows.append([name, *sizes(card), clip(card), accuracy(card), *[f"`{file_name(card)}`"] * has_files])
+        rows.append([name, *sizes(card), clip(card), accuracy(card), *[f"`{card.name}`"] * has_names])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -77,11 +112,6 @@ def size_name(card: Released) -> str:
     if card.family == "memory_bank_qformer":
         return "MA-LMM"
     return card.facts.get("backbone") or card.facts["model"].removeprefix("VideoMamba-")
-
-
-def file_name(card: Released) -> str:
-    """The original file in the command of a card."""
-    return card.command.splitlines()[-1].split()[3]
 
 
 def clip(card: Released) -> str:

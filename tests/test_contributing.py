@@ -27,7 +27,7 @@ FOLLOW = """
     from hf_video.training import VideoTrainer, VideoTrainingArguments
 
     assert pytest.main(["-q", "-p", "no:cacheprovider", "-o", "addopts=", "tests/models/patchpool"]) == 0
-    convert.PACKAGE = "conversion"
+    convert.CONVERSION = "conversion"
     assert convert.installed_sources()["patchpool"] == "The original PatchPool"
     main(["original.pth", "converted"])
     model = AutoModelForVideoClassification.from_pretrained("converted")

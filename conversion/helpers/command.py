@@ -1,7 +1,6 @@
 """Runs the command line that every source shares."""
 
 import argparse
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,9 +14,11 @@ from transformers import PreTrainedModel
 from hf_video.cli.boundary import run_guarded
 from hf_video.cli.error_messages import is_out_of_memory
 from hf_video.hub import publish
-from hf_video.io import new_folder
+from hf_video.hub.training_facts import write_facts
+from hf_video.io import new_folder, sha256_of
 from hf_video.loading.class_names import read_class_names
 from hf_video.loading.configurations import bounded_models
+from hf_video.loading.released import released_models
 
 from .checkpoint import ConversionError, preview
 
@@ -63,7 +64,10 @@ def make_parser(file: str, description: str | None, from_hub: bool = False) -> a
 
 
 def run(
-    parser: argparse.ArgumentParser, argv: list[str] | None, convert: Callable[[argparse.Namespace], Converted]
+    parser: argparse.ArgumentParser,
+    argv: list[str] | None,
+    convert: Callable[[argparse.Namespace], Converted],
+    raises_errors: bool = False,
 ) -> None:
     """
     Read the arguments, convert, and write model and processor into OUTPUT_DIR: all of it or nothing.
@@ -72,6 +76,7 @@ def run(
         parser: from [`make_parser`].
         argv: arguments without the program's name; by default those of the process.
         convert: makes the model and its processor from the arguments; raises `ConversionError` for bad input.
+        raises_errors: whether an error is raised as it is, for a caller in Python.
 
     Raises:
         SystemExit: if something failed, with the exit code of `hf-video`, after one line on stderr.
@@ -96,24 +101,28 @@ def run(
             ) from error
         if arguments.labels is not None:
             name_classes(model, arguments.labels)
-        save(model, processor, output_dir)
+        save(model, processor, output_dir, describe_original(str(arguments.checkpoint)))
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"Wrote {type(model).__name__} with {num_parameters:,} parameters to {output_dir}.")
         if arguments.push_to_hub:
-            print(f"Published {publish_converted(output_dir, arguments.push_to_hub, str(arguments.checkpoint))}.")
+            print(f"Published {publish(output_dir, arguments.push_to_hub).commit_url}.")
 
-    if code := run_guarded(parser.prog, sys.argv[1:] if argv is None else argv, work):
+    if raises_errors:
+        work(argv or [])
+    elif code := run_guarded(parser.prog, sys.argv[1:] if argv is None else argv, work):
         sys.exit(code)
 
 
-def publish_converted(output_dir: Path, repo_id: str, checkpoint: str) -> str:
-    """The URL of the commit. The card names the original: a file and its SHA-256, or a repository."""
-    source: dict[str, Any] = {"how": "converted from", "name": checkpoint}
-    if Path(checkpoint).is_file():
-        with open(checkpoint, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        source |= {"name": Path(checkpoint).name, "sha256": digest}
-    return publish(output_dir, repo_id, facts={"source": source}).commit_url
+def describe_original(checkpoint: str) -> dict[str, Any]:
+    """The facts about an original: the name of a file and its SHA-256, that of a folder, or a repository. The licence
+    is that of the released file of this name, if there is one."""
+    path = Path(checkpoint)
+    facts: dict[str, Any] = {"how": "converted from", "name": path.name if path.exists() else checkpoint}
+    if path.is_file():
+        facts["sha256"] = sha256_of(path)
+        if (released := released_models().get(path.stem)) and released.license:
+            facts["license"] = released.license
+    return facts
 
 
 def positive_int(word: str) -> int:
@@ -134,11 +143,12 @@ def check_output_dir(output_dir: Path) -> None:
         raise ConversionError(f"{existing} is not a folder that can be written to: choose another output folder.")
 
 
-def save(model: PreTrainedModel, processor: Any, output_dir: Path) -> None:
-    """Write model and processor into `output_dir`; if that fails, nothing is left there."""
+def save(model: PreTrainedModel, processor: Any, output_dir: Path, original: dict[str, Any]) -> None:
+    """Write model, processor and facts of the original into `output_dir`; if that fails, nothing is left there."""
     with new_folder(output_dir) as folder:
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
+        write_facts(folder, {"source": original})
 
 
 def _class_names(word: str) -> list[str]:

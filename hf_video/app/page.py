@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
@@ -15,11 +16,12 @@ from hf_video.inference.segments import SegmentFinder
 
 from . import page_texts as texts
 from .visitors import Cancelled, Ticket, Visitor, Visitors
-from .work import MEGABYTE, LoadedModel, Step, answer, classify, draw_heat_map, fetch_video, find_segments
+from .work import MEGABYTE, LoadedModel, Step, annotate, answer, classify, draw_heat_map, fetch_video, find_segments
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT_ONSET = signature(SegmentFinder).parameters["onset"].default
+_LONGEST_DURATION = 10
 _BUSY = "Too many others are waiting. Try again in a while."
 # Puts the time of the player in place of the last value that a button sends.
 _WITH_MOMENT = """
@@ -40,6 +42,7 @@ class Page:
             the private network of this machine.
         tell_error: gives a sentence for an error that an input explains, None for a bug.
         has_tracebacks: whether the log shows where an error came from.
+        examples: videos that the page offers. A page that opens one gets a copy.
 
     Attributes:
         blocks: the page, as Gradio has it.
@@ -55,10 +58,11 @@ class Page:
         only_local: bool,
         tell_error: Callable[[Exception], str | None],
         has_tracebacks: bool = False,
+        examples: Sequence[Path] = (),
     ):
         self.models = {model.name: model for model in models}
         self.visitors, self.max_upload, self.workers, self.only_local = visitors, max_upload, workers, only_local
-        self.tell_error, self.has_tracebacks = tell_error, has_tracebacks
+        self.tell_error, self.has_tracebacks, self.examples = tell_error, has_tracebacks, examples
         title = models[0].name if len(models) == 1 else "Video models"
         # Results and files belong to the page in a browser: nothing of them is kept in this object.
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 6 * 3600)) as self.blocks:
@@ -84,18 +88,35 @@ class Page:
                     self.open_url = gr.Button("Open address", elem_id="open-url")
                 self.message = gr.HTML(texts.message(), elem_id="message")
                 self.cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", interactive=False)
+        if self.examples:
+            self.example = gr.Dataset(
+                components=[gr.Textbox(render=False)],
+                samples=[[file.name] for file in self.examples],
+                type="index",
+                label="Examples",
+                elem_id="examples",
+            )
         # Two groups, because Gradio does not hide a tab that was shown.
         with gr.Column(visible=not first.answers) as self.for_classes, gr.Tabs():
             with gr.Tab("Classes"):
                 self.classify = gr.Button("Classify", variant="primary", elem_id="classify")
-                self.classes = gr.Label(label="Classes", num_top_classes=5, elem_id="classes")
+                self.classes = gr.HTML(elem_id="classes")
             with gr.Tab("Timeline"):
-                self.onset = gr.Slider(
-                    0.05, 1, value=_DEFAULT_ONSET, step=0.05, label="Score with which a segment begins"
-                )
+                with gr.Row():
+                    self.onset = gr.Slider(
+                        0.05, 1, value=_DEFAULT_ONSET, step=0.05, label="Score with which a segment begins"
+                    )
+                    shortest = {"minimum": 0, "maximum": _LONGEST_DURATION, "value": _shortest(first), "step": 0.1}
+                    self.shortest = gr.Slider(**shortest, label="Shortest segment, in seconds", elem_id="shortest")
+                    self.shortest_gap = gr.Slider(
+                        **shortest, label="Shortest gap in a class, in seconds", elem_id="shortest-gap"
+                    )
                 self.find_segments = gr.Button("Find segments", variant="primary", elem_id="find-segments")
                 self.segments = gr.HTML(elem_id="segments")
                 self.timeline_picture = gr.HTML(elem_id="timeline-picture")
+                self.files = Files(label="Files", file_count="multiple", interactive=False, elem_id="timeline-files")
+                self.annotate = gr.Button("Draw the segments on the video", elem_id="annotate")
+                self.annotated = VideoFile(label="Annotated video", elem_id="annotated", interactive=False, height=360)
             with gr.Tab("Heat map"):
                 self.target = gr.Dropdown(_targets(first), value="", label="What speaks for", elem_id="heat-map-class")
                 self.part = gr.Radio(
@@ -115,9 +136,11 @@ class Page:
             self.ask = gr.Button("Ask", variant="primary", elem_id="ask")
             self.answer = gr.Textbox(label="Answer", interactive=False, elem_id="answer", lines=2)
         self.results = {
-            self.classes: None,
+            self.classes: "",
             self.segments: "",
             self.timeline_picture: "",
+            self.files: None,
+            self.annotated: None,
             self.heat_map: None,
             self.heat_map_frames: "",
             self.answer: "",
@@ -141,8 +164,13 @@ class Page:
         if self.only_local:
             for trigger in (self.open_url.click, self.url.submit):
                 work(trigger, self._open_url, [self.url], [self.video])
+        if self.examples:
+            work(self.example.click, self._open_example, [self.example], [self.video])
         work(self.classify.click, classify, [], [self.classes])
-        work(self.find_segments.click, find_segments, [self.onset], [self.segments, self.timeline_picture])
+        thresholds = [self.onset, self.shortest, self.shortest_gap]
+        found = [self.segments, self.timeline_picture, self.files, self.annotated]
+        work(self.find_segments.click, find_segments, thresholds, found)
+        work(self.annotate.click, annotate, [], [self.annotated])
         part, heat_map = [self.target, self.part, self.moment], [self.heat_map, self.heat_map_frames]
         work(self.explain.click, draw_heat_map, part, heat_map, js=_WITH_MOMENT)
         for trigger in (self.ask.click, self.question.submit):
@@ -150,7 +178,8 @@ class Page:
 
         self.cancel.click(self._cancel, None, [self.message, self.cancel], cancels=works, **at_once)
         self.video.change(self._keep, self.video, [self.message, *self.results], **at_once)
-        chosen = [self.for_classes, self.for_questions, self.target, self.message, *self.results]
+        durations = [self.shortest, self.shortest_gap]
+        chosen = [self.for_classes, self.for_questions, self.target, *durations, self.message, *self.results]
         self.model.change(self._choose, self.model, chosen, **at_once)
         self.blocks.unload(self._leave)
 
@@ -177,6 +206,8 @@ class Page:
             self.for_classes: gr.update(visible=not model.answers),
             self.for_questions: gr.update(visible=model.answers),
             self.target: gr.update(choices=_targets(model), value=""),
+            self.shortest: _shortest(model),
+            self.shortest_gap: _shortest(model),
         }
         return shown | self._what_is_open(visitor) | self.results
 
@@ -201,6 +232,10 @@ class Page:
                 yield f"{fetched.name} is open.", str(fetched)
             else:
                 yield (f"{fetched / MEGABYTE:.0f} MB fetched ...",)
+
+    def _open_example(self, model: LoadedModel, visitor: Visitor, ticket: Ticket, number: int) -> Iterator[Step]:
+        example = self.examples[number]
+        yield f"{example.name} is open.", str(shutil.copy(example, visitor.new_folder()))
 
     def _guarded(
         self, work: Callable[..., Iterator[Step]], outputs: Sequence[Any]
@@ -245,6 +280,11 @@ def _active(is_active: bool) -> Any:
     return gr.update(interactive=is_active)
 
 
+def _shortest(model: LoadedModel) -> float:
+    """Segments and gaps of less than a clip are seldom more than noise."""
+    return min(model.window_seconds, _LONGEST_DURATION)
+
+
 def _targets(model: LoadedModel) -> list[tuple[str, str]]:
     return [("the predicted class", ""), *((name, name) for name in model.class_names)]
 
@@ -256,7 +296,22 @@ class _WithoutStub(type(gr.Video)):  # type: ignore[misc]
         return ABCMeta.__new__(cls, name, bases, attributes)
 
 
-class VideoFile(gr.Video, metaclass=_WithoutStub):
+class _RelativePaths:
+    """A component that tells a browser no path of the server."""
+
+    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
+        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
+
+        Raises:
+            gr.Error: it is an address.
+        """
+        if url_or_file_path is not None and "://" in str(url_or_file_path):
+            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
+        path = await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]
+        return None if path is None else os.path.relpath(path)
+
+
+class VideoFile(_RelativePaths, gr.Video, metaclass=_WithoutStub):
     """
     A `gr.Video` that leaves files as they are. Gradio's own converts what a browser cannot play, with a program that
     may be missing, and fetches any address that a browser names, of any size.
@@ -273,13 +328,8 @@ class VideoFile(gr.Video, metaclass=_WithoutStub):
         """The file at a path in the folder of the page."""
         return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
 
-        Raises:
-            gr.Error: it is an address.
-        """
-        if url_or_file_path is not None and "://" in str(url_or_file_path):
-            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
-        path = await super().async_move_resource_to_block_cache(url_or_file_path)
-        return None if path is None else os.path.relpath(path)
+class Files(_RelativePaths, gr.File, metaclass=_WithoutStub):
+    """A `gr.File`."""
+
+    is_template = True

@@ -70,6 +70,7 @@ class Visitor:
         video: the file that the page holds.
         was_cancelled: whether its last work was, perhaps while it waited.
         watched: what was watched last, for further questions about it: (model, video, watcher).
+        found: what was found last, to be drawn on the video: (model, video, segments, end in seconds).
         worked_on: the video of the last work, until the page tells which one it holds.
     """
 
@@ -77,6 +78,7 @@ class Visitor:
     video: Path | None = None
     was_cancelled: bool = False
     watched: tuple[Any, ...] = ()
+    found: tuple[Any, ...] = ()
     worked_on: Path | None = None
     # Read by other threads while they change: a copy is one step.
     _tickets: set[Ticket] = field(default_factory=set)
@@ -150,6 +152,8 @@ class Visitors:
                 self._remove(before)
             if visitor.watched[1:2] != (video,):
                 visitor.watched = ()
+            if visitor.found[1:2] != (video,):
+                visitor.found = ()
         return video is None or worked_on != video
 
     def leave(self, session: str) -> None:

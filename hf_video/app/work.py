@@ -5,6 +5,7 @@ of the button, or of the first of them. It takes the model, who asked, and the t
 names it raises `VideoReadError` if the video cannot be read, and `Cancelled`.
 """
 
+import math
 import re
 import shutil
 from collections import Counter
@@ -22,12 +23,13 @@ from hf_video import VideoWatcher
 from hf_video.drawing import TimelineFolder, draw_heat_maps, write_heat_map_video
 from hf_video.drawing.texts import clock
 from hf_video.drawing.timeline_picture import save_figure
+from hf_video.drawing.videos import annotate_frames
 from hf_video.inference import Segment, explain, frame_shares, predict_scores, read_clip, score_windows, top_frames
 from hf_video.inference.segments import make_finder
 from hf_video.inference.window_batching import choose_windows
 from hf_video.reading.downloading import open_response, receive_pieces
 from hf_video.reading.frame_streaming import stream_frames
-from hf_video.reading.sources import public_url
+from hf_video.reading.sources import VideoReadError, public_url
 
 from . import page_texts as texts
 from .visitors import Ticket, Visitor
@@ -40,6 +42,7 @@ _WINDOWS_AT_ONCE = 4
 # Frames of each second that a question is about, and those in the vision tower at once.
 _FRAMES_PER_SECOND = 1.0
 _FRAMES_AT_ONCE = 4
+_CLASSES_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,12 @@ class LoadedModel:
     def answers(self) -> bool:
         """Whether the model answers questions instead of choosing a class."""
         return self.network.can_generate()
+
+    @property
+    def window_seconds(self) -> float:
+        """Length of the clips that it learned from, in full tenths of a second; 1 if it is unknown."""
+        interval = getattr(self.processor, "frame_interval", None)
+        return 1.0 if interval is None else math.floor(10 * self.processor.num_frames * interval) / 10
 
     @property
     def class_names(self) -> list[str]:
@@ -119,24 +128,27 @@ def fetch_video(url: str, folder: Path, max_size: int, ticket: Ticket) -> Iterat
 
 
 def classify(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
-    """The score of each class, by name, the highest first. It is a `ValueError` if the scores are not finite."""
+    """The classes with the highest scores. It is a `ValueError` if the scores are not finite."""
     file = ticket.file
-    yield "Reading the video ...", None
+    yield "Reading the video ...", ""
     clips = model.processor(str(file), return_tensors="pt")[model.processor.model_input_names[0]]
     ticket.check()
     with model.lock:
         scores = predict_scores(model.network, clips)[0]
     if not scores.isfinite().all():
         raise ValueError("The model's scores of this video are not finite.")
-    order = scores.argsort(descending=True).tolist()
-    by_name = {model.class_names[index]: scores[index].item() for index in order}
-    best = next(iter(by_name))
-    yield f"{best}: {by_name[best]:.1%}.", by_name
+    order = scores.argsort(descending=True)[:_CLASSES_SHOWN].tolist()
+    yield (
+        f"{model.class_names[order[0]]}: {scores[order[0]]:.1%}.",
+        texts.class_bars([(index, model.class_names[index], scores[index].item()) for index in order]),
+    )
 
 
-def find_segments(model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: float) -> Iterator[Step]:
-    """The list of the segments, whenever it has grown, and at the end the picture of the timeline. A damaged video
-    gives the part before the damage."""
+def find_segments(
+    model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: float, min_duration_on: float, min_duration_off: float
+) -> Iterator[Step]:
+    """The list of the segments, whenever it has grown, and at the end the picture of the timeline and the files that
+    `hf-video timeline` writes; options of [`SegmentFinder`]. A damaged video gives the part before the damage."""
     file, end = ticket.file, 0.0
     segments: list[Segment] = []
     damage: Exception | None = None
@@ -146,12 +158,13 @@ def find_segments(model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: f
             output.add_segment(segment)
         segments.extend(closed)
 
-    yield "Opening the video ...", "", ""
+    yield "Opening the video ...", "", "", None, None
     folder = visitor.new_folder()
     try:
-        finder = make_finder(model.network, onset=onset)
-        sizes = {"batch_size": _WINDOWS_AT_ONCE, **choose_windows(model.processor)}
-        windows = score_windows(model.network, model.processor, str(file), **sizes)
+        thresholds = {"onset": onset, "min_duration_on": min_duration_on, "min_duration_off": min_duration_off}
+        finder = make_finder(model.network, **thresholds)
+        sizes = choose_windows(model.processor)
+        windows = score_windows(model.network, model.processor, str(file), batch_size=_WINDOWS_AT_ONCE, **sizes)
         output = TimelineFolder(folder, file.name, finder, model.processor)
         try:
             for window in ticket.until_cancelled(model.locked(windows)):
@@ -165,12 +178,37 @@ def find_segments(model: LoadedModel, visitor: Visitor, ticket: Ticket, onset: f
                 raise
             damage = error
         add(finder.finish())
-        segments = output.finish({}, None if damage is None else "the video is damaged")
+        details = {"model": model.name, **thresholds, **sizes}
+        segments = output.finish(details, None if damage is None else "the video is damaged")
         picture = texts.picture((folder / "timeline.png").read_bytes(), f"Timeline: {_count(segments)}")
-    finally:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        raise
+    visitor.found = model, file, segments, end
     said = f"{_count(segments)} in {clock(end)}." + " Choose one to see it." * bool(segments)
-    yield damage or said, texts.segment_list(segments), picture
+    yield damage or said, texts.segment_list(segments), picture, sorted(map(str, folder.iterdir()))
+
+
+def annotate(model: LoadedModel, visitor: Visitor, ticket: Ticket) -> Iterator[Step]:
+    """The video, with the segments on it that were found last. A damaged one gives the part before the damage. It is a
+    `ValueError` if none were found."""
+    file = ticket.file
+    if visitor.found[:2] != (model, file):
+        raise ValueError("There are no segments of this video yet: find them first.")
+    yield "Drawing on the video ...", None
+    folder, end, damage = visitor.new_folder(), 0.0, None
+    annotated = folder / f"{file.stem}_annotated.mp4"
+    try:
+        for seconds in ticket.until_cancelled(annotate_frames(file, annotated, *visitor.found[2:])):
+            if seconds >= end + 1:
+                end = seconds
+                yield (f"Drawn on {clock(end)} ...",)
+    except VideoReadError as error:
+        damage = error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    yield damage or f"{annotated.name} is ready.", str(annotated)
 
 
 def _count(segments: list[Segment]) -> str:

@@ -4,6 +4,7 @@ import importlib.util
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Le
@@ -27,6 +28,7 @@ class AppSettings(ComputingSettings, Settings):
     max_upload: AtLeast1[int] = setting(500, "Largest video to upload or fetch, in megabytes.", "MB")
     workers: AtLeast1[int] = setting(2, "Requests that are worked on at a time; a model computes for one.")
     queue: AtLeast1[int] = setting(32, "Requests that may wait; more are turned away.")
+    examples: str | None = setting(None, "Folder with videos that the page offers.", "DIR")
 
 
 DESCRIPTION = """\
@@ -48,6 +50,7 @@ def run(settings: AppSettings) -> int:
     if importlib.util.find_spec("gradio") is None:
         raise ImportError("The page is made with Gradio: pip install 'hf-video-models[app]'.")
     _check_port(settings.host, settings.port)
+    examples = [] if settings.examples is None else _find_examples(settings.examples)
 
     from hf_video.app.server import serve
     from hf_video.app.visitors import is_loopback
@@ -82,6 +85,7 @@ def run(settings: AppSettings) -> int:
         only_local=only_local,
         tell_error=tell_error,
         has_tracebacks=is_debugging(),
+        examples=examples,
     )
     return 0
 
@@ -97,6 +101,17 @@ def _load(model: str, settings: AppSettings) -> tuple[Any, Any]:
     if problem_type_of(config) == "regression":
         raise ValueError(f"{model} is a regression model, which has no classes. Choose a classifier.")
     return load_trained_model(model, device=settings.device, dtype=settings.dtype)
+
+
+def _find_examples(folder: str) -> list[Path]:
+    """The videos directly in a folder; it is a `ValueError` if there are none."""
+    from hf_video.data.places import videos_in
+
+    path = Path(folder).expanduser().absolute()
+    found = [video for video in videos_in(path) if video.is_file()] if path.is_dir() else []
+    if not found:
+        raise ValueError(f"--examples {folder} is not a folder with videos directly in it.")
+    return found
 
 
 def _check_port(host: str, port: int) -> None:

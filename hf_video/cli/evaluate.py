@@ -13,6 +13,11 @@ from hf_video.settings import setting
 
 from .command import Command
 
+_PARTS = {
+    "held out": "The training of {model} held these videos out; --split train measures those that it was trained on",
+    "trained on": "{model} was trained on these videos; --split validation measures those that its training held out",
+}
+
 
 @dataclass(kw_only=True)
 class EvaluateCommandSettings(EvaluateSettings):
@@ -58,16 +63,18 @@ def _print_table(result: dict[str, Any]) -> None:
     from hf_video.metrics import measured_in
 
     print(f"{result['num_videos']} videos of the {result['split']} split, {result['views']} each")
+    if part := result.get("part_of_training"):
+        print(_PARTS[part].format(**result))
     _say_what_is_known(result)
     for metric, value in measured_in(result):
         print(f"{metric.title}  {metric.text(value)}")
     measure = "class_accuracy" if "class_accuracy" in result else "class_average_precision"
-    title = {"class_accuracy": "recognised", "class_average_precision": "average precision"}[measure]
+    title = {"class_accuracy": "recall", "class_average_precision": "average precision"}[measure]
     width = max(map(len, result["class_names"]))
-    print(f"\n{'class':{width}}  videos  {title}")
+    print(f"\n{'class':{width}}  support  {title}")
     for name, count, value in zip(result["class_names"], result["class_videos"], result[measure], strict=True):
         if count:
-            print(f"{name:{width}}  {count:6d}  {value:{len(title)}.1%}")
+            print(f"{name:{width}}  {count:7d}  {value:{len(title)}.1%}")
     if broken := result.get("broken_videos"):
         print(f"\n{len(broken)} videos could not be read:", *broken, sep="\n  ")
 

@@ -49,13 +49,14 @@ def run(settings: InspectSettings) -> int:
     from hf_video.data import load_video_dataset
     from hf_video.data.inspection import check_can_list
     from hf_video.data.manifest import without_checks
-    from hf_video.data.repeated_videos import find_repeated_clips, repetition_warnings
+    from hf_video.data.repeated_videos import find_overlaps, find_repeated_clips, repetition_warnings, tell_overlaps
 
     splits = without_checks(load_video_dataset(settings.data, video_root=settings.video_root))
     if output is not None:
         check_can_list(splits)
     findings = inspect_video(settings, splits, output)
-    repeated = find_repeated_clips(splits if output is None else load_video_dataset(output))
+    listed = splits if output is None else load_video_dataset(output)
+    repeated, overlaps = find_repeated_clips(listed), find_overlaps(listed)
     durations = sorted(findings.durations)
     result: dict[str, Any] = {
         "data": settings.data,
@@ -72,10 +73,12 @@ def run(settings: InspectSettings) -> int:
         "sizes": sorted(findings.sizes),
         "broken": findings.broken,
         "repeated": [asdict(clip) for clip in repeated],
+        "overlaps": [asdict(overlap) for overlap in overlaps],
         **({"manifest": str(output)} if output is not None else {}),
     }
-    print(json.dumps(result) if settings.json else "\n".join([_describe(result), *repetition_warnings(repeated)]))
-    return SOME_BROKEN if result["broken"] else 0
+    lines = [_describe(result), *repetition_warnings(repeated), *([tell_overlaps(overlaps)] if overlaps else [])]
+    print(json.dumps(result) if settings.json else "\n".join(lines))
+    return SOME_BROKEN if result["broken"] or overlaps else 0
 
 
 @dataclass
@@ -172,6 +175,7 @@ COMMAND = Command(
     run=run,
     help="read every video of a data set: counts, durations, classes, broken files",
     description="Decode every video of a data set and report splits, classes, durations, sizes, broken files, and "
-    "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken. "
-    "--output keeps what was found: other commands take that manifest as DATA and check no video again.",
+    "clips that have different labels or stand in several splits. The exit code is 1 where a video is broken, or "
+    "splits share seconds of one. --output keeps what was found: other commands take that manifest as DATA and "
+    "check no video again.",
 )

@@ -18,6 +18,7 @@ from . import (
     export,
     extract,
     inspect,
+    models,
     pack,
     predict,
     pretrain,
@@ -50,6 +51,7 @@ COMMANDS = [
     export.COMMAND,
     publish.COMMAND,
     demo.COMMAND,
+    models.COMMAND,
     convert.COMMAND,
     env.COMMAND,
 ]

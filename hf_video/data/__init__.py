@@ -8,7 +8,7 @@ _PUBLIC_NAMES = {
     "ClipDataset": ".clip_dataset",
     "ClipMixing": ".batches",
     "collate_clips": ".batches",
-    "hold_out": ".video_dataset",
+    "hold_out": ".holding_out",
     "inspect_videos": ".inspection",
     "is_multi_label": ".columns",
     "label_names": ".columns",

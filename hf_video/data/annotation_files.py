@@ -29,37 +29,43 @@ _MISSING_TEXTS = ("nan", "NaN", "None", "null", "NULL", "<NA>")
 
 
 class Clip(NamedTuple):
-    """A labelled video, or its segment from `start` to `end` in seconds."""
+    """A labelled video, or its segment from `start` to `end` in seconds, with the cells of further columns."""
 
     video: str
     label: Label
     start: float | None = None
     end: float | None = None
+    further: tuple[str | None, ...] = ()
 
 
-def clip_table(clips: Sequence[Clip]) -> pa.Table:
-    """The columns `video`, `label` or `labels`, `start` and `end` of clips, of which there is at least one. A path
-    that is not UTF-8 raises `ValueError`."""
-    videos, labels, starts, ends = zip(*clips, strict=True)
+def clip_table(clips: Sequence[Clip], columns: Sequence[str] = ()) -> pa.Table:
+    """The columns `video`, `label` or `labels`, `start` and `end` of clips, of which there is at least one, and the
+    further `columns` that they have. A path that is not UTF-8 raises `ValueError`."""
+    videos, labels, starts, ends, further = zip(*clips, strict=True)
     is_multi = isinstance(labels[0], tuple)
     try:
-        columns = {
+        table = {
             "video": pa.array(videos, pa.string()),
             "labels" if is_multi else "label": pa.array(labels, pa.list_(pa.string()) if is_multi else pa.string()),
         }
     except UnicodeEncodeError as error:
         name = os.fsencode(error.object).decode(errors="backslashreplace")
         raise ValueError(f"The name of {name} is not UTF-8. Rename the file or folder.") from error
-    return pa.table({**columns, "start": pa.array(starts, pa.float64()), "end": pa.array(ends, pa.float64())})
+    cells = zip(columns, zip(*further, strict=True), strict=True)
+    table |= {name: pa.array(values, pa.string()) for name, values in cells}
+    return pa.table({**table, "start": pa.array(starts, pa.float64()), "end": pa.array(ends, pa.float64())})
 
 
-def read_annotations(path: Path, root: Path | None = None, *, labelled: bool = True) -> list[Clip]:
+def read_annotations(
+    path: Path, root: Path | None = None, *, labelled: bool = True, columns: Sequence[str] = ()
+) -> list[Clip]:
     """The labelled videos of one file, in one of the formats of `load_video_dataset`.
 
     Args:
         path: the file.
         root: the folder that relative paths count from; by default the folder of the file.
         labelled: whether each row has a label. Otherwise a row may be a path alone; labels are not read, and are "".
+        columns: further columns that are kept; an empty or missing cell gives None.
 
     Raises:
         FileNotFoundError: a video does not exist.
@@ -74,7 +80,7 @@ def read_annotations(path: Path, root: Path | None = None, *, labelled: bool = T
         raise ValueError(f"{path} has no rows. Add one line for each video: path,label[,start,end].")
     if len({"labels" in row for _, row in rows}) > 1:
         raise ValueError(f"{path} has entries with label and entries with labels; one of them for all is expected.")
-    clips = {where: _clip_of_row(where, row, root) for where, row in rows}
+    clips = {where: _clip_of_row(where, row, root, columns) for where, row in rows}
     _check_kinds(rows)
     missing = [f"{where}: {clip.video}" for where, clip in clips.items() if not os.path.exists(clip.video)]
     if missing:
@@ -151,7 +157,7 @@ def _json_rows(path: Path, root: Path, labelled: bool) -> Iterator[tuple[str, _R
         where = f"{path}, entry {number}"
         names = set(entry) if isinstance(entry, dict) else set()
         if "path" in names and labelled <= len(names & {"label", "labels"}) <= 1:
-            yield where, {name: entry[name] for name in _COLUMNS if name in names}
+            yield where, entry
             continue
         if not {"id", "template"} <= names:
             raise ValueError(
@@ -180,11 +186,13 @@ def _check_kinds(rows: Iterable[tuple[str, _Row]]) -> None:
         raise ValueError(f"Labels are all texts or all numbers, but {places[True]} and {places[False]}.")
 
 
-def _clip_of_row(where: str, row: _Row, folder: Path) -> Clip:
+def _clip_of_row(where: str, row: _Row, folder: Path, columns: Sequence[str]) -> Clip:
     path = cell_text(where, "path", row["path"])
     label: Label = cell_text(where, "label", row["label"]) if "label" in row else ""
     label = _labels(where, row["labels"]) if "labels" in row else label
-    return Clip(str(folder / Path(path).expanduser()), label, *segment(where, row.get("start"), row.get("end")))
+    further = tuple(None if (cell := row.get(name)) is None else str(cell).strip() or None for name in columns)
+    times = segment(where, row.get("start"), row.get("end"))
+    return Clip(str(folder / Path(path).expanduser()), label, *times, further)
 
 
 def _labels(where: str, labels: Any) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from transformers import default_data_collator
 from .augmentation import torch_seeded_by
 from .video_settings import ClipMixingSettings
 
-# The name of (seed, epoch, index) in the item of a training clip; it seeds the draws for the clip's batch.
+# The name of (seed, epoch, index), or (seed, epoch, row, repetition), in the item of a training clip; it seeds the
+# draws for the clip's batch.
 SAMPLE_KEY = "sample_key"
 
 

@@ -22,6 +22,8 @@ from .stored_videos import open_video
 from .video_settings import OnError
 
 Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
+# A row, or a row and the number of its repetition.
+Index = int | tuple[int, int]
 NUM_VIDEOS, NUM_CLIPS = 100, 32
 
 
@@ -36,7 +38,8 @@ class ClipDataset(Dataset):
     an item also has a `sample_key`, (seed, epoch, index), which a collator can seed its own draws by.
 
     Every draw depends on (seed, epoch, index) alone. So it does not matter which worker or machine draws, nor whether
-    the run was interrupted.
+    the run was interrupted. The index may be a pair of a row and a number of its repetition in the epoch, as
+    `ClassSampler` gives it: each repetition is another clip.
 
     Args:
         dataset: Rows of `load_video_dataset`: `video` (a path, or a name if there are `bytes`) and, optionally,
@@ -103,6 +106,11 @@ class ClipDataset(Dataset):
         self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
         self._dropped: set[str] = set()
 
+    @property
+    def epoch(self) -> int:
+        """The epoch whose clips are drawn."""
+        return int(self._epoch)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose clips are drawn, in this process and in its DataLoader workers."""
         self._epoch.fill_(epoch)
@@ -150,9 +158,9 @@ class ClipDataset(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> BatchFeature | None:
-        index = range(len(self))[index]
+    def __getitem__(self, index: Index) -> BatchFeature | None:
         key = self._key(index)
+        index = key[2]
         try:
             return self.make_item(index, key)
         except VideoReadError as error:
@@ -162,20 +170,22 @@ class ClipDataset(Dataset):
                 raise
         return self._replacement(key) if self.on_error == "replace" else None
 
-    def __getitems__(self, indices: list[int]) -> list[BatchFeature | None]:
+    def __getitems__(self, indices: list[Index]) -> list[BatchFeature | None]:
         """The items of a batch, for a DataLoader. In training at least one of them is not None."""
         return self.complete_batch([self[index] for index in indices], indices)
 
-    def complete_batch(self, items: list[BatchFeature | None], indices: list[int]) -> list[BatchFeature | None]:
+    def complete_batch(self, items: list[BatchFeature | None], indices: list[Index]) -> list[BatchFeature | None]:
         """What `__getitems__` returns, of what `__getitem__` returned for each index; see `ReadAheadLoader`."""
         if self.training and all(item is None for item in items):
             items[0] = self._replacement(self._key(indices[0]))
         return items
 
-    def _key(self, index: int) -> tuple[int, int, int]:
-        return self.seed, int(self._epoch), index
+    def _key(self, index: Index) -> tuple[int, ...]:
+        row, repetition = index if isinstance(index, tuple) else (index, 0)
+        key = self.seed, self.epoch, range(len(self))[row]
+        return (*key, repetition) if repetition else key
 
-    def make_item(self, index: int, key: tuple[int, int, int]) -> BatchFeature:
+    def make_item(self, index: int, key: tuple[int, ...]) -> BatchFeature:
         """The item of a row, drawn by a key. An error of reading is raised."""
         row = self.dataset[index]
         if self.training:
@@ -197,7 +207,7 @@ class ClipDataset(Dataset):
             item["labels"] = row["label"]
         return item
 
-    def _replacement(self, key: tuple[int, int, int]) -> BatchFeature:
+    def _replacement(self, key: tuple[int, ...]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
         reason = ""
         for index in np.random.default_rng(np.random.SeedSequence(key)).permutation(len(self)).tolist():

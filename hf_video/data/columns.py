@@ -7,6 +7,7 @@ import logging
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,12 @@ def label_ids(dataset: Dataset) -> list[list[int]]:
     return dataset["labels"][:] if is_multi_label(dataset) else [[label] for label in dataset["label"][:]]
 
 
+def class_counts(dataset: Dataset) -> np.ndarray:
+    """The number of rows of each class, (num_classes,) int64."""
+    ids = np.fromiter(chain.from_iterable(label_ids(dataset)), np.int64)
+    return np.bincount(ids, minlength=len(label_names(dataset)))
+
+
 def data_sets(
     source: object, splits: Mapping[str, pa.Table], labels: Sequence[str] | None, columns: Sequence[str] = ()
 ) -> DatasetDict:
@@ -43,7 +50,7 @@ def data_sets(
         splits: for each split the columns `video`, `label` (text) or `labels` (lists of texts), `start`, `end`, and
             further ones.
         labels: the class names by id, see `choose_names`.
-        columns: the further columns that are kept.
+        columns: the further columns that are kept, of the splits that have them.
     """
     if len({"labels" in table.column_names for table in splits.values()}) > 1:
         raise ValueError(
@@ -61,7 +68,7 @@ def data_sets(
         ids = pc.index_in(column.values if is_multi else column, known).cast(pa.int64())
         if is_multi:
             ids = pa.ListArray.from_arrays(column.offsets, ids)
-        others = {name: table[name] for name in ("start", "end", *columns)}
+        others = {name: table[name] for name in ("start", "end", *columns) if name in table.column_names}
         rows = pa.table({"video": table["video"], label: ids, **others})
         features = Features.from_arrow_schema(rows.schema)
         features[label] = List(ClassLabel(names=names)) if is_multi else ClassLabel(names=names)

@@ -42,6 +42,8 @@ _TYPES = {
     **dict.fromkeys(("start", "end", DURATION), pa.float64()),
     **dict.fromkeys((FRAMES, SIZE, OFFSET), pa.int64()),
 }
+# All columns of data sets that have a meaning; no further column has such a name.
+KNOWN_COLUMNS = frozenset({*_TYPES, "video", "bytes"})
 # Columns without nulls, in files that have them.
 _REQUIRED = (KEY, "path", "label", "labels")
 # Columns that are read only if they have the type that is written here; those of other programs may say other things.

@@ -4,11 +4,12 @@ import functools
 import json
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,28 @@ class RepeatedClip:
         return f"{videos}{segment} ({', '.join(self.splits)}{': ' + labels if labels else ''})"
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """Seconds of a video that two rows of different splits have.
+
+    Attributes:
+        video: the file.
+        start, end: start and end of what both have, in seconds; an end of None is that of the video.
+        splits: the splits of the two rows.
+        rows: the numbers of the two rows in their splits, from 1 on.
+    """
+
+    video: str
+    start: float
+    end: float | None
+    splits: tuple[str, str]
+    rows: tuple[int, int]
+
+    def __str__(self) -> str:
+        places = " and ".join(f"{split} row {row}" for split, row in zip(self.splits, self.rows, strict=True))
+        return f"{self.video}, {self.start:g} s to {'its end' if self.end is None else f'{self.end:g} s'} ({places})"
+
+
 def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
     """The clips that have different labels, or are in several splits.
 
@@ -71,7 +94,7 @@ def find_repeated_clips(splits: Mapping[str, Dataset]) -> list[RepeatedClip]:
         names = _labels(splits[name].select(of_split))
         labels |= {(name, row): label for row, label in zip(of_split, names, strict=True)}
     places: dict[tuple[str, float, float], list[tuple[str, str, int]]] = defaultdict(list)
-    for video, content, start, end, split, row in zip(*rows.values(), strict=True):
+    for video, start, end, split, row, content in zip(*rows.values(), strict=True):
         places[content, start, end].append((video, split, row))
     found = []
     for (_, start, end), clips in places.items():
@@ -101,28 +124,69 @@ def repetition_warnings(clips: Sequence[RepeatedClip]) -> list[str]:
     return sentences
 
 
+def find_overlaps(splits: Mapping[str, Dataset]) -> list[Overlap]:
+    """The pairs of rows of different splits that share seconds of one video. A video is known by its path here; see
+    `find_repeated_clips` for equal videos under several. Of the rows of a split that a later row overlaps, the one
+    that ends last is given.
+
+    Args:
+        splits: data sets of `load_video_dataset` by name.
+    """
+    rows = pa.concat_tables(_segments(name, split) for name, split in splits.items())
+    counts = rows.group_by("video").aggregate([("split", "count_distinct")])
+    shared = counts.filter(pc.greater(counts["split_count_distinct"], 1)).select(["video"])
+    order = [(name, "ascending") for name in ("video", "start", "split", "row")]
+    rows = rows.join(shared, "video", join_type="left semi").sort_by(order).select(rows.column_names)
+    # By video and split, the row that ends last of those that began, with its end.
+    begun: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
+    found = []
+    for video, start, end, split, row in zip(*rows.to_pydict().values(), strict=True):
+        for other, (other_end, other_row) in begun[video].items():
+            if other != split and other_end > start:
+                last = None if math.isinf(until := min(end, other_end)) else until
+                found.append(Overlap(video, start, last, (other, split), (other_row + 1, row + 1)))
+        if split not in begun[video] or begun[video][split][0] < end:
+            begun[video][split] = end, row
+    return found
+
+
+def tell_overlaps(overlaps: Sequence[Overlap]) -> str:
+    """A sentence with the number of overlaps, the first three of them, and the way out."""
+    count = f"{len(overlaps)} pairs of rows" if len(overlaps) > 1 else "1 pair of rows"
+    return (
+        f"Splits share seconds of a video, so that what is learned or chosen by is also measured, in {count}: "
+        f"{listed(overlaps, limit=3, separator='; ')}. Change or remove one row of each pair; or leave a split out: a "
+        "training without validation holds a part out, and one without test reports on the validation."
+    )
+
+
 def _listing(splits: Mapping[str, Dataset]) -> Iterator[pa.Table]:
-    """Video, content, start, end, split and row of each clip. The start of a whole video is 0, its end infinity."""
+    """Video, start, end, split, row and content of each clip."""
     has_contents = all(CONTENT in split.column_names for split in splits.values())
     contents = {} if has_contents else _contents(splits)
     for name, split in splits.items():
-        columns = ["video", "start", "end", *([CONTENT, ERROR] if has_contents else [])]
-        rows = split.select_columns(columns).with_format("arrow")[:].combine_chunks()
+        rows = _segments(name, split)
         if has_contents:
-            is_known = pc.and_(pc.is_valid(rows[CONTENT]), pc.is_null(rows[ERROR]))
-            content = pc.if_else(is_known, rows[CONTENT], rows["video"])
+            known = split.select_columns([CONTENT, ERROR]).with_format("arrow")[:].combine_chunks()
+            is_known = pc.and_(pc.is_valid(known[CONTENT]), pc.is_null(known[ERROR]))
+            content = pc.if_else(is_known, known[CONTENT], rows["video"])
         else:
             content = pa.array([contents[video] for video in rows["video"].to_pylist()], pa.string())
-        yield pa.table(
-            {
-                "video": rows["video"],
-                "content": content,
-                "start": pc.fill_null(rows["start"], 0.0),
-                "end": pc.fill_null(rows["end"], math.inf),
-                "split": pa.array([name] * len(rows), pa.string()),
-                "row": pa.array(range(len(rows)), pa.int64()),
-            }
-        )
+        yield rows.append_column("content", content)
+
+
+def _segments(name: str, split: Dataset) -> pa.Table:
+    """Video, start, end, split and row of each clip. The start of a whole video is 0, its end infinity."""
+    rows = split.select_columns(["video", "start", "end"]).with_format("arrow")[:].combine_chunks()
+    return pa.table(
+        {
+            "video": rows["video"],
+            "start": pc.fill_null(rows["start"], 0.0),
+            "end": pc.fill_null(rows["end"], math.inf),
+            "split": pa.array([name] * len(rows), pa.string()),
+            "row": pa.array(range(len(rows)), pa.int64()),
+        }
+    )
 
 
 def _repeated_rows(listing: pa.Table) -> dict[str, list]:
@@ -165,6 +229,10 @@ def _contents(splits: Mapping[str, Dataset]) -> dict[str, str]:
     return {video: digests.get(path, path) for video, path in paths.items()}
 
 
+# The digest of a video, and the start and end of a row in seconds.
+_Row = tuple[str, float, float]
+
+
 class TrainedVideos(NamedTuple):
     """How many rows have a video that a model knows, for each split of its training; there may be more if `is_least`,
     because only a sample of many videos was compared."""
@@ -174,25 +242,42 @@ class TrainedVideos(NamedTuple):
 
 
 def write_trained_videos(folder: Path, splits: Mapping[str, Dataset]) -> None:
-    """Writes `trained_videos.json`: the `content_digest`s of the videos of each split, and no name.
+    """Writes `trained_videos.json`: the `content_digest`s of the videos of each split, and no name. Of a video that is
+    in several splits it has the seconds of each.
 
     Of a split with more than `MAX_READ` rows whose videos would have to be read, or more than `MAX_KEPT` whose digests
     a manifest or pack knows, an evenly spaced sample is kept."""
-    digests = {name: sorted({*filter(None, _digests(rows))}) for name, rows in splits.items()}
+    found = {name: list(_digests(rows)) for name, rows in splits.items()}
+    digests = {name: sorted({digest for digest, _, _ in rows}) for name, rows in found.items()}
     samples = [name for name, rows in splits.items() if _step(rows) > 1]
-    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps({"samples": samples, "digests": digests}) + "\n")
+    counts = Counter(chain.from_iterable(digests.values()))
+    seconds: dict[str, dict[str, list[tuple[float, float | None]]]] = {name: defaultdict(list) for name in splits}
+    for name, rows in found.items():
+        for digest, start, end in rows:
+            if counts[digest] > 1:
+                seconds[name][digest].append((start, None if math.isinf(end) else end))
+    kept = {"samples": samples, "digests": digests, "seconds": seconds}
+    replace_text(folder / TRAINED_VIDEOS_FILE, json.dumps(kept) + "\n")
+
+
+def run_folder(folder: Path) -> Path:
+    """The folder of a training, for that of its model or of a checkpoint inside."""
+    folder = folder.expanduser().absolute()
+    return folder.parent if folder.name.startswith("checkpoint-") else folder
 
 
 def count_trained(folder: Path, rows: Dataset) -> TrainedVideos | None:
     """How many rows have a video that a model was trained on, or that its checkpoint was chosen on; of many, a sample
     is compared. None if the folder, that of a model or of a checkpoint inside, does not say so."""
-    folder = folder.absolute()
-    kept = read_own_json((folder.parent if folder.name.startswith("checkpoint-") else folder) / TRAINED_VIDEOS_FILE)
+    kept = read_own_json(run_folder(folder) / TRAINED_VIDEOS_FILE)
     if not isinstance(kept, dict) or not {"samples", "digests"} <= kept.keys():
         return None
     found = list(_digests(rows))
-    known = {name: set(digests) for name, digests in kept["digests"].items()}
-    counts = {name: sum(digest in digests for digest in found) for name, digests in known.items()}
+    seconds = kept.get("seconds", {})
+    counts = {
+        name: sum(_is_known(row, known, seconds.get(name, {})) for row in found)
+        for name, known in ((name, set(digests)) for name, digests in kept["digests"].items())
+    }
     return TrainedVideos(counts, bool(kept["samples"]) or _step(rows) > 1)
 
 
@@ -201,12 +286,26 @@ def _step(rows: Dataset) -> int:
     return math.ceil(len(rows) / (MAX_KEPT if CONTENT in rows.column_names else MAX_READ)) or 1
 
 
-def _digests(rows: Dataset) -> Iterator[str | None]:
-    """The digest of the video of each row that is looked at; None for a video that cannot be read."""
+def _is_known(row: _Row, digests: Set[str], seconds: Mapping[str, Sequence[tuple[float, float | None]]]) -> bool:
+    """Whether a row has a video of a split; of one in several splits, some of the seconds that the split has."""
+    digest, start, end = row
+    if digest not in digests or digest not in seconds:
+        return digest in digests
+    return any(first < end and (last is None or start < last) for first, last in seconds[digest])
+
+
+def _digests(rows: Dataset) -> Iterator[_Row]:
+    """The digest of the video of each row that is looked at and can be read, and the start and end of the row in
+    seconds."""
     rows = rows.select(range(0, len(rows), _step(rows)))
+    digests: Iterable[str | None] = ()
     if CONTENT in rows.column_names:
-        yield from rows[CONTENT][:]
+        digests = rows[CONTENT][:]
     elif BYTES in rows.column_names:
-        yield from (path_digest(row["video"]) if row[BYTES] is None else bytes_digest(row[BYTES]) for row in rows)
+        digests = (path_digest(row["video"]) if row[BYTES] is None else bytes_digest(row[BYTES]) for row in rows)
     elif not is_packed(rows):
-        yield from map(functools.cache(path_digest), rows["video"][:])
+        digests = map(functools.cache(path_digest), rows["video"][:])
+    times = (rows[name][:] if name in rows.column_names else [None] * len(rows) for name in ("start", "end"))
+    for digest, start, end in zip(digests, *times, strict=False):
+        if digest is not None:
+            yield digest, start or 0.0, math.inf if end is None else end

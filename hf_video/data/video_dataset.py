@@ -9,17 +9,15 @@ import mimetypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import numpy as np
-import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, NamedSplit
 
 from hf_video.reading.sources import is_url
 
 from .annotation_files import ANNOTATION_SUFFIXES, Clip, clip_table, listed, read_annotations
-from .columns import data_sets, label_ids
-from .manifest import INDEX_FILE, find_manifest, load_manifest
+from .columns import data_sets
+from .manifest import INDEX_FILE, KNOWN_COLUMNS, find_manifest, load_manifest
 from .places import (
     absolute,
     is_named_video,
@@ -32,7 +30,6 @@ from .places import (
     videos_in,
     visible_entries,
 )
-from .stored_videos import source_names
 from .video_column import find_dataset, load_video_column
 
 logger = logging.getLogger(__name__)
@@ -54,6 +51,7 @@ def load_video_dataset(
     *,
     labels: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
+    columns: Sequence[str] = (),
 ) -> DatasetDict:
     """List the labelled videos of a folder, of an annotation file, or of a data set with a column of videos.
 
@@ -81,12 +79,14 @@ def load_video_dataset(
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
             the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
             folders have none.
+        columns: Further columns of annotation files that are kept, such as "person" for `hold_out`.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
         (string, absolute path), `label` (`ClassLabel`) or `labels` (list of `ClassLabel`), `start` and `end` (float64,
-        seconds, or None). If videos are stored inside the data set, `bytes` holds them and `video` is a name. Those of
-        a manifest that say what was found out: `key`, `checked`, `error`, `size`, `content`, `duration` and `frames`.
+        seconds, or None), and `columns` (string, None for an empty cell). If videos are stored inside the data set,
+        `bytes` holds them and `video` is a name. Those of a manifest that say what was found out: `key`, `checked`,
+        `error`, `size`, `content`, `duration` and `frames`.
         Of a pack, `video` is a name, and `shard` (path or URL), `offset` and `sha256` say what `open_video` reads.
 
     Raises:
@@ -97,6 +97,8 @@ def load_video_dataset(
             among `labels`; without `labels`, if there are fewer than two classes or "train" lacks a class of another
             split.
     """
+    if known := KNOWN_COLUMNS.intersection(columns):
+        raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
     splits = _load_tables(data, labels, video_root)
     if splits is not None:
         return splits
@@ -107,10 +109,12 @@ def load_video_dataset(
     if video_root is not None and any(source.is_dir() for source in sources.values()):
         raise no_root_for(path)
     tables = {
-        split: clip_table(_read_class_folders(source) if source.is_dir() else _read_list(source, video_root))
+        split: clip_table(_read_class_folders(source))
+        if source.is_dir()
+        else clip_table(_read_list(source, video_root, columns=columns), columns)
         for split, source in sources.items()
     }
-    return data_sets(path, tables, labels)
+    return data_sets(path, tables, labels, columns)
 
 
 def _load_tables(
@@ -136,59 +140,8 @@ def _load_tables(
     return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")))
 
 
-def _read_list(file: Path, video_root: str | os.PathLike | None, *, labelled: bool = True) -> list[Clip]:
-    return read_annotations(file, None if video_root is None else Path(absolute(video_root)), labelled=labelled)
-
-
-def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Split a data set of `load_video_dataset` in two, stratified by class, rare classes first
-    (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10).
-
-    Whole videos are held out, so that the segments of a file stay together. Every class keeps at least one video for
-    training. A class with two or more videos gives at least one, unless videos with several classes prevent it.
-
-    Args:
-        dataset: The rows to split, with the columns `video` and `label` or `labels`.
-        fraction: The share of every class's videos that is held out, between 0 and 1.
-        seed: The same seed chooses the same videos.
-
-    Returns:
-        The rows to train on and the rows held out, both in their original order.
-
-    Raises:
-        ValueError: If `fraction` is not between 0 and 1, or no class has a second video.
-    """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
-    generator = np.random.default_rng(seed)
-    column = source_names(dataset).dictionary_encode()
-    videos, by_name = column.dictionary, pc.sort_indices(column.dictionary).to_numpy()
-    video_of_row = np.argsort(by_name)[column.indices.to_numpy()]
-    ids = label_ids(dataset)
-    # The last column is for videos without a class, which are held out as if they had one of their own.
-    has_class = np.zeros((len(videos), max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)
-    for video, of_row in zip(video_of_row, ids, strict=True):
-        has_class[video, of_row] = True
-    has_class[:, -1] = ~has_class.any(axis=1)
-    num_videos = has_class.sum(axis=0)
-    num_kept = num_videos.copy()
-    held_out, is_settled = np.zeros((2, len(videos)), dtype=bool)
-    for label in np.argsort(num_videos, kind="stable"):
-        of_class = has_class[:, label]
-        wanted = max(1, round(fraction * num_videos[label])) - (held_out & of_class).sum()
-        for video in generator.permutation(np.flatnonzero(of_class & ~is_settled)):
-            if wanted > 0 and (num_kept[has_class[video]] > 1).all():
-                held_out[video] = True
-                num_kept -= has_class[video]
-                wanted -= 1
-        is_settled |= of_class
-    if not held_out.any():
-        raise ValueError(
-            f"No class has more than one video ({len(videos)} in all), so none can be held out. "
-            "Add videos, or a validation/ folder or validation.csv of your own."
-        )
-    is_held_out = held_out[video_of_row]
-    return dataset.select(np.flatnonzero(~is_held_out)), dataset.select(np.flatnonzero(is_held_out))
+def _read_list(file: Path, video_root: str | os.PathLike | None, **options: Any) -> list[Clip]:
+    return read_annotations(file, None if video_root is None else Path(absolute(video_root)), **options)
 
 
 def find_splits(path: Path) -> dict[str, Path]:

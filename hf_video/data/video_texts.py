@@ -97,7 +97,7 @@ class VideoTextDataset(ClipDataset):
         super().__init__(dataset, processor.video_processor, **kwargs)
         self.prompt = prompt
 
-    def make_item(self, index: int, key: tuple[int, int, int]) -> Any:
+    def make_item(self, index: int, key: tuple[int, ...]) -> Any:
         item, row = super().make_item(index, key), self.dataset[index]
         item["text"] = self.prompt.replace("{}", clean_question(row["question"]))
         item["text_target"] = clean_answer(row["answer"])

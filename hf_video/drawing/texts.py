@@ -1,9 +1,13 @@
-"""Texts in pictures, lines and files: names of any script, fonts for them, and times as people write them."""
+"""Texts in pictures, lines and files: names of any script, fonts for them, times as people write them, and colours of
+classes."""
 
 import json
 import os
 import re
+from colorsys import hsv_to_rgb
 from typing import Any
+
+import numpy as np
 
 from hf_video.io import replace_text
 
@@ -11,6 +15,24 @@ from hf_video.io import replace_text
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # What matplotlib draws with beside its own fonts, which have no Chinese, Japanese or Korean: of Linux, macOS, Windows.
 _FAMILIES = ("Noto Sans CJK JP", "WenQuanYi Zen Hei", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic")
+
+# Turns by the golden ratio keep the hues of any few classes apart; the brightness tells those of nearly one hue.
+_FIRST_HUE, _TURN = 0.04, 0.618034
+_BRIGHTNESS = (0.35, 0.6, 0.48)
+# Of red, green and blue, as in ITU-R BT.709.
+_SHARES_OF_BRIGHTNESS = np.array([0.2126, 0.7152, 0.0722])
+
+
+def class_color(class_id: int) -> str:
+    """The colour of a class in every picture, list and video, such as #1f77b4. It follows from the number of the class
+    alone, and stands out from white and from black."""
+    vivid = np.array(hsv_to_rgb((_FIRST_HUE + class_id * _TURN) % 1, 0.9, 1.0))
+    brightness, wanted = vivid @ _SHARES_OF_BRIGHTNESS, _BRIGHTNESS[class_id % 3]
+    if brightness > wanted:
+        color = vivid * wanted / brightness
+    else:
+        color = 1 - (1 - vivid) * (1 - wanted) / (1 - brightness)
+    return "#" + bytes(np.round(255 * color).astype(np.uint8)).hex()
 
 
 def font_families() -> list[str]:

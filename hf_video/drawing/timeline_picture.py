@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from hf_video.inference.segments import Segment
 from hf_video.io import naming_disk_errors, replace_file
 
-from .texts import clock, font_families, one_line, shorten
+from .texts import class_color, clock, font_families, one_line, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def draw_timeline(
     ranked, num_left_out = _classes_to_draw(segments, len(class_names), scores)
     families = font_families()
     names = [shorten(one_line(class_names[index]) or f"class {index}", _LONGEST_NAME) for index in ranked]
-    rows = [[segment for segment in segments if segment.class_id == index] for index in ranked]
+    rows = {index: [segment for segment in segments if segment.class_id == index] for index in ranked}
     begin, end, curves = _curves(scores, ranked)
     height_of_pictures = 1.1 if thumbnails else 0.0
     height = 1.5 + height_of_pictures + 0.42 * len(rows)
@@ -139,18 +139,19 @@ def _curves(scores: str | os.PathLike, class_ids: Sequence[int]) -> tuple[float,
     return begin, end, curves
 
 
-def _draw_rows(axes: "Axes", rows: Sequence[Sequence[Segment]], curves: np.ndarray, begin: float, end: float) -> None:
-    from matplotlib.colors import to_rgb
+def _draw_rows(
+    axes: "Axes", rows: Mapping[int, Sequence[Segment]], curves: np.ndarray, begin: float, end: float
+) -> None:
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     times = np.repeat(np.linspace(begin, end, _NUM_POINTS + 1), 2)[1:-1]
     least = (end - begin) / 1000  # about a pixel
-    for number, row in enumerate(rows):
-        color, floor = to_rgb(f"C{number}"), number + 0.94
+    for number, (class_id, row) in enumerate(rows.items()):
+        color, floor = class_color(class_id), number + 0.94
         axes.axhspan(number + 0.06, floor, color="#f4f4f4", zorder=0)
         axes.fill_between(times, floor, floor - 0.88 * np.repeat(curves[:, number], 2), color="#b8b8b8", linewidth=0)
         bars = [(segment.start, max(segment.end - segment.start, least)) for segment in row]
-        axes.broken_barh(bars, (number + 0.06, 0.88), facecolor=(*color, 0.45), linewidth=0)
+        axes.broken_barh(bars, (number + 0.06, 0.88), facecolor=(color, 0.45), linewidth=0)
         axes.broken_barh(bars, (floor - 0.14, 0.14), facecolor=color, linewidth=0)
     step = next((step for step in _TICKS if (end - begin) / step <= 12), (end - begin) / 8)
     axes.xaxis.set_major_locator(MultipleLocator(step))

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,7 @@ from hf_video.inference.segments import Segment
 from hf_video.reading.frame_streaming import stream_frames
 from hf_video.reading.sources import VideoReadError
 
-from .texts import clock, font_families, one_line, shorten
+from .texts import class_color, clock, font_families, one_line, shorten
 
 # Ticks per second: MPEG-4 allows no more than 65535.
 _TICKS = 60_000
@@ -22,8 +22,8 @@ _TICKS = 60_000
 _LEAST_HEIGHT = 240
 _MOST_CLASSES = 4
 _LONGEST_NAME = 40
-# Share of the video's light behind a text. Letters of any of the colours then have a contrast of more than 5 : 1 (that
-# of WCAG 2), whatever the video shows.
+# Share of the video's light behind a text. White letters then have a contrast of more than 15 : 1 (that of WCAG 2),
+# whatever the video shows.
 _SHINE_THROUGH = 0.15
 
 
@@ -111,6 +111,17 @@ def annotate_video(
         VideoReadError: the video is damaged. The frames before the damage are in `target`, which can be played.
         OSError: `target` cannot be written.
     """
+    deque(annotate_frames(source, target, segments, end, container_format), maxlen=0)
+
+
+def annotate_frames(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    segments: Sequence[Segment],
+    end: float,
+    container_format: str = "mp4",
+) -> Iterator[float]:
+    """Does what [`annotate_video`] does, and gives the seconds of each frame after it was written."""
     artist = _Artist(segments, end)
     damage: VideoReadError | None = None
     with VideoEncoder(target, container_format) as encoder:
@@ -119,6 +130,7 @@ def annotate_video(
                 if frame.seconds > end:
                     break
                 encoder.add(artist.draw(enlarge(frame.image), frame.seconds), frame.seconds)
+                yield frame.seconds
         except VideoReadError as error:
             damage = error
         encoder.finish()
@@ -130,12 +142,7 @@ class _Artist:
     """Draws on the frames of a video, in their order."""
 
     def __init__(self, segments: Sequence[Segment], length: float):
-        from matplotlib.colors import to_rgb
-
         self._segments, self._length = segments, length
-        ids = list(dict.fromkeys(segment.class_id for segment in segments))
-        # Mixed with white: dark colours would not stand out from the box.
-        self._colors = {index: 0.6 * np.array(to_rgb(f"C{number}")) + 0.4 for number, index in enumerate(ids)}
         self._families = font_families()
         self._waiting, self._active = deque(segments), list[Segment]()
         self._drawn: tuple[Any, np.ndarray] | None = None
@@ -162,28 +169,34 @@ class _Artist:
         """Letters for the upper left corner: (height, width, 4), colours and opacity from 0 to 1."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
 
-        lines: list[tuple[str, Any]] = [(time, "white")]
+        lines, colors = [time], ["none"]
         for segment in shown[:_MOST_CLASSES]:
             name = shorten(one_line(segment.label) or f"class {segment.class_id}", _LONGEST_NAME)
-            lines.append((f"{name}  {segment.score:.0%}", self._colors[segment.class_id]))
+            lines.append(f"{name}  {segment.score:.0%}")
+            colors.append(class_color(segment.class_id))
         if len(shown) > _MOST_CLASSES:
-            lines.append((f"and {len(shown) - _MOST_CLASSES} more", "white"))
+            lines.append(f"and {len(shown) - _MOST_CLASSES} more")
+            colors.append("none")
         # A pixel is a point.
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         canvas = FigureCanvasAgg(figure)
         figure.patch.set_alpha(0)
         size = float(np.clip(height / 18, 12, 60))
         style: dict[str, Any] = {"family": self._families, "parse_math": False, "va": "top", "fontsize": size}
-        texts = [figure.text(0, 1, line, color=color, **style) for line, color in lines]
+        texts = [figure.text(0, 1, line, color="white", **style) for line in lines]
         widest = max(text.get_window_extent(canvas.get_renderer()).width for text in texts)
-        size *= min(1.0, width / (widest + size), height / (1.5 * size * (len(lines) + 0.5)))
-        for number, text in enumerate(texts):
-            text.set(x=0.5 * size / width, y=1 - (0.35 + 1.45 * number) * size / height, fontsize=size)
+        size *= min(1.0, width / (widest + 1.3 * size), height / (1.5 * size * (len(lines) + 0.5)))
+        for number, (text, color) in enumerate(zip(texts, colors, strict=True)):
+            top = 1 - (0.35 + 1.45 * number) * size / height
+            text.set(x=0.8 * size / width, y=top, fontsize=size)
+            # Letters in the colour of the class would be too dark to read.
+            figure.add_artist(Rectangle((0, top), 0.4 * size / width, -1.2 * size / height, color=color))
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float32) / 255
         box_height = min(round((1.45 * len(lines) + 0.5) * size), height)
-        box_width = min(round(max(text.get_window_extent().width for text in texts) + size), width)
+        box_width = min(round(max(text.get_window_extent().width for text in texts) + 1.3 * size), width)
         return pixels[:box_height, :box_width]
 
     def _draw_bar(self, image: np.ndarray, seconds: float) -> None:
@@ -194,7 +207,7 @@ class _Artist:
             self._bar = np.full((rows, width, 3), 32, dtype=np.uint8)
             for segment in self._segments:
                 first, last = (self._column(time, width) for time in (segment.start, segment.end))
-                self._bar[:, first : last + 1] = np.round(255 * self._colors[segment.class_id])
+                self._bar[:, first : last + 1] = list(bytes.fromhex(class_color(segment.class_id)[1:]))
         image[-rows:] = self._bar
         head = self._column(seconds, width)
         image[-2 * rows :, max(head - 1, 0) : head + 2] = 255

@@ -1,6 +1,5 @@
 """Writes the model card of a trained model from the facts of its training and from its files."""
 
-import hashlib
 import html
 import json
 import re
@@ -12,6 +11,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardDat
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
+from hf_video.io import sha256_of
 from hf_video.metrics import Metric, measured_in
 from hf_video.settings import few
 
@@ -193,12 +193,6 @@ def is_repository(source: dict[str, Any]) -> bool:
 def slug(name: str) -> str:
     """A name as the Hub writes identifiers of data sets: lower case, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:

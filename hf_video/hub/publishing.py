@@ -16,6 +16,8 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
+from hf_video.io import sha256_of
+
 from .connection import PublishError, explained, time_limit
 from .custom_code import add_code, needs_hf_video, write_json
 from .folder_checks import (
@@ -28,7 +30,7 @@ from .folder_checks import (
     select_files,
 )
 from .loading_check import verify
-from .model_card import is_repository, sha256_of, write_card, write_evaluation_results
+from .model_card import is_repository, write_card, write_evaluation_results
 from .secret_scanning import TEXT
 from .training_facts import REPORT, read_facts
 

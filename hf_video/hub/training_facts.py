@@ -22,11 +22,11 @@ from hf_video.data import is_multi_label, label_names
 from hf_video.data.columns import arrow_column
 from hf_video.data.manifest import SHARD, SIZE
 from hf_video.data.stored_videos import is_packed, source_names
-from hf_video.io import read_object, replace_text
+from hf_video.io import read_object, read_own_json, replace_text
+from hf_video.loading.released import FACTS_FILE
 from hf_video.loading.start import SHIPPED, model_path, start_sha256
 from hf_video.metrics import METRICS
 
-FACTS_FILE = "training_facts.json"
 REPORT = "report/metrics.json"
 PACKAGES = ("transformers", "torch", "torchvision", "accelerate", "datasets", "av")
 RECIPE = (
@@ -99,8 +99,8 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     """The model that the training started from: the name of a repository, or the last part of a folder's path, or the
     start that ships with the digest of its weights. None if the training started from random weights.
 
-    The licence of a folder is that of its model card. The licence of a repository is looked up when the trained model
-    is published.
+    The licence of a folder is that of its model card, or else that of its original. The licence of a repository is
+    looked up when the trained model is published.
     """
     if not name_or_path:
         return None
@@ -108,7 +108,11 @@ def describe_source(name_or_path: str | None) -> dict[str, Any] | None:
     if not folder.is_dir():
         return {"name": name_or_path}
     card = folder / "README.md"
-    license = ModelCard.load(card, ignore_metadata_errors=True).data.license if card.is_file() else None
+    if card.is_file():
+        license = ModelCard.load(card, ignore_metadata_errors=True).data.license
+    else:
+        original = (read_own_json(folder / FACTS_FILE) or {}).get("source") or {}
+        license = original.get("license")
     source = {"name": folder.resolve().name}
     if name_or_path == model_path(SHIPPED):
         source = {"name": "start of hf_video", "sha256": start_sha256()}

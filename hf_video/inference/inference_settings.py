@@ -174,7 +174,10 @@ class EvaluateSettings(ReadingSettings, ClassificationSettings, Settings):
     """Output"""
 
     split: str | None = setting(
-        None, "Split to measure on; by default test if DATA has it, else validation, else train.", "NAME"
+        None,
+        "Split to measure on; by default test if DATA has it, else validation, else train. Data that MODEL was "
+        "trained on have as validation what its training held out, and as train the rest.",
+        "NAME",
     )
     predictions: str | None = setting(
         None, "Also write a table of all videos, .csv or .parquet, which must not exist.", "FILE"

@@ -8,6 +8,7 @@ _PUBLIC_NAMES = {
     "load_answering_model": ".models",
     "load_classifier": ".classifiers",
     "load_processor": ".processors",
+    "load_released": ".models",
     "load_trained_model": ".models",
     "locate_model": ".models",
 }

@@ -8,6 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_video.settings import closest
+
+from .released import find_released, locate_released, released_models
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
@@ -18,15 +22,23 @@ if TYPE_CHECKING:
 
 
 def locate_model(name: str, option: str = "") -> str:
-    """The folder or Hub name of a model. It is a `ValueError`, with the option that the name comes from, if there is
-    no such folder and the Hub allows no such name."""
+    """The folder or Hub name of a model: a folder comes before a released model of this name, and that before the Hub.
+
+    A released model is fetched and converted if that was not done before, see `locate_released`.
+
+    Raises:
+        ValueError: there is no such folder, and the Hub allows no such name; or a released model cannot be had. The
+            first one has the option that the name comes from.
+    """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    folder = Path(name).expanduser()
+    released, folder = find_released(name), Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
     if folder.is_file():
         raise ValueError(f"{name} is a file; the folder of a model, or its name on the Hub, is expected.")
+    if released is not None:
+        return locate_released(released)
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -103,3 +115,32 @@ def load_answering_model(model: str, *, device: str = "auto", dtype: str = "floa
     with loading(model):
         processor = AutoProcessor.from_pretrained(model)
     return network.to(target).eval(), processor
+
+
+def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
+    """A model that its authors released, in evaluation mode, and its processor. `hf-video models` lists the names.
+
+    The first time, the authors' file is fetched from the Hub and converted, see `locate_model`.
+
+    Args:
+        name: the name of a released model.
+        options: those of `from_pretrained`, such as `dtype`.
+
+    Raises:
+        ValueError: there is no released model of this name, or it cannot be had.
+    """
+    if name not in released_models():
+        hint = closest(name, released_models()) or "`hf-video models` lists them."
+        raise ValueError(f"There is no released model {name!r}. {hint}")
+    folder, auto_class = locate_model(name), released_models()[name].auto_class
+
+    import transformers
+
+    from .configurations import loading
+    from .processors import load_processor
+
+    with loading(folder):
+        network = getattr(transformers, auto_class).from_pretrained(folder, **options)
+    if auto_class == "AutoModelForImageClassification":
+        return network.eval(), transformers.AutoImageProcessor.from_pretrained(folder)
+    return network.eval(), load_processor(folder, network.config)

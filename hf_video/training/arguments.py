@@ -27,7 +27,7 @@ ERRORS = tuple(metric.name for metric in METRICS.values() if not metric.greater_
 @dataclass
 class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
     """`transformers.TrainingArguments` with other defaults, and with the settings that `VideoTrainer` adds: layer
-    decay, an average of the weights, a teacher, and training of a part only.
+    decay, an average of the weights, a teacher, weights and draws of classes, and training of a part only.
 
     By default a run evaluates and saves once an epoch. It keeps the last checkpoint and the best one by top-1 accuracy
     (`choose_metric` says which metric other models have), and loads the best one at the end. It uses AdamW with weight
@@ -46,6 +46,11 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         _check_after(self)
         if self.data_seed is None:
             self.data_seed = self.seed
+        if self.sampler != "random" and self.train_sampling_strategy != "random":
+            raise ValueError(
+                f"sampler={self.sampler} and train_sampling_strategy={self.train_sampling_strategy} are two orders of "
+                "the videos: choose one of them."
+            )
         if self.linear_probe and (self.lora_rank or self.freeze_layers):
             raise ValueError("linear_probe freezes all but the head already: leave out lora_rank and freeze_layers.")
         if self.linear_probe and self.train_batch_size == 1:
@@ -57,13 +62,18 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def check_problem_type(self, problem_type: str | None) -> None:
-        """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video."""
+        """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video, and
+        weights and draws of classes for models without classes."""
         if problem_type in ("multi_label_classification", "regression") and self.label_smoothing_factor:
             what = "a video has values" if problem_type == "regression" else "a video may have several classes"
             raise ValueError(
                 f"label_smoothing_factor is {self.label_smoothing_factor}, but {what}, which are not smoothed: set it "
                 "to 0."
             )
+        rare = {"loss": "cross_entropy", "class_weights": None, "sampler": "random"}
+        for name, default in rare.items() if problem_type == "regression" else ():
+            if (value := getattr(self, name)) != default:
+                raise ValueError(f"{name} is {value}, but a video has values and no class: leave it out.")
 
     def check_metric(self, problem_type: str | None, num_labels: int, eval_sets: Collection[str] = ()) -> None:
         """Refuses (`ValueError`) a `metric_for_best_model` that is not measured for such a model. If there are several

@@ -164,6 +164,7 @@ def write_report(
     training_metrics: Mapping[str, float] | None = None,
     details: dict[str, Any] | None = None,
     clip_of: Callable[[int], tuple[str, np.ndarray]] | None = None,
+    training_counts: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Writes `metrics.json` and `report.md`, and with matplotlib `curves.png`, `confusion_matrix.png` and
     `worst_clips.png`.
@@ -182,6 +183,7 @@ def write_report(
         details: settings for both the summary and `metrics.json`.
         clip_of: gives for a row of `scores` the name of its video and frames (T, H, W, 3), uint8 or float from 0 to 1,
             for the picture of the clips with the highest loss.
+        training_counts: (num_classes,) int, the training videos of each class, for the table of classes.
 
     Returns:
         The contents of `metrics.json`.
@@ -223,7 +225,10 @@ def write_report(
             yield "worst_clips.png", plot_clips(clips, f"The {len(clips)} {split} clips with the highest loss")
 
     names = [_cell(name) for name in class_names]
-    classes = _multi_label_table(scores, labels, names) if counts is None else _class_table(counts, names)
+    if counts is None:
+        classes = _multi_label_table(scores, labels, names, training_counts)
+    else:
+        classes = _class_table(counts, names, training_counts)
     head = ["# Training report", "", f"Measured on {len(labels)} videos of the {split} split.", ""]
     shown = {metric.title: metric.text(value) for metric, value in measured_in(metrics)}
     if worth:
@@ -334,8 +339,8 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     return [f"| {' | '.join(map(str, row))} |" for row in (titles, ["---"] * len(titles), *rows)]
 
 
-def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """The most frequent confusions, and all classes, the least recognised first."""
+def _class_table(counts: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None) -> list[str]:
+    """The most frequent confusions, and all classes, the lowest recall first."""
     totals, shares = counts.sum(axis=1), recognised_shares(counts)
     mistakes = counts - np.diag(counts.diagonal())
     order = np.argsort(-mistakes, axis=None, kind="stable")[:_NUM_CONFUSIONS]
@@ -347,16 +352,38 @@ def _class_table(counts: np.ndarray, class_names: Sequence[str]) -> list[str]:
     for index in np.argsort(shares, kind="stable").tolist():
         taken = mistakes[index].argmax()
         mistaken = f"{class_names[taken]} ({mistakes[index, taken]})" if mistakes[index].any() else ""
-        share = f"{shares[index]:.1%}" if totals[index] else ""
-        rows.append((index, class_names[index], totals[index], share, mistaken))
+        rows.append((index, class_names[index], totals[index], _share(shares[index]), mistaken))
     lines = [*_table(("true class", "taken for", "videos"), confused), ""] if confused else []
-    return lines + _table(("id", "class", "videos", "recognised", "most often taken for"), rows)
+    titles = ("id", "class", "support", "recall", "most often taken for")
+    return lines + _table(*_with_training_counts(titles, rows, training_counts))
 
 
-def _multi_label_table(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
+def _multi_label_table(
+    scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], training_counts: np.ndarray | None
+) -> list[str]:
     """All classes, the lowest average precision first."""
     precisions, totals = average_precision(scores, labels), labels.sum(axis=0).astype(int)
+    found = ((scores >= 0) * labels).sum(axis=0)  # a logit of 0 is a probability of a half
+    recalls = np.divide(found, totals, out=np.full(len(totals), np.nan), where=totals > 0)
     order = np.argsort(precisions, kind="stable").tolist()  # NaN, of classes without videos, comes last
-    shown = ["" if np.isnan(value) else f"{value:.1%}" for value in precisions]
-    rows = [(index, class_names[index], totals[index], shown[index]) for index in order]
-    return _table(("id", "class", "videos", "average precision"), rows)
+    rows = [
+        (index, class_names[index], totals[index], _share(precisions[index]), _share(recalls[index]))
+        for index in order
+    ]
+    titles = ("id", "class", "support", "average precision", "recall at 0.5")
+    return _table(*_with_training_counts(titles, rows, training_counts))
+
+
+def _share(value: float) -> str:
+    """A share in percent, nothing for that of a class without videos."""
+    return "" if np.isnan(value) else f"{value:.1%}"
+
+
+def _with_training_counts(
+    titles: tuple[str, ...], rows: list[tuple], training_counts: np.ndarray | None
+) -> tuple[tuple[str, ...], list[tuple]]:
+    """A table of classes, whose rows begin with class id and name, with their training videos if these are known."""
+    if training_counts is None:
+        return titles, rows
+    titles = (*titles[:2], "training videos", *titles[2:])
+    return titles, [(*row[:2], training_counts[row[0]], *row[2:]) for row in rows]

@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
-from hf_video.data.columns import label_ids
+from hf_video.data.columns import class_counts, label_ids
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.start import SHIPPED, model_path
@@ -20,6 +20,7 @@ from hf_video.processes import failing_together, is_first_process
 
 from .adaptation import add_lora, freeze_layers, make_linear_probe, to_plain_model
 from .arguments import VideoTrainingArguments, check_optimization
+from .class_balance import make_class_weights
 from .evaluation import clip_reader, write_report
 from .losses import make_distillation
 from .model_choice import choose_model
@@ -73,7 +74,9 @@ def _train(
         # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
         # for.
         saved_model = None if arguments.lora_rank else checkpoint
-        data, class_names = load_data(chosen.data, saved_model or model_path(chosen.model), chosen.video_root)
+        data, class_names = load_data(
+            chosen.data, saved_model or model_path(chosen.model), chosen.video_root, chosen.split_by
+        )
         start.check_data(data, class_names)
         if start.model_sentence and is_first_process():
             print(start.model_sentence, flush=True)
@@ -89,10 +92,11 @@ def _train(
         distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, chosen.on_error)
     with failing_together():
-        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed)
+        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
         for name, split in {**data, "validation": validation_split}.items():
             if not any(label_ids(split)):
                 raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
+        class_weights = make_class_weights(arguments.class_weights, class_names, train_split)
         # The batch size counts clips. Evaluation may take several clips from each video.
         eval_clips = arguments.per_device_eval_batch_size
         _set_eval_batch_size(arguments, processor, eval_clips)
@@ -113,6 +117,7 @@ def _train(
         else collate_clips,
         processing_class=processor,
         distillation=distillation,
+        class_weights=class_weights,
         callbacks=[*callbacks],
     )
     with start.train(trainer):
@@ -202,6 +207,7 @@ def _report(
         split=split,
         training_metrics=on_seen,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
+        training_counts=class_counts(trainer.train_dataset.dataset),
         details={
             "model": "the start that ships" if chosen.model == SHIPPED else chosen.model or "VideoViT from scratch",
             "training_videos": len(trainer.train_dataset),

@@ -15,6 +15,7 @@ from hf_video.inference.prediction import problem_type_of
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import load_trained_classifier
 from hf_video.loading.clip_size import clip_size, set_input_size
+from hf_video.loading.models import locate_model
 from hf_video.loading.processors import load_processor
 
 _NORMALISATION = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
@@ -27,11 +28,18 @@ def classification_loss(
     *,
     label_smoothing: float = 0.0,
     num_label_values: torch.Tensor | int | None = None,
+    class_weights: torch.Tensor | None = None,
+    focal_gamma: float | None = None,
 ) -> torch.Tensor:
     """Cross-entropy, binary cross-entropy or squared error; `problem_type` decides.
 
     The classifiers of Transformers guess the `problem_type` from the dtype of the labels, and would take soft targets
     for those of multi-label classification. This loss never guesses.
+
+    The loss is linear in the targets, with weights and as focal loss, too: that of a mixed clip is the mixture of
+    those for its labels. As in `torch.nn.functional.cross_entropy`, the term of each class has the weight of the
+    class. But the sum of the terms is divided by the number of videos, and there by the sum of their weights. So a
+    video counts as much whatever else is in its batch, and the parts of an accumulated batch add up.
 
     Args:
         logits: (batch_size, num_classes); the loss is computed in float32.
@@ -41,20 +49,33 @@ def classification_loss(
         label_smoothing: share of a hard target that is spread over all classes; class ids only.
         num_label_values: how many numbers the labels of the whole accumulated batch have, over all processes. The sum
             of the losses is divided by it. By default it is the size of `labels`.
+        class_weights: (num_classes,) float, the factor of each class's term. In multi-label classification it is the
+            factor of the term for its presence, the `pos_weight` of `torch.nn.BCEWithLogitsLoss`.
+        focal_gamma: each term is multiplied by (1 - p)^focal_gamma, where p is the probability whose logarithm it has
+            (https://arxiv.org/abs/1708.02002; `class_weights` are alpha there). None for no focal loss.
 
     Returns:
         The mean, a float32 scalar: over videos for single labels, over all values otherwise.
 
     Raises:
-        ValueError: the problem type is unknown, or shapes do not fit each other.
+        ValueError: the problem type is unknown, shapes do not fit each other, or values are to be weighted.
     """
     logits = logits.float()
     labels = labels.to(logits.device)
-    num_label_values = labels.numel() if num_label_values is None else num_label_values
+    if num_label_values is None:
+        num_label_values = labels.numel()
+    weights = None if class_weights is None else class_weights.to(logits)
     if problem_type == "single_label_classification":
-        if labels.is_floating_point():
-            return F.cross_entropy(logits, labels, reduction="sum") / num_label_values * logits.shape[1]
-        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing) / num_label_values
+        num_videos: Any = num_label_values
+        if is_soft := labels.is_floating_point():
+            num_videos, label_smoothing = num_label_values / logits.shape[1], 0.0
+        if focal_gamma is None:
+            options: dict[str, Any] = {"weight": weights, "reduction": "sum", "label_smoothing": label_smoothing}
+            return F.cross_entropy(logits, labels, **options) / num_videos
+        targets = labels if is_soft else F.one_hot(labels, logits.shape[1]).to(logits)
+        targets = targets * (1 - label_smoothing) + label_smoothing / logits.shape[1]
+        targets = targets if weights is None else targets * weights
+        return _focal_sum(logits.log_softmax(-1), targets, focal_gamma) / num_videos
     if problem_type not in ("multi_label_classification", "regression"):
         raise ValueError(
             f"problem_type is {problem_type!r}; single_label_classification, multi_label_classification or regression "
@@ -62,8 +83,23 @@ def classification_loss(
         )
     if labels.numel() != logits.numel():
         raise ValueError(f"Labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}.")
-    per_value = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
-    return per_value(logits, labels.to(logits).view_as(logits), reduction="sum") / num_label_values
+    labels = labels.to(logits).view_as(logits)
+    if problem_type == "regression":
+        if weights is not None or focal_gamma is not None:
+            raise ValueError("class_weights and focal_gamma are for classes, and a regression has values.")
+        return F.mse_loss(logits, labels, reduction="sum") / num_label_values
+    if focal_gamma is None:
+        summed = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum", pos_weight=weights)
+        return summed / num_label_values
+    present = labels if weights is None else labels * weights
+    summed = _focal_sum(F.logsigmoid(logits), present, focal_gamma)
+    return (summed + _focal_sum(F.logsigmoid(-logits), 1 - labels, focal_gamma)) / num_label_values
+
+
+def _focal_sum(log_probabilities: torch.Tensor, targets: torch.Tensor, gamma: float) -> torch.Tensor:
+    # Without a lower bound, the gradient of 0^gamma would be infinite for a gamma below 1.
+    missed = (-torch.expm1(log_probabilities)).clamp_min(torch.finfo(log_probabilities.dtype).tiny)
+    return -(targets * missed**gamma * log_probabilities).sum()
 
 
 def soft_target_loss(
@@ -200,6 +236,7 @@ def make_distillation(
     name = getattr(args, "distillation_teacher", None)
     if name is None:
         return None
+    name = locate_model(name, "--distillation-teacher")
     teacher = load_trained_classifier(name)
     set_input_size(teacher, **clip_size(student.config)._asdict())
     if processor is not None:

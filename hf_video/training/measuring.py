@@ -9,6 +9,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
+from hf_video.data.holding_out import further_columns
 from hf_video.data.repeated_videos import count_trained
 from hf_video.data.stored_videos import check_shards
 from hf_video.inference.inference_settings import EvaluateSettings
@@ -18,6 +19,7 @@ from hf_video.metrics import average_precision, confusion_matrix, measure, recog
 from hf_video.output_folders import check_output_file
 
 from .evaluation import check_table_name, evaluate_dataset, write_predictions
+from .training_data import parts_of_training, read_training
 
 
 def evaluate(
@@ -47,7 +49,11 @@ def evaluate(
         num_crops=settings.num_crops,
     )
     names = class_names_of(model.config)
-    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root)
+    training = read_training(settings.model)
+    columns = further_columns(training.get("split_by"))
+    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root, columns=columns)
+    parts = parts_of_training(training, data, names)
+    data = parts or data
     split = settings.split or next(name for name in ("test", "validation", "train") if name in data)
     if split not in data:
         raise ValueError(f"--split {split}: {settings.data} only has {', '.join(data)}.")
@@ -63,11 +69,12 @@ def evaluate(
         num_workers=settings.num_workers,
         reading_threads=settings.reading_threads,
     )
-    known = count_trained(Path(settings.model).expanduser(), dataset.dataset)
+    known = count_trained(Path(settings.model), dataset.dataset)
     result = {
         "model": settings.model,
         "data": settings.data,
         "split": split,
+        **({} if parts is None else {"part_of_training": "trained on" if split == "train" else "held out"}),
         "num_videos": len(labels),
         "views": f"{processor.num_clips} clips x {processor.num_crops} crops",
         **measure(scores, labels, model.config.problem_type, are_probabilities=True),

@@ -102,7 +102,7 @@ def _load(
 ) -> tuple[PreTrainedModel, dict[str, _Split], list[str]]:
     """The model, the splits of the data with their features, and the videos that cannot be read."""
 
-    data, class_names = load_data(settings.data, model_name, settings.video_root)
+    data, class_names = load_data(settings.data, model_name, settings.video_root, settings.split_by)
     problem = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
     # Tokens come from the encoder; features of the other probes from all weights before the head.
     is_frozen = settings.kind != "attentive"
@@ -110,7 +110,9 @@ def _load(
     processor = load_processor(model_name, model.config, num_clips=settings.num_clips, num_crops=settings.num_crops)
     check_clips(model, processor)
     data, broken = readable_videos(data, settings.on_error)
-    data["train"], data["validation"] = training_splits(data, settings.validation_fraction, settings.seed)
+    data["train"], data["validation"] = training_splits(
+        data, settings.validation_fraction, settings.seed, settings.split_by
+    )
     splits = {}
     for name in SPLITS:
         if name not in data:
@@ -169,6 +171,7 @@ def _report(
         log_history=history,
         split=split,
         clip_of=clip_reader(measured.dataset, len(scores), measured.unread()),
+        training_counts=splits["train"].targets.sum(dim=0).int().numpy(),
         details={
             "model": settings.model,
             "probe": settings.kind,

@@ -16,6 +16,7 @@ from hf_video.loading.start import SCRATCH, SHIPPED, start_sha256
 from hf_video.settings import Setting, find_type, read_value, settings_of
 
 from .checkpoints import is_secret
+from .class_balance import read_class_weights
 from .recipes import is_recipe, read_recipe
 
 T = TypeVar("T", bound=Any)
@@ -60,8 +61,7 @@ def given_values(settings: Any) -> dict[str, Any]:
     Raises:
         ValueError: there is no such field, it has a wrong value, or it is a setting that was given, too.
     """
-    values = {name: getattr(settings, name) for name in settings.given if name not in START}
-    _locate_model(values)
+    values = _resolve({name: getattr(settings, name) for name in settings.given if name not in START})
     others = _read_named(type(settings), settings.training_arguments, "training_arguments: ")
     if doubled := others.keys() & values.keys():
         raise ValueError(f"{min(doubled)} is given twice, once in training_arguments. Keep one of them.")
@@ -76,8 +76,7 @@ def recipe_values(settings: Any) -> dict[str, Any]:
     """
     if settings.recipe is None:
         return {}
-    values = _read_named(type(settings), read_recipe(settings.recipe), f"{settings.recipe}: ")
-    _locate_model(values)
+    values = _resolve(_read_named(type(settings), read_recipe(settings.recipe), f"{settings.recipe}: "))
     # base_learning_rate sets learning_rate. Either, if it is given, replaces both in the recipe.
     if "learning_rate" in settings.given:
         values.pop("base_learning_rate", None)
@@ -86,15 +85,18 @@ def recipe_values(settings: Any) -> dict[str, Any]:
     return values
 
 
-def _locate_model(values: dict[str, Any]) -> None:
-    """Puts the folder or Hub name of a named model among the values, `SHIPPED` for the start that ships, and None for
-    random weights."""
+def _resolve(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with what names stand for: the weights in a file, which a resumed run then has, whatever becomes of
+    the file; the folder or Hub name of a model, `SHIPPED` for the start that ships, or None for random weights."""
+    if values.get("class_weights") is not None:
+        values["class_weights"] = read_class_weights(values["class_weights"])
     name = values.pop("model", None)
     if name in (SHIPPED, SCRATCH):
         values["model"] = name if name == SHIPPED else None
     elif name is not None:
         located = locate_model(name, "--model")
         values["model"] = os.path.abspath(located) if located == SHIPPED else located
+    return values
 
 
 def _read_named(kind: Any, words: dict[str, Any], where: str) -> dict[str, Any]:

@@ -72,6 +72,13 @@ class HeldOutSettings:
     validation_fraction: Annotated[Positive[float], Lt(1)] = setting(
         0.2, "Share of each class that is held out if DATA has no validation split.", common=True
     )
+    split_by: str | None = setting(
+        None,
+        "Hold out whole videos, all rows with some values of a COLUMN of the list, or the last seconds of each class; "
+        "by default videos, and seconds of one recording.",
+        "time|video|COLUMN",
+        common=True,
+    )
 
 
 @dataclass(kw_only=True)
@@ -271,11 +278,12 @@ class PretrainSettings(
 
     # What needs classes, an evaluation or a trained head.
     without = (
-        *("num_clips", "num_crops", "validation_fraction", "label_smoothing_factor", "label_names"),
+        *("num_clips", "num_crops", "validation_fraction", "split_by", "label_smoothing_factor", "label_names"),
         *("eval_strategy", "eval_steps", "eval_delay", "eval_accumulation_steps", "per_device_eval_batch_size"),
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "neftune_noise_alpha"),
         *("linear_probe", "freeze_layers", "lora_rank", "lora_alpha", "distillation_teacher", "distillation_target"),
         *("distillation_weight", "distillation_temperature", "ema_decay"),
+        *("loss", "focal_gamma", "class_weights", "sampler"),
     )
 
 

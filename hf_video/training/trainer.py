@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset, Sampler
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
@@ -17,6 +18,7 @@ from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_dataset import median_frame_interval
 from hf_video.inference.features import watch_features
 from hf_video.inference.prediction import problem_type_of
+from hf_video.loading.class_names import class_names_of
 from hf_video.loading.classifiers import drop_query_axis
 from hf_video.metrics import compute_metrics as video_metrics
 from hf_video.metrics import regression_metrics
@@ -26,6 +28,7 @@ from .adaptation import NormalizedLinear
 from .arguments import VideoTrainingArguments
 from .base_trainer import BaseTrainer
 from .callbacks import ThroughputCallback, TrainingFactsCallback
+from .class_balance import ClassSampler, make_class_weights
 from .losses import Distillation, classification_loss, make_distillation
 from .optimization import EMACallback, parameter_groups, settings_by_arguments
 from .parallelism import unused_parameters
@@ -35,11 +38,11 @@ class VideoTrainer(BaseTrainer):
     """`transformers.Trainer` for video classification and regression.
 
     It has a collator, losses and metrics for videos, and supports the settings of `VideoTrainingArguments`: layer
-    decay, an average of the weights, a teacher. It records the facts of the training for the model card, and its
-    `push_to_hub` publishes with [`hf_video.hub.publish`].
+    decay, an average of the weights, a teacher, weights and draws of classes. It records the facts of the training for
+    the model card, and its `push_to_hub` publishes with [`hf_video.hub.publish`].
 
-    Float labels of a single-label model are soft targets, such as those of `MixingCollator`. `label_smoothing_factor`
-    smooths class ids in training alone, so that evaluation losses compare.
+    Float labels of a single-label model are soft targets, such as those of `MixingCollator`. In training alone,
+    `label_smoothing_factor`, `loss` and `class_weights` have an effect, so that evaluation losses compare.
 
     A plain `Trainer` with `data_collator=collate_clips` and `compute_metrics=compute_metrics` trains the same model on
     one process, a regression with `compute_metrics=regression_metrics`; with a `MixingCollator` it needs
@@ -52,11 +55,14 @@ class VideoTrainer(BaseTrainer):
         compute_metrics: defaults to the metrics of `hf_video.metrics.METRICS` for the `problem_type` of the model;
             None for the loss alone.
         distillation: a teacher and how to learn from it; defaults to the one that the arguments describe, if any.
+        class_weights: (num_classes,) float, see `classification_loss`; defaults to those that the arguments describe,
+            if any.
 
     Raises:
-        OSError: there is no such teacher.
+        OSError: there is no such teacher, or no such file of weights.
         ValueError: the arguments do not suit the `problem_type` of the model, or name a metric that the default
-            `compute_metrics` does not measure. Or the teacher does not fit.
+            `compute_metrics` does not measure. Or the teacher does not fit, classes cannot be weighted, see
+            `make_class_weights`, or the training set is no `ClipDataset`, whose labels a `sampler` needs.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -70,6 +76,7 @@ class VideoTrainer(BaseTrainer):
         *more: Any,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = video_metrics,
         distillation: Distillation | None = None,
+        class_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("compute_loss_func", self._classification_loss)
@@ -86,6 +93,18 @@ class VideoTrainer(BaseTrainer):
             if compute_metrics is video_metrics:
                 self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
             self.args.choose_metric(problem_type, eval_sets, loss_alone)
+        rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
+        chosen = getattr(self.args, "class_weights", None)
+        if chosen is not None and class_weights is None and self.train_dataset is not None:
+            class_weights = make_class_weights(chosen, class_names_of(self.model.config), rows)
+        self._loss_options = {
+            "label_smoothing": self.args.label_smoothing_factor,
+            "class_weights": class_weights,
+            "focal_gamma": self.args.focal_gamma if getattr(self.args, "loss", None) == "focal" else None,
+        }
+        sampler = getattr(self.args, "sampler", "random")
+        if sampler != "random" and self.train_dataset is not None and rows is None:
+            raise ValueError(f"sampler={sampler} needs labels: give a ClipDataset as train_dataset.")
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
             # Batch normalisation fails on a last batch of one video, which has no variance.
             self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
@@ -171,9 +190,15 @@ class VideoTrainer(BaseTrainer):
             outputs["logits"],
             labels,
             problem_type_of(self.model.config),
-            label_smoothing=self.args.label_smoothing_factor if self.model.training else 0.0,
             num_label_values=num_items_in_batch,
+            **(self._loss_options if self.model.training else {}),
         )
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        sampler = getattr(self.args, "sampler", "random")
+        if sampler == "random":
+            return super()._get_train_sampler(train_dataset)
+        return ClassSampler(self.train_dataset, sampler, self.args.data_seed)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hf_video.processes import decided_by_first, is_first_process
 
+from .output_folder import OPTIONS_FILE
+
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
@@ -24,11 +26,16 @@ logger = logging.getLogger(__name__)
 MAX_OPENED = 5000
 
 
-def load_data(data: str, model: str | Path | None, video_root: str | None = None) -> tuple[DatasetDict, list[str]]:
-    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted."""
+def load_data(
+    data: str, model: str | Path | None, video_root: str | None = None, split_by: str | None = None
+) -> tuple[DatasetDict, list[str]]:
+    """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted. A
+    column that the data are split by is kept."""
     from hf_video.data import label_names, load_video_dataset
+    from hf_video.data.holding_out import further_columns
 
-    splits = load_video_dataset(data, video_root=video_root)
+    columns = further_columns(split_by)
+    splits = load_video_dataset(data, video_root=video_root, columns=columns)
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
     names = label_names(splits["train"])
@@ -38,20 +45,29 @@ def load_data(data: str, model: str | Path | None, video_root: str | None = None
 
         known = class_names_of(load_config(model))
         if sorted(known) == sorted(names):
-            return load_video_dataset(data, labels=known, video_root=video_root), known
+            return load_video_dataset(data, labels=known, video_root=video_root, columns=columns), known
     return splits, names
 
 
-def training_splits(data: DatasetDict, validation_fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """The training and the validation split, which is held out from training if the data have none. Warns of clips
-    that have different labels or stand in several splits."""
+def training_splits(
+    data: DatasetDict, validation_fraction: float, seed: int, split_by: str | None
+) -> tuple[Dataset, Dataset]:
+    """The training and the validation split, which is held out from training if the data have none; a printed line
+    says what is. Warns of clips that have different labels or stand in several splits. Splits that share seconds of a
+    video are a `ValueError`."""
     from hf_video.data import hold_out
+    from hf_video.data.repeated_videos import find_overlaps, tell_overlaps
 
     if "validation" in data:
         train, validation = data["train"], data["validation"]
     else:
-        train, validation = hold_out(data["train"], validation_fraction, seed)
-    warn_of_repetitions({**data, "train": train, "validation": validation})
+        train, validation = hold_out(data["train"], validation_fraction, seed, split_by)
+        if is_first_process():
+            print(validation.info.description, flush=True)
+    splits = {**data, "train": train, "validation": validation}
+    if overlaps := find_overlaps(splits):
+        raise ValueError(tell_overlaps(overlaps))
+    warn_of_repetitions(splits)
     return train, validation
 
 
@@ -117,6 +133,7 @@ def _say(sentence: str) -> None:
 def describe_data(source: str, splits: DatasetDict, class_names: list[str] | None = None) -> dict[str, Any]:
     """A description of the data of a run, for `train_options.json`. It does not change if the videos are moved or
     packed. Videos without classes have no `class_names`."""
+    from hf_video.data.manifest import KNOWN_COLUMNS
     from hf_video.data.stored_videos import source_names
 
     names = {name: source_names(split).to_pylist() for name, split in splits.items()}
@@ -124,7 +141,8 @@ def describe_data(source: str, splits: DatasetDict, class_names: list[str] | Non
     columns = ("start", "end", "question", "answer") if class_names is None else ("label", "labels", "start", "end")
     digest = hashlib.sha256()
     for name, split in sorted(splits.items()):
-        rows = split.select_columns([column for column in columns if column in split.column_names])[:]
+        described = [column for column in split.column_names if column in columns or column not in KNOWN_COLUMNS]
+        rows = split.select_columns(described)[:]
         digest.update(json.dumps([name, [path[root:] for path in names[name]], rows], sort_keys=True).encode())
     return {
         "source": source,
@@ -185,3 +203,39 @@ def check_same_data(given: dict[str, Any], saved: dict[str, Any] | None) -> None
         f"The data {found} differ from those of the run being resumed, {known}. Resume with the same videos and "
         "classes, or train into another folder."
     )
+
+
+def read_training(model: str | Path) -> dict[str, Any]:
+    """What `train_options.json` says of the training of a model or checkpoint; empty for one that has none, as on the
+    Hub."""
+    from hf_video.data.repeated_videos import run_folder
+    from hf_video.io import read_own_json
+
+    found = read_own_json(run_folder(Path(model)) / OPTIONS_FILE)
+    return found if isinstance(found, dict) else {}
+
+
+def parts_of_training(training: dict[str, Any], data: DatasetDict, class_names: list[str]) -> DatasetDict | None:
+    """What a training trained on and what it held out, as "train" and "validation"; None if these are not its data, or
+    have splits.
+
+    Args:
+        training: from `read_training`.
+        data: the data without splits, with the column that they were split by.
+        class_names: those of the model.
+    """
+    from datasets import DatasetDict
+
+    from hf_video.data import hold_out
+
+    known = training.get("data") or {}
+    if known.get("num_videos") != {"train": len(data.get("train", ()))} or "validation_fraction" not in training:
+        return None
+    try:
+        check_same_data(describe_data("", data, class_names), known)
+    except ValueError:
+        return None
+    # Training held out a part of what it could read.
+    rows = readable_videos(data, "skip")[0]["train"] if training["on_error"] != "error" else data["train"]
+    train, validation = hold_out(rows, training["validation_fraction"], training["seed"], training.get("split_by"))
+    return DatasetDict(train=train, validation=validation)

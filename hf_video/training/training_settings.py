@@ -56,6 +56,11 @@ PROBE_DEFAULTS: dict[str, Any] = {
 StepsOrAll = Expected("-1 or a whole number of at least 1", lambda value: value == -1 or value >= 1)
 DecoderMaskRatio = Expected("0, 0.25, 0.5 or 0.75", lambda value: value in (0, 0.25, 0.5, 0.75))
 IntervalStrategy = Literal["no", "steps", "epoch"]
+# `dict` comes first, so that `HfArgumentParser` takes a word.
+ClassWeights = Annotated[
+    dict[str, float] | str,
+    Expected("balanced, effective, or a file or mapping of names and weights", lambda value: True),
+]
 
 
 @dataclass
@@ -220,6 +225,25 @@ class VideoTrainingSettings(FineTuningSettings):
         1.0, "Factor of the learning rate from a layer to the one before it.", common=True
     )
     layer_decay_only: list[str] = setting([], "Parts of the parameter names that layer_decay is for; by default all.")
+    loss: Literal["cross_entropy", "focal"] = setting(
+        "cross_entropy", "The training loss: cross-entropy, or focal loss, which counts what is hard."
+    )
+    focal_gamma: NotNegative[float] = setting(
+        2.0, "How little focal loss counts what is easy; 0: cross-entropy.", needs="loss=focal"
+    )
+    class_weights: ClassWeights | None = setting(
+        None,
+        "Weights of classes in the training loss: balanced, all classes alike; effective, by the effective number of "
+        "videos; or a CSV, JSON or YAML file of names and weights.",
+        "{balanced,effective,FILE}",
+        common=True,
+    )
+    sampler: Literal["random", "balanced", "sqrt"] = setting(
+        "random",
+        "How videos are drawn: each once an epoch; or with repetitions, all classes alike (balanced), or each by the "
+        "square root of its number of videos (sqrt).",
+        common=True,
+    )
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
     )

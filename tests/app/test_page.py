@@ -1,5 +1,6 @@
 """What the page of Gradio lets a browser do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def make(tmp_path, monkeypatch):
         "videomae", VideoMAEForVideoClassification(config).eval(), VideoClipProcessor(num_frames=2, crop_size=size)
     )
 
-    def make_page_of(tell_error=lambda error: str(error), only_local=True):
-        options = {"max_upload": 1, "workers": 1, "only_local": only_local, "tell_error": tell_error}
+    def make_page_of(tell_error=lambda error: str(error), **options):
+        options = {"max_upload": 1, "workers": 1, "only_local": True, "tell_error": tell_error} | options
         return Page([model], Visitors(tmp_path), **options).blocks
 
     return make_page_of
@@ -76,7 +77,7 @@ def test_a_broken_file_is_one_sentence_with_the_name_of_the_user(press, tmp_path
     file = tmp_path / "a hash" / "my clip.mp4"
     file.parent.mkdir()
     file.write_bytes(b"no video")
-    for element, *more in (("classify",), ("find-segments", 0.5), ("explain", "", False, 0)):
+    for element, *more in (("classify",), ("find-segments", 0.5, 0, 0), ("explain", "", False, 0)):
         *_, last = press(element, str(file), "videomae", *more)
         assert 'class="problem"' in last and str(tmp_path) not in last
         assert "clip.mp4 cannot be opened as a video: Invalid data found when processing input." in last
@@ -112,6 +113,18 @@ def test_a_page_for_other_machines_opens_no_address(make):
     assert len(own.fns) - len(others.fns) == 2 * 4
 
 
+def test_a_page_opens_a_copy_of_an_example(make, find, tmp_path):
+    example = Path(encode_video(tmp_path / "clip.mp4", make_frames(10)))
+    ids = [
+        {getattr(block, "elem_id", None) for block in make(examples=each).blocks.values()} for each in ([], [example])
+    ]
+    assert ids[1] - ids[0] == {"examples"}
+    (step,) = find(make(examples=[example]), "examples")(REQUEST, None, "videomae", 0)
+    message, video = step.values()
+    assert "clip.mp4 is open." in message
+    assert Path(video) != example and Path(video).read_bytes() == example.read_bytes()
+
+
 def test_work_goes_on_when_the_page_tells_its_video_later(make, find, tmp_path):
     gr = pytest.importorskip("gradio")
     page = make()
@@ -122,8 +135,8 @@ def test_work_goes_on_when_the_page_tells_its_video_later(make, find, tmp_path):
     next(work)  # it reads the video
     (told,) = keep(video, REQUEST).values()
     assert told == gr.skip()
-    sentence, scores = next(work).values()
-    best = max(scores, key=scores.get)
+    sentence, bars = next(work).values()
+    best, *_ = re.findall("<dt>(.*?)</dt>", bars)
     assert best in sentence
     _, *results = keep(None, REQUEST).values()
     assert not any(results)

@@ -1,5 +1,7 @@
 """Segments, the player that jumps to them, progress, and work that is cancelled."""
 
+from pathlib import Path
+
 import pytest
 
 from .colour_models import write_colours
@@ -49,6 +51,21 @@ def test_a_segment_is_reached_with_the_keyboard(visit, videos):
     page.tab_to(blue.row)
     page.page.keyboard.press("Enter")
     page.wait_until(lambda: blue.start - 0.1 <= page.player_time() < blue.end)
+
+
+def test_files_and_the_annotated_video_are_downloaded(visit, videos):
+    page = visit()
+    page.choose(videos["both"])
+    page.press("find-segments")
+    wait_for_segments(page, "red", "blue")
+    with page.page.expect_download() as download:
+        page["timeline-files"].locator("a[download='segments.csv']").click()
+    assert Path(download.value.path()).read_text().startswith("label,start,end,score,class_id")
+    page.press("annotate")
+    page.wait_until(lambda: page.video_width("annotated"))
+    with page.page.expect_download() as download:
+        page["annotated"].get_by_label("Download").click()
+    assert download.value.suggested_filename == "both_annotated.mp4"
 
 
 def test_a_video_that_the_browser_cannot_play_is_worked_on(visit, tmp_path):

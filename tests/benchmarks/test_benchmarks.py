@@ -55,6 +55,10 @@ FIGURES = {
         r"key frame every 250 frames, milliseconds a window:",
         r"key frame every second, [\s\S]*faster +\d+\.\d\dx +\d+\.\d\dx",
     ],
+    "imbalance.py": [
+        rf"{cure} +\d+\.\d% ± \d+\.\d%( +\d+\.\d% ± \d+\.\d%){{3}}"
+        for cure in ("none", "--class-weights effective", "--loss focal", "--sampler sqrt")
+    ],
     "importing.py": [r"hf-video --help +\d+\.\d\d s", r"with hf_video / without: \d+\.\d\dx"],
     "int8.py": [
         r"videovit, 1 layers: .*",

@@ -48,6 +48,20 @@ def test_other_machines_are_let_in_only_with_a_warning(trained, monkeypatch, cap
     assert ("anybody who reaches port" in capsys.readouterr().err) is is_warned
 
 
+def test_examples_are_the_videos_in_a_folder(trained, fails, monkeypatch, tmp_path):
+    from hf_video.cli.main import main
+
+    pretend_gradio(monkeypatch)
+    words = ["app", str(trained), "--port", str(free_port()), "--device", "cpu", "--examples", str(tmp_path)]
+    assert f"--examples {tmp_path} is not a folder with videos directly in it." in fails(*words)
+    for name in ("b.mp4", "a.avi", "notes.txt"):
+        (tmp_path / name).touch()
+    served = []
+    monkeypatch.setattr("hf_video.app.server.serve", lambda models, **options: served.append(options["examples"]))
+    assert main(words) == 0
+    assert served == [[tmp_path / "a.avi", tmp_path / "b.mp4"]]
+
+
 def test_models_of_one_name_get_numbers(tmp_path):
     folders = [tmp_path / run / "model" for run in ("first", "second")]
     for folder in folders:

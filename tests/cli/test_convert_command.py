@@ -10,7 +10,7 @@ from hf_video.cli.main import main
 def test_the_words_after_the_source_are_handed_on(monkeypatch):
     calls = []
     monkeypatch.setattr(convert, "installed_sources", lambda: {"videomae": "VideoMAE"})
-    monkeypatch.setitem(sys.modules, f"{convert.PACKAGE}.videomae", SimpleNamespace(main=calls.append))
+    monkeypatch.setitem(sys.modules, f"{convert.CONVERSION}.videomae", SimpleNamespace(main=calls.append))
     assert main(["convert", "videomae", "a.pth", "out", "--original-config", "a.json"]) == 0
     assert calls == [["a.pth", "out", "--original-config", "a.json"]]
 

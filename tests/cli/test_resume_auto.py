@@ -52,7 +52,8 @@ def commands(digits, tmp_path_factory):
     answers = ["train-answers", str(folder / "answers"), f"--model={folder / 'model'}", f"--video-root={folder}"]
     answers += ["--batch-size=1", "--num-frames=2", "--num-beams=1", "--max-new-tokens=2"]
     # Both draw random numbers in each step: the second of the layers is dropped at times.
-    return {"train": [*train, "--mixup-alpha=0.8", "--drop-path-rate=0.2", *RUN], "train-answers": [*answers, *RUN]}
+    train += ["--mixup-alpha=0.8", "--drop-path-rate=0.2", "--sampler=balanced", "--class-weights=balanced"]
+    return {"train": [*train, *RUN], "train-answers": [*answers, *RUN]}
 
 
 def run_processes(number, *words):

@@ -125,7 +125,8 @@ def test_a_data_set_with_a_column_of_videos(digits, tmp_path, stored, capsys):
 
 def test_a_validation_split_without_any_class_is_refused_before_training(directions, tmp_path, fails):
     data = shutil.copytree(directions, tmp_path / "data")
-    rows = [line.partition(",")[0] + "," for line in (directions / "test.csv").read_text().splitlines()[1:]]
+    rows = [line.partition(",")[0] + "," for line in (data / "test.csv").read_text().splitlines()[1:]]
+    (data / "test.csv").unlink()
     (data / "validation.csv").write_text("\n".join(["path,labels", *rows]))
     message = fails("train", data, "--output-dir", tmp_path / "out", *TINY_MODEL, *TINY_RUN)
     assert "No video of the validation split has a class" in message

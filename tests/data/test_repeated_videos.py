@@ -12,10 +12,13 @@ from hf_video.cli.main import main
 from hf_video.data import load_video_dataset, repeated_videos
 from hf_video.data.repeated_videos import (
     TRAINED_VIDEOS_FILE,
+    Overlap,
     TrainedVideos,
     count_trained,
+    find_overlaps,
     find_repeated_clips,
     repetition_warnings,
+    tell_overlaps,
     write_trained_videos,
 )
 from hf_video.data.stored_videos import content_digest
@@ -120,6 +123,30 @@ def test_videos_with_texts_repeat_in_other_splits_alone(folder):
     assert str(clip) == f"{folder / 'b.mp4'} (train, validation)"
 
 
+def overlaps(folder, **splits):
+    find(folder, **splits)
+    return find_overlaps(load_video_dataset(folder))
+
+
+def test_splits_that_share_no_second_do_not_overlap(folder):
+    shutil.copy(folder / "a.mp4", folder / "copy.mp4")
+    train = ["a.mp4,run,0,2", "a.mp4,sit,1,3", "b.mp4,sit"]
+    assert overlaps(folder, train=train, validation=["a.mp4,run,3,4", "c.mp4,run"], test=["copy.mp4,run,0,2"]) == []
+
+
+def test_rows_of_two_splits_that_share_seconds_are_named(folder):
+    train = ["a.mp4,run,0,9", "a.mp4,sit,2,3", "b.mp4,sit,1,", "c.mp4,run"]
+    found = overlaps(folder, train=train, validation=["b.mp4,sit,0,", "a.mp4,run,8,20"], test=["c.mp4,run"])
+    assert found == [
+        Overlap(str(folder / "a.mp4"), 8.0, 9.0, ("train", "validation"), (1, 2)),
+        Overlap(str(folder / "b.mp4"), 1.0, None, ("validation", "train"), (1, 3)),
+        Overlap(str(folder / "c.mp4"), 0.0, None, ("test", "train"), (1, 4)),
+    ]
+    sentence = tell_overlaps(found)
+    assert "in 3 pairs of rows: " in sentence and "a.mp4, 8 s to 9 s (train row 1 and validation row 2); " in sentence
+    assert "b.mp4, 1 s to its end (validation row 1 and train row 3)" in sentence
+
+
 def test_many_are_counted_and_three_are_shown(folder):
     (folder / "x").mkdir()
     rows = []
@@ -192,3 +219,12 @@ def test_a_manifest_spares_the_reading_and_of_many_files_a_sample_is_read(videos
 def test_a_file_of_the_user_says_nothing(videos, tmp_path):
     (tmp_path / TRAINED_VIDEOS_FILE).write_text("[1]")
     assert count_trained(tmp_path, rows_of(videos)) is None
+
+
+def test_of_a_video_in_two_splits_the_seconds_are_compared(folder, tmp_path):
+    find(folder, train=["a.mp4,run,0,4", "b.mp4,sit,0,1"], validation=["a.mp4,run,5,"])
+    write_trained_videos(tmp_path, load_video_dataset(folder))
+    rows = ["a.mp4,run,1,2", "a.mp4,run,6,7", "a.mp4,run,4,5", "a.mp4,sit", "b.mp4,sit,2,3", "c.mp4,sit"]
+    (folder / "asked.csv").write_text("\n".join(["path,label,start,end", *rows]))
+    asked = rows_of(folder / "asked.csv")
+    assert count_trained(tmp_path, asked) == TrainedVideos({"train": 3, "validation": 2}, is_least=False)

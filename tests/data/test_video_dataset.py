@@ -1,4 +1,4 @@
-"""What `load_video_dataset` and `hold_out` make of folders and CSV files, right and wrong ones."""
+"""What `load_video_dataset` makes of folders and CSV files, right and wrong ones."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import ClassLabel
 
-from hf_video.data import hold_out, label_names, load_unlabelled_videos, load_video_dataset
+from hf_video.data import label_names, load_unlabelled_videos, load_video_dataset
 
 
 def make_files(root: Path, *names: str) -> Path:
@@ -199,39 +199,6 @@ def test_unknown_label(tmp_path):
         load_video_dataset(tmp_path, labels=["run", "jump"])
 
 
-def test_hold_out(tmp_path):
-    names = [f"run/{number}.mp4" for number in range(10)] + [f"jump/{number}.mp4" for number in range(5)]
-    dataset = load_video_dataset(make_files(tmp_path, *names, "rare/0.mp4"))["train"]
-    train, held_out = hold_out(dataset, 0.2, seed=1)
-
-    assert sorted([*train["video"], *held_out["video"]]) == sorted(dataset["video"])
-    names = dataset.features["label"].names
-    assert [names[label] for label in held_out["label"]] == ["jump", "run", "run"]
-    assert train.features == held_out.features == dataset.features
-    assert hold_out(dataset, 0.2, seed=1)[1]["video"][:] == held_out["video"][:]
-    assert hold_out(dataset, 0.2, seed=2)[1]["video"][:] != held_out["video"][:]
-
-
-def test_hold_out_keeps_the_segments_of_a_video_together(tmp_path):
-    rows = [
-        f"videos/{name}.mp4,{label},{start},{start + 1}"
-        for name in "abc"
-        for label, start in (("run", 0), ("jump", 1), ("run", 2))
-    ]
-    dataset = load_video_dataset(make_csv(tmp_path, "path,label,start,end", *rows))["train"]
-    train, held_out = hold_out(dataset, 0.3, seed=0)
-    assert len(held_out) == 3
-    assert not set(train["video"]) & set(held_out["video"])
-
-
-def test_hold_out_refuses(tmp_path):
-    dataset = load_video_dataset(make_files(tmp_path, "run/1.mp4", "jump/1.mp4"))["train"]
-    with pytest.raises(ValueError, match="fraction is 1.5"):
-        hold_out(dataset, 1.5, seed=0)
-    with pytest.raises(ValueError, match="No class has more than one video"):
-        hold_out(dataset, 0.5, seed=0)
-
-
 @pytest.mark.parametrize("twin", ["Run", "RUN ", " run", "rUn"])
 def test_classes_that_differ_in_case_or_spaces_alone_are_said(tmp_path, caplog, twin):
     make_files(tmp_path, "run/1.mp4", f"{twin}/2.mp4", "jump/3.mp4")
@@ -332,3 +299,19 @@ def test_a_file_of_one_split_alone_that_is_not_for_training_is_refused(tmp_path)
     (tmp_path / "test.csv").write_text("path\na.mp4\n")
     with pytest.raises(ValueError, match="has no training split, only test"):
         load_unlabelled_videos(tmp_path)
+
+
+def test_further_columns_are_kept_where_they_are_named(tmp_path):
+    rows = ["videos/a.mp4,run,anna", "videos/b.mp4,jump,", "videos/c.mp4,run,7"]
+    file = make_csv(tmp_path, "path,label,person", *rows)
+    assert "person" not in load_video_dataset(file)["train"].column_names
+    assert load_video_dataset(file, columns=["person", "camera"])["train"].to_dict() == {
+        **load_video_dataset(file)["train"].to_dict(),
+        "person": ["anna", None, "7"],
+        "camera": [None, None, None],
+    }
+    entries = [{"path": f"videos/{name}.mp4", "label": name, "person": number} for number, name in enumerate("ab")]
+    (tmp_path / "clips.json").write_text(json.dumps(entries))
+    assert load_video_dataset(tmp_path / "clips.json", columns=["person"])["train"]["person"][:] == ["0", "1"]
+    with pytest.raises(ValueError, match="The column 'label' has a meaning of its own"):
+        load_video_dataset(file, columns=["label"])

@@ -22,6 +22,8 @@ from torch.distributed.run import get_args_parser
 from hf_video.cli import convert
 from hf_video.cli.command import parse
 from hf_video.cli.main import COMMANDS
+from hf_video.loading.released import released_models
+from hf_video.training import resuming
 from hf_video.training.resuming import choose_values
 
 from .blocks import ROOT, Block
@@ -108,15 +110,19 @@ def _parsed(read: Callable[[list[str]], Any], words: list[str]) -> Any:
 def _check_hf_video(words: list[str]) -> None:
     command, settings = _parsed(lambda words: parse(words, COMMANDS), words) or (None, None)
     if hasattr(settings, "recipe"):
-        choose_values(settings)
+        with patch.object(resuming, "locate_model", lambda name, option: name):  # a released model would be fetched
+            choose_values(settings)
     if command is convert.COMMAND:
         _check_conversion(settings.source, settings.arguments)
 
 
 def _check_conversion(source: str, words: list[str]) -> None:
+    if model := released_models().get(source):
+        _, _, source, *_ = shlex.split(model.command.splitlines()[-1])
+        words = [model.file or model.name, *words]
     if source not in convert.installed_sources():
         raise ValueError(f"There is no source {source!r}.")
-    module = importlib.import_module(f"{convert.PACKAGE}.{source}")
+    module = importlib.import_module(f"{convert.CONVERSION}.{source}")
     with patch.object(module, "run", lambda parser, argv, convert: parser.parse_args(argv)):
         _parsed(module.main, words)
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,6 +49,9 @@ def make_files(folder: Path) -> Path:
     for split in ("train", "validation"):
         (videos / split / "up-right").rename(videos / split / CLASS)
     _make_videos(folder, sorted((videos / "validation").glob("*/*.mp4")))
+    people = zip(sorted((videos / "train").glob("*/*.mp4")), cycle(("anna", "ben")), strict=False)
+    rows = [f"{video},{video.parent.name},{person}" for video, person in people]
+    (folder / "people.csv").write_text("\n".join(["path,label,person", *rows]))
     _make_models(folder)
     original = FIXTURES / "videovit" / "videomae_finetune"
     shutil.copy(original / "checkpoint.pth", folder)

@@ -15,7 +15,8 @@ from ..fork_server import Program, run_forked
 from .server import HubServer, User
 
 WRITE, READ, STRANGER = "hf_write", "hf_read", "hf_stranger"
-TOKENS = {WRITE: User("alice", namespaces=("hf-video",)), READ: User("alice", role="read"), STRANGER: User("mallory")}
+NAMESPACES = ("hf-video", "MCG-NJU", "OpenGVLab")
+TOKENS = {WRITE: User("alice", namespaces=NAMESPACES), READ: User("alice", role="read"), STRANGER: User("mallory")}
 REPOSITORY_ROOT = Path(__file__).parents[2]
 WITHOUT_HF_VIDEO = "import sys; sys.modules['hf_video'] = None\n"
 
@@ -42,6 +43,7 @@ def use_hub(server: HubServer, token: str, cache: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(cache.with_name("assets")))
 
 
 def client_environment(server: HubServer, token: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from accelerate import DistributedType
 
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
-from tests.training.tiny import RandomClips, make_arguments, make_model
+from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
 
 GLOBAL_BATCH_SIZE = 4
 NUM_STEPS = 20
@@ -80,6 +80,29 @@ def distilled(folder, num_processes):
     return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
 
 
+def balanced(folder, num_processes):
+    """The losses of 20 steps over classes of different sizes, weighted and drawn alike; one process has two batches a
+    step."""
+    arguments = make_arguments(
+        folder,
+        max_steps=NUM_STEPS,
+        per_device_train_batch_size=GLOBAL_BATCH_SIZE // 2,
+        gradient_accumulation_steps=2 // num_processes,
+        logging_steps=1,
+        eval_strategy="no",
+        save_strategy="no",
+        load_best_model_at_end=False,
+        loss="focal",
+        class_weights="balanced",
+        sampler="sqrt",
+    )
+    clips = LabelledClips([0] * 12 + [1] * 4)
+    trainer = VideoTrainer(model=make_model(), args=arguments, train_dataset=clips)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, "looks_for_unused": trainer.accelerator.ddp_handler.find_unused_parameters}
+
+
 def ragged_evaluation(folder, num_processes):
     """Predictions where neither the processes nor the batches divide the videos, which have three views each."""
     trainer = VideoTrainer(
@@ -126,6 +149,7 @@ def main(task, folder, num_processes):
         "loss_curve": loss_curve,
         "unused": unused,
         "distilled": distilled,
+        "balanced": balanced,
         "ragged_evaluation": ragged_evaluation,
         "sharded": sharded,
     }[task](Path(folder), num_processes)

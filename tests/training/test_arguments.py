@@ -40,6 +40,11 @@ def test_a_probe_excludes_other_ways_to_train_a_part(tmp_path):
         ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0; a number of at least 0"),
         ({"distillation_weight": 0.3}, "distillation_weight is 0.3, which has no effect without distillation_teacher"),
         ({"lora_alpha": 8.0}, "lora_alpha is 8.0, which has no effect without lora_rank"),
+        ({"focal_gamma": 1.0}, "focal_gamma is 1.0, which has no effect without loss=focal"),
+        (
+            {"sampler": "sqrt", "train_sampling_strategy": "sequential"},
+            "sampler=sqrt and train_sampling_strategy=sequential are two orders",
+        ),
     ],
 )
 def test_values_without_a_meaning_are_named(tmp_path, option, message):

@@ -40,7 +40,7 @@ def run(task, folder, num_processes, launcher=()):
     return result
 
 
-@pytest.mark.parametrize("task", ["loss_curve", pytest.param("distilled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", ["loss_curve", "balanced", pytest.param("distilled", marks=pytest.mark.slow)])
 def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
     one = run(task, tmp_path / "one", 1)["losses"]
     result = run(task, tmp_path / "two", 2)

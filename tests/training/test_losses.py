@@ -1,10 +1,18 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torchvision.ops import sigmoid_focal_loss
 
 from hf_video.training import classification_loss
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])
+WEIGHTS = torch.tensor([0.5, 2.0, 3.5])
+SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+TARGETS = {
+    "class ids": torch.tensor([0, 2]),
+    "soft": torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]]),
+    "several": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+}
 
 
 def test_class_ids_with_smoothing():
@@ -31,15 +39,71 @@ def test_multi_label_and_regression():
     torch.testing.assert_close(loss, torch.tensor(((2 - 1) ** 2 + (0 - 2) ** 2) / 2))
 
 
-@pytest.mark.parametrize("kind", ["class ids", "soft", "multi_label_classification"])
-def test_parts_of_a_batch_add_up(kind):
-    labels = torch.tensor([0, 2]) if kind == "class ids" else torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]])
-    problem = kind if kind.startswith("multi") else "single_label_classification"
+@pytest.mark.parametrize("options", [{}, {"class_weights": WEIGHTS}, {"class_weights": WEIGHTS, "focal_gamma": 2.0}])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_parts_of_a_batch_add_up(kind, options):
+    labels, problem = TARGETS[kind], MULTI if kind == "several" else SINGLE
     parts = [
-        classification_loss(LOGITS[row : row + 1], labels[row : row + 1], problem, num_label_values=labels.numel())
+        classification_loss(
+            LOGITS[row : row + 1], labels[row : row + 1], problem, num_label_values=labels.numel(), **options
+        )
         for row in range(2)
     ]
-    torch.testing.assert_close(sum(parts), classification_loss(LOGITS, labels, problem))
+    torch.testing.assert_close(sum(parts), classification_loss(LOGITS, labels, problem, **options))
+
+
+def by_hand(logits, targets, problem, weights, gamma):
+    """The weighted focal loss, term by term."""
+    total = 0.0
+    for scores, row in zip(logits, targets, strict=True):
+        for index, (target, weight) in enumerate(zip(row, weights, strict=True)):
+            if problem == SINGLE:
+                p = scores[index].exp() / scores.exp().sum()
+            else:
+                p = 1 / (1 + (-scores[index]).exp())
+                total -= (1 - target) * p**gamma * (1 - p).log()
+            total -= weight * target * (1 - p) ** gamma * p.log()
+    return total / (len(logits) if problem == SINGLE else logits.numel())
+
+
+@pytest.mark.parametrize("gamma", [None, 0.0, 0.5, 2.0])
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_weights_and_focal_loss_are_those_of_the_formulas(kind, smoothing, is_weighted, gamma):
+    labels, problem = TARGETS[kind], MULTI if kind == "several" else SINGLE
+    logits, exact = LOGITS.clone().requires_grad_(), LOGITS.double().requires_grad_()
+    weights = WEIGHTS if is_weighted else None
+    options = {"label_smoothing": smoothing, "class_weights": weights, "focal_gamma": gamma}
+    loss = classification_loss(logits, labels, problem, **options)
+    targets = labels.double()
+    if kind == "class ids":
+        targets = F.one_hot(labels, 3) * (1 - smoothing) + smoothing / 3
+    expected = by_hand(exact, targets, problem, WEIGHTS if is_weighted else torch.ones(3), gamma or 0.0)
+    torch.testing.assert_close(loss, expected.float())
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(logits.grad, exact.grad.float())
+
+
+def test_weights_and_focal_loss_are_those_of_torch():
+    labels, several = TARGETS["class ids"], TARGETS["several"]
+    mean = F.cross_entropy(LOGITS, labels, weight=WEIGHTS, label_smoothing=0.1)
+    loss = classification_loss(LOGITS, labels, class_weights=WEIGHTS, label_smoothing=0.1)
+    torch.testing.assert_close(loss * 2 / WEIGHTS[labels].sum(), mean)
+    loss = classification_loss(LOGITS, several, MULTI, class_weights=WEIGHTS)
+    torch.testing.assert_close(loss, torch.nn.BCEWithLogitsLoss(pos_weight=WEIGHTS)(LOGITS, several))
+    # Its alpha is for the presence of a class, 1 - alpha for its absence.
+    loss = classification_loss(LOGITS, several, MULTI, class_weights=torch.full((3,), 0.25 / 0.75), focal_gamma=1.5)
+    torch.testing.assert_close(loss * 0.75, sigmoid_focal_loss(LOGITS, several, 0.25, 1.5, reduction="mean"))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("kind", "problem"), [("class ids", SINGLE), ("soft", SINGLE), ("several", MULTI)])
+def test_sure_logits_have_finite_focal_gradients(kind, problem, gamma):
+    logits = torch.tensor([[300.0, -300.0, 0.0], [300.0, 0.0, -300.0]]).requires_grad_()
+    classification_loss(logits, TARGETS[kind], problem, focal_gamma=gamma).backward()
+    assert torch.isfinite(logits.grad).all()
 
 
 def test_half_precision_logits_are_summed_in_float32():
@@ -49,5 +113,7 @@ def test_half_precision_logits_are_summed_in_float32():
 def test_errors():
     with pytest.raises(ValueError, match="problem_type is 'ranking'"):
         classification_loss(LOGITS, torch.tensor([0, 1]), "ranking")
+    with pytest.raises(ValueError, match="class_weights and focal_gamma are for classes"):
+        classification_loss(LOGITS[:, :1], torch.tensor([0.0, 1.0]), "regression", focal_gamma=2.0)
     with pytest.raises(ValueError, match=r"Labels of shape \(2,\) do not fit logits of shape \(2, 3\)"):
         classification_loss(LOGITS, torch.tensor([0.0, 1.0]), "regression")

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_everything_is_written(tmp_path):
     assert result["top1_accuracy"] == 0.75 and result["num_videos"] == 4 and result["seed"] == 5
     summary = (tmp_path / "report" / "report.md").read_text()
     assert "Measured on 4 videos of the test split." in summary
+    assert "| id | class | support | recall | most often taken for |" in summary
     assert summary.index("| 1 | right | 2 | 50.0% | up (1) |") < summary.index("| 0 | left | 1 | 100.0% |  |")
     assert "| right | up | 1 of 2 |" in summary and summary.count(" of ") == 1 + 1
     for name in ("curves.png", "confusion_matrix.png", "worst_clips.png"):
@@ -104,7 +106,17 @@ def test_a_report_of_several_labels_a_video(tmp_path):
     summary = (tmp_path / "report.md").read_text()
     assert "| mean average precision | " in summary
     # Of the three videos with "right" one has the higher score, the others share the lower one with one without.
-    assert "| 1 | right | 3 | " in summary and "| 0 | left | 1 | 100.0% |" in summary
+    assert "| 1 | right | 3 | " in summary and "| 0 | left | 1 | 100.0% | 100.0% |" in summary
+    # The logit of one of the three is positive.
+    assert re.search(r"\| 1 \| right \| 3 \| [\d.]+% \| 33.3% \|", summary)
+
+
+@pytest.mark.parametrize("labels", [LABELS, np.eye(3)[LABELS]], ids=["one class", "several classes"])
+def test_training_videos_stand_beside_the_support(tmp_path, labels):
+    counts = np.array([100, 10, 3])
+    write_report(tmp_path, scores=SCORES, labels=labels, class_names=NAMES, training_counts=counts)
+    summary = (tmp_path / "report.md").read_text()
+    assert "| id | class | training videos | support | " in summary and "| 1 | right | 10 | 2 | " in summary
 
 
 def test_pictures_can_be_drawn_for_many_classes_and_none_without_history(tmp_path):

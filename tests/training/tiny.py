@@ -1,11 +1,37 @@
 """A model and clips so small that a training run takes a moment."""
 
+import datasets
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 from transformers import set_seed
 
+from hf_video.data import ClipDataset
 from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassification
+from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainingArguments
+
+
+def labelled_rows(labels):
+    """Rows as of `load_video_dataset`, without videos: of the classes a, b and so on, one or several for each."""
+    is_multi = isinstance(labels[0], list)
+    classes = [label for row in labels for label in row] if is_multi else labels
+    names = datasets.ClassLabel(names=[chr(97 + index) for index in range(max(classes) + 1)])
+    column, feature = ("labels", datasets.List(names)) if is_multi else ("label", names)
+    features = datasets.Features({"video": datasets.Value("string"), column: feature})
+    videos = [f"{number}.mp4" for number in range(len(labels))]
+    return datasets.Dataset.from_dict({"video": videos, column: labels}, features)
+
+
+class LabelledClips(ClipDataset):
+    """Training clips of such rows, drawn from their keys."""
+
+    def __init__(self, labels):
+        super().__init__(labelled_rows(labels), VideoClipProcessor(num_frames=2, size=16, crop_size=16), training=True)
+
+    def make_item(self, index, key):
+        clips = np.random.default_rng(np.random.SeedSequence(key)).standard_normal((1, 2, 3, 16, 16), np.float32)
+        return {"pixel_values": torch.from_numpy(clips), "labels": self.dataset[index]["label"], "sample_key": key}
 
 
 class RandomClips(Dataset):

@@ -1,0 +1,500 @@
+"""
+Videos made of random numbers, in which everything that moves is known: what a model can learn motion and shape from.
+
+    python examples/generated_motion.py PICTURE.png [--seed 0] [--level 1.0]    # draws eight of them, a row each
+
+A clip is a textured ground and up to two textured objects. Each of them moves, turns and grows in its own way. The
+targets say how: for every token how far what it shows moves, and for the clip the kinds and rates of the motions. No
+picture and no video is read. The same seed makes the same clips.
+
+Positions are in pixels from the middle of a frame, x to the right and y down. Angles are in radians, clockwise.
+"""
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.utils import save_image
+
+NUM_FRAMES, IMAGE_SIZE = 8, 64
+# Frames, rows and columns of a token.
+TUBELET_SIZE, PATCH_SIZE = 2, 8
+STEPS = NUM_FRAMES - 1
+
+# How a rate develops over the steps from frame to frame. Growth and turns have these kinds as well, but for the last.
+KINDS = ("still", "steady", "faster", "slower", "starts", "stops", "back", "swings", "jitters", "bends")
+# The largest absolute rates in a step: pixels to the right and down, log of the size, angle.
+RATES = ("right", "down", "growth", "turn")
+OBJECT_LIMITS = (8.0, 8.0, 0.15, 0.5)
+GROUND_LIMITS = (6.0, 6.0, 0.08, 0.12)
+# The last is the log of the radius over that of a usual object.
+PLACES = ("x", "y", "size")
+PLACE_LIMITS = (24.0, 24.0, 0.5)
+USUAL_RADIUS = 14.0
+# What `Clips.values` holds, with the largest absolute value of each: mean rates of both halves, then the mean place.
+VALUES = {
+    **{f"{name} {rate} {half}": limit
+       for name, limits in (("object", OBJECT_LIMITS), ("ground", GROUND_LIMITS))
+       for half in ("first", "last")
+       for rate, limit in zip(RATES, limits, strict=True)},
+    **{f"object {place}": limit for place, limit in zip(PLACES, PLACE_LIMITS, strict=True)},
+}  # fmt: skip
+# What `Clips.kinds` holds.
+MOTIONS = ("object move", "object grow", "object turn", "ground move", "ground grow", "ground turn")
+UNKNOWN = -100
+
+NUM_SHAPES = 64
+# Sides in texels of the square pictures of shapes, objects and grounds, and of the ground in pixels of a frame.
+SHAPE_SIZE, OBJECT_SIZE, GROUND_SIZE = 64, 48, 128
+GROUND_EXTENT = 0.75 * IMAGE_SIZE
+# Room around the outline of a shape whose radius is 1.
+MARGIN = 1.2
+
+
+@dataclass
+class Clips:
+    """
+    A batch of B clips, T frames of H x W pixels, in N tokens that are ordered by time, row and column.
+
+    Attributes:
+        frames: (B, T, 3, H, W) float32 in [0, 1].
+        flow: (B, N, 2) float32, how far what a token shows moves to the right and down, in pixels, from the first
+            frame of the token to the second. NaN where a ground without contrast hides its motion.
+        is_object: (B, N) float32, 1 for tokens that show more of an object than of the ground.
+        kinds: (B, 6) int64, indices of `KINDS` for `MOTIONS`. `UNKNOWN` if there is nothing to see.
+        values: (B, 19) float32, see `VALUES`; NaN if there is nothing to see.
+        shape: (B,) int64, which of the `NUM_SHAPES` shapes the main object has, or `UNKNOWN`.
+        textures: (B, 2) int64, indices of `TEXTURES` for the main object and the ground, or `UNKNOWN`.
+    """
+
+    frames: Tensor
+    flow: Tensor
+    is_object: Tensor
+    kinds: Tensor
+    values: Tensor
+    shape: Tensor
+    textures: Tensor
+
+
+def uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator) * (high - low) + low
+
+
+def chance(shape: tuple[int, ...], share: float, generator: torch.Generator) -> Tensor:
+    """True with a probability of `share`."""
+    return torch.rand(shape, generator=generator) < share
+
+
+# ---------------------------------------------------------------------------------------------------------- textures
+
+
+def noise(count: int, cells: int, size: int, generator: torch.Generator, mode: str = "bicubic") -> Tensor:
+    """(count, size, size): a random value for each of `cells` x `cells` places, and smooth between them."""
+    values = torch.randn((count, 1, cells, cells), generator=generator)
+    corners = {} if mode == "nearest" else {"align_corners": False}
+    return F.interpolate(values, size=size, mode=mode, **corners)[:, 0]
+
+
+def number(low: int, high: int, generator: torch.Generator) -> int:
+    return int(torch.randint(low, high + 1, (1,), generator=generator))
+
+
+def turned_axes(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two coordinates at right angles, (count, size, size), whose waves have random directions and lengths."""
+    axis = torch.arange(size, dtype=torch.float32)
+    angle = uniform((count, 1, 1), 0, math.pi, generator)
+    # Five to thirty texels.
+    pace = 2 * math.pi / (5 * 6 ** torch.rand((count, 1, 1), generator=generator))
+    phase = uniform((count, 1, 1), 0, 2 * math.pi, generator)
+    along = (axis[None, None] * angle.cos() + axis[None, :, None] * angle.sin()) * pace + phase
+    across = (axis[None, :, None] * angle.cos() - axis[None, None] * angle.sin()) * pace + phase
+    return along, across
+
+
+def clouds(count: int, size: int, generator: torch.Generator) -> Tensor:
+    persistence = uniform((count, 1, 1), 0.4, 1.0, generator)
+    return sum(persistence**i * noise(count, 4 * 2**i, size, generator) for i in range(4)) / 1.5
+
+
+def spots(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return noise(count, number(size // 16, size // 3, generator), size, generator)
+
+
+def grain(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return noise(count, size // 2, size, generator, "bilinear")
+
+
+def camouflage(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return (6 * noise(count, number(size // 16, size // 4, generator), size, generator)).tanh()
+
+
+def mosaic(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return noise(count, number(size // 16, size // 4, generator), size, generator, "nearest")
+
+
+def waves(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return turned_axes(count, size, generator)[0].sin()
+
+
+def bars(count: int, size: int, generator: torch.Generator) -> Tensor:
+    return (8 * turned_axes(count, size, generator)[0].sin()).tanh()
+
+
+def checks(count: int, size: int, generator: torch.Generator) -> Tensor:
+    along, across = turned_axes(count, size, generator)
+    return (8 * along.sin() * across.sin()).tanh()
+
+
+def dots(count: int, size: int, generator: torch.Generator) -> Tensor:
+    along, across = turned_axes(count, size, generator)
+    return (6 * (along.sin() + across.sin() - 0.8)).tanh()
+
+
+def ripples(count: int, size: int, generator: torch.Generator) -> Tensor:
+    along, across = turned_axes(count, size, generator)
+    middle = uniform((2, count, 1, 1), 0, 6, generator)
+    return ((along - middle[0]) ** 2 + (across - middle[1]) ** 2).sqrt().sin()
+
+
+def cells(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Distance to the nearest of some points."""
+    points = uniform((count, 24, 2), 0, size, generator)
+    axis = torch.arange(size, dtype=torch.float32)
+    places = torch.cartesian_prod(axis, axis).expand(count, -1, -1)
+    distances = torch.cdist(places, points).amin(dim=2).view(count, size, size)
+    return 2 * distances / distances.amax(dim=(1, 2), keepdim=True) * 1.5 - 1
+
+
+def slope(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """From dark to bright, once."""
+    along, _ = turned_axes(count, size, generator)
+    return (along - along.mean(dim=(1, 2), keepdim=True)) / along.std(dim=(1, 2), keepdim=True)
+
+
+TEXTURES = (clouds, spots, grain, camouflage, mosaic, waves, bars, checks, dots, ripples, cells, slope)
+
+
+def draw_textures(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Coloured patterns (count, 3, size, size) around zero, and their kinds (count,)."""
+    kinds = torch.randint(len(TEXTURES), (count,), generator=generator)
+    pattern = torch.empty(count, size, size)
+    for kind, draw in enumerate(TEXTURES):
+        chosen = (kinds == kind).nonzero()[:, 0]
+        if len(chosen):
+            pattern[chosen] = draw(len(chosen), size, generator).clamp(-2, 2)
+    # Dark to bright in any tint; the pattern of another clip adds a second colour.
+    tint = 1 + 0.6 * torch.randn((count, 3), generator=generator)
+    other = 0.6 * torch.randn((count, 3), generator=generator)
+    strength = uniform((count, 1, 1, 1), 0.08, 0.25, generator)
+    coloured = pattern[:, None] * tint[..., None, None] + pattern.roll(1, dims=0)[:, None] * other[..., None, None]
+    return coloured * strength, kinds
+
+
+# ------------------------------------------------------------------------------------------------------------ shapes
+
+
+def draw_shapes() -> Tensor:
+    """
+    The shapes, (NUM_SHAPES, size, size): positive inside, about the distance from the outline, whose radius is 1.
+    Half of them are closed outlines: polygons, stars, rings and smooth ones. Half are strokes, straight and bent.
+    """
+    generator = torch.Generator().manual_seed(0)
+    axis = torch.linspace(-MARGIN, MARGIN, SHAPE_SIZE)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    radius, angle = (x**2 + y**2).sqrt(), torch.atan2(x, -y) % (2 * math.pi)
+    shapes = [1 - radius, torch.minimum(1 - radius, radius - 0.55), torch.minimum(1 - radius, y)]
+    for corners in (3, 4, 5, 6, 8):
+        part = 2 * math.pi / corners
+        inner = math.cos(part / 2)
+        polygon = inner - radius * (angle % part - part / 2).cos()
+        star = 0.4 + 0.6 * ((angle % part) / part - 0.5).abs() * 2 - radius
+        shapes += [polygon, star]
+        if corners < 6:
+            shapes.append(torch.minimum(polygon, radius * (angle % part - part / 2).cos() - 0.5 * inner))
+    while len(shapes) < NUM_SHAPES // 2:
+        waves_of = torch.randn((4, 2), generator=generator) * torch.tensor([[0.25], [0.25], [0.2], [0.12]])
+        outline = sum(a * (k * angle).cos() + b * (k * angle).sin() for k, (a, b) in enumerate(waves_of.tolist(), 1))
+        shapes.append((0.7 + outline).clamp(0.2, 1.0) - radius)
+    places = torch.stack([x, y], dim=-1).view(-1, 2)
+    share = torch.linspace(0, 1, 40)[:, None]
+    while len(shapes) < NUM_SHAPES:
+        lines = []
+        for _ in range(1 + len(shapes) % 2):
+            a, b, c, d = uniform((4, 2), -0.95, 0.95, generator)
+            bend = (1 - share) ** 3 * a + 3 * (1 - share) ** 2 * share * 2 * b + 3 * (1 - share) * share**2 * 2 * c
+            straight = torch.cat([a + (b - a) * share, b + (c - b) * share, c + (d - c) * share])
+            lines.append((bend + share**3 * d).clamp(-1, 1) if len(shapes) % 3 else straight)
+        shapes.append(0.16 - torch.cdist(places, torch.cat(lines)).amin(dim=1).view(SHAPE_SIZE, SHAPE_SIZE))
+    return torch.stack(shapes)
+
+
+SHAPES = draw_shapes()
+
+
+def draw_outlines(kinds: Tensor, generator: torch.Generator) -> Tensor:
+    """Opacity (count, OBJECT_SIZE, OBJECT_SIZE) in [0, 1] of shapes that are stretched, sheared, leant and dented."""
+    count = len(kinds)
+    lean = uniform((count,), -0.35, 0.35, generator)
+    stretch = (uniform((count,), -0.25, 0.25, generator)).exp()
+    shear = uniform((count,), -0.2, 0.2, generator)
+    cos, sin, zero = lean.cos(), lean.sin(), torch.zeros(count)
+    first = torch.stack([cos * stretch, -sin * stretch + shear, zero], dim=-1)
+    second = torch.stack([sin / stretch, cos / stretch, zero], dim=-1)
+    places = F.affine_grid(
+        torch.stack([first, second], dim=1), [count, 1, OBJECT_SIZE, OBJECT_SIZE], align_corners=False
+    )
+    dents = noise(2 * count, 4, OBJECT_SIZE, generator).view(count, 2, OBJECT_SIZE, OBJECT_SIZE)
+    places = places + 0.06 * dents.permute(0, 2, 3, 1)
+    depth = F.grid_sample(SHAPES[kinds][:, None], places, padding_mode="border", align_corners=False)[:, 0]
+    return torch.sigmoid(20 * (depth + uniform((count, 1, 1), -0.03, 0.06, generator)))
+
+
+# ------------------------------------------------------------------------------------------------------------ motion
+
+
+def draw_profiles(kinds: Tensor, generator: torch.Generator) -> Tensor:
+    """Factors (count, STEPS) of a rate in each step, by the index of its kind."""
+    count = len(kinds)
+    step = torch.arange(STEPS, dtype=torch.float32)
+    ramp = (step / (STEPS - 1)).expand(count, -1)
+    switch = torch.randint(2, STEPS - 1, (count, 1), generator=generator)
+    frequency = uniform((count, 1), 0.8, 1.8, generator) / STEPS
+    phase = uniform((count, 1), 0, 2 * math.pi, generator)
+    one = torch.ones(count, STEPS)
+    profiles = {
+        "still": 0 * one,
+        "steady": one,
+        "faster": 0.1 + 1.8 * ramp,
+        "slower": 1.9 - 1.8 * ramp,
+        "starts": (step >= switch).float(),
+        "stops": (step < switch).float(),
+        "back": torch.where(step < switch, 1.0, -1.0),
+        "swings": (2 * math.pi * frequency * step + phase).cos(),
+        "jitters": torch.randn((count, STEPS), generator=generator),
+        "bends": one,
+    }
+    return torch.stack([profiles[kind] for kind in KINDS])[kinds, torch.arange(count)]
+
+
+def draw_kinds(count: int, moving: float, generator: torch.Generator, with_bends: bool = False) -> Tensor:
+    """Indices of `KINDS`, (count,), half of those that move being steady."""
+    kinds = torch.randint(1, len(KINDS) if with_bends else len(KINDS) - 1, (count,), generator=generator)
+    kinds = torch.where(chance((count,), 0.3, generator), KINDS.index("steady"), kinds)
+    return torch.where(chance((count,), moving, generator), kinds, KINDS.index("still"))
+
+
+@dataclass
+class Motion:
+    """Rates (count, STEPS, 4) in the order of `RATES`, and the kinds (count, 3) of the move, the growth, the turn."""
+
+    rates: Tensor
+    kinds: Tensor
+
+    def poses(self, middle: Tensor) -> Tensor:
+        """x, y, log of the size and angle in each frame, (count, NUM_FRAMES, 4), with the mean `middle` (count, 4)."""
+        path = F.pad(self.rates.cumsum(dim=1), (0, 0, 1, 0))
+        return path - path.mean(dim=1, keepdim=True) + middle[:, None]
+
+
+def draw_motion(
+    count: int, limits: tuple[float, ...], shares: tuple[float, float, float], generator: torch.Generator
+) -> Motion:
+    """Motions that move, grow and turn in the given shares of the clips, more of them slow than fast."""
+    kinds = torch.stack([draw_kinds(count, s, generator, with_bends=i == 0) for i, s in enumerate(shares)], dim=1)
+    size = torch.rand((count, 3), generator=generator) ** 1.7
+    size = torch.tensor([limits[1], limits[2], limits[3]]) * (0.06 + 0.94 * size)
+    sign = torch.where(chance((count, 3), 0.5, generator), 1.0, -1.0)
+    move, grow, turn = ((size * sign)[:, i, None] * draw_profiles(kinds[:, i], generator) for i in range(len(shares)))
+    direction = uniform((count, 1), 0, 2 * math.pi, generator)
+    curve = sign[:, 1:2] * uniform((count, 1), 0.25, 0.7, generator) * torch.arange(STEPS)
+    scatter = uniform((count, STEPS), 0, 2 * math.pi, generator)
+    direction = direction + torch.where(kinds[:, :1] == KINDS.index("bends"), curve, 0)
+    direction = torch.where(kinds[:, :1] == KINDS.index("jitters"), scatter, direction)
+    rates = torch.stack([move * direction.cos(), move * direction.sin(), grow, turn], dim=-1)
+    largest = torch.tensor(limits)
+    return Motion(rates.clamp(-largest, largest), kinds)
+
+
+def turning(angle: Tensor) -> Tensor:
+    """The matrices (..., 2, 2) that turn clockwise, as y goes down."""
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([torch.stack([cos, -sin], dim=-1), torch.stack([sin, cos], dim=-1)], dim=-2)
+
+
+def place(pictures: Tensor, poses: Tensor, extent: Tensor, padding_mode: str) -> Tensor:
+    """
+    Frames (count, channels, NUM_FRAMES, IMAGE_SIZE, IMAGE_SIZE) that show pictures at their poses.
+
+    Args:
+        pictures: (count, channels, size, size).
+        poses: (count, NUM_FRAMES, 4), see `Motion.poses`.
+        extent: (count,), half the side of a picture in pixels, where the log of the size is 0.
+        padding_mode: what lies around a picture, as in `grid_sample`.
+    """
+    count = len(pictures)
+    inverse = turning(-poses[..., 3]) / (extent[:, None] * poses[..., 2].exp())[..., None, None]
+    offset = -(inverse @ poses[..., :2, None])
+    theta = torch.cat([inverse * (IMAGE_SIZE / 2), offset], dim=-1).flatten(0, 1)
+    grid = F.affine_grid(theta, [len(theta), 1, IMAGE_SIZE, IMAGE_SIZE], align_corners=False)
+    # The frames of a clip are one tall picture, so that nothing is copied.
+    grid = grid.view(count, NUM_FRAMES * IMAGE_SIZE, IMAGE_SIZE, 2)
+    frames = F.grid_sample(pictures, grid, padding_mode=padding_mode, align_corners=False)
+    return frames.unflatten(2, (NUM_FRAMES, IMAGE_SIZE))
+
+
+def flow_of(poses: Tensor) -> Tensor:
+    """How far the middle of each token moves with a layer, (count, N, 2), from the first frame of the token to the
+    second."""
+    middles = (torch.arange(IMAGE_SIZE // PATCH_SIZE) + 0.5) * PATCH_SIZE - IMAGE_SIZE / 2
+    rows, columns = torch.meshgrid(middles, middles, indexing="ij")
+    points = torch.stack([columns, rows], dim=-1).view(1, 1, -1, 2)
+    before, after = poses[:, ::TUBELET_SIZE, None], poses[:, 1::TUBELET_SIZE, None]
+    change = turning(after[..., 3] - before[..., 3]) * (after[..., 2] - before[..., 2]).exp()[..., None, None]
+    moved = (change @ (points - before[..., :2])[..., None])[..., 0] + after[..., :2]
+    return (moved - points).flatten(1, 2)
+
+
+# ------------------------------------------------------------------------------------------------------------- clips
+
+
+@dataclass
+class Scene:
+    """
+    What clips show, back to front: the ground, a small object, the main object.
+
+    Attributes:
+        ground: (B, 3, size, size) colours; `contrast` (B,) is the strength of its texture.
+        objects: (B, 4, size, size) colours and opacity of the small and of the main object.
+        poses: (B, NUM_FRAMES, 4) of the three, see `Motion.poses`; `extents` (B,), see `place`.
+    """
+
+    ground: Tensor
+    contrast: Tensor
+    objects: list[Tensor]
+    poses: list[Tensor]
+    extents: list[Tensor]
+
+    def render(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Frames (B, T, 3, H, W), and `flow` and `is_object` of `Clips`."""
+        frames = place(self.ground, self.poses[0], self.extents[0], "reflection")
+        flow = flow_of(self.poses[0])
+        flow[self.contrast < 0.1] = torch.nan
+        shares = []
+        for layer, poses, extent in zip(self.objects, self.poses[1:], self.extents[1:], strict=True):
+            colours, opacity = place(layer, poses, extent, "zeros").split([3, 1], dim=1)
+            frames = frames + (colours - frames) * opacity
+            share = F.avg_pool3d(opacity[:, 0], (TUBELET_SIZE, PATCH_SIZE, PATCH_SIZE)).flatten(1)
+            shares = [below * (1 - share) for below in shares] + [share]
+            flow = torch.where(share[..., None] > 0.5, flow_of(poses), flow)
+        return frames.transpose(1, 2), flow, (torch.stack(shares).sum(dim=0) > 0.5).float()
+
+
+def light(frames: Tensor, generator: torch.Generator) -> Tensor:
+    """Frames with brightness that drifts and flickers, with blur, and with noise."""
+    count = len(frames)
+    drift = uniform((count, 1), -0.25, 0.25, generator) * chance((count, 1), 0.3, generator)
+    flicker = 0.06 * chance((count, 1), 0.3, generator) * torch.randn((count, NUM_FRAMES), generator=generator)
+    gain = 1 + drift * torch.linspace(-0.5, 0.5, NUM_FRAMES) + flicker
+    blur = torch.rand((count,), generator=generator) * chance((count,), 0.6, generator)
+    padded = F.pad(frames.flatten(0, 1), (1, 1, 1, 1), "replicate")
+    rows = padded[..., :-2, :] + padded[..., 1:-1, :] + padded[..., 2:, :]
+    smooth = ((rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]) / 9).view_as(frames)
+    frames = frames.lerp(smooth, blur[:, None, None, None, None]) * gain[..., None, None, None]
+    deviation = 0.08 * torch.rand((count, 1, 1, 1, 1), generator=generator) ** 2
+    speckle = torch.randn((count, NUM_FRAMES, 1, IMAGE_SIZE, IMAGE_SIZE), generator=generator)
+    return (frames + deviation * speckle).clamp_(0, 1)
+
+
+def draw_clips(count: int, seed: int, level: float = 1.0) -> Clips:
+    """
+    Random clips. The seed decides everything about them.
+
+    Args:
+        count: number of clips.
+        seed: of the random numbers.
+        level: from 0 (the ground has no texture, and objects are darker or brighter than it) to 1 (grounds have full
+            textures, and objects any colour). A model that begins at 1 stays at chance for long.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    camera = draw_motion(count, GROUND_LIMITS, (0.5, 0.2, 0.15), generator)
+    small = draw_motion(count, OBJECT_LIMITS, (0.7, 0.2, 0.2), generator)
+    main = draw_motion(count, OBJECT_LIMITS, (0.75, 0.35, 0.35), generator)
+    has_small, has_main = chance((count,), 0.35, generator), chance((count,), 0.9, generator)
+
+    pattern, ground_texture = draw_textures(count, GROUND_SIZE, generator)
+    colour = uniform((count, 3, 1, 1), 0.2, 0.8, generator)
+    contrast = level * uniform((count,), 0.3, 1.3, generator)
+    ground = colour + contrast[:, None, None, None] * pattern
+    pattern, textures = draw_textures(2 * count, OBJECT_SIZE, generator)
+    shapes = torch.randint(NUM_SHAPES, (2 * count,), generator=generator)
+    opacity = draw_outlines(shapes, generator)[:, None]
+    brighter = torch.where(colour.mean(dim=1, keepdim=True) < 0.5, 0.4, -0.4)
+    any_colour = torch.rand((2 * count, 3, 1, 1), generator=generator)
+    plain = chance((2 * count, 1, 1, 1), 1 - 0.8 * level, generator)
+    objects = torch.where(plain, (colour + brighter).repeat(2, 1, 1, 1), any_colour) + pattern
+    seen = torch.cat([has_small, has_main])[:, None, None, None]
+    objects = torch.cat([objects.clamp(0, 1), opacity * seen], dim=1)
+
+    middle = torch.zeros(count, 4)
+    extents, poses = [torch.full((count,), GROUND_EXTENT)], [camera.poses(middle)]
+    for motion, (low, high), far in ((small, (5, 9), 24), (main, (9, 22), 14)):
+        places = uniform((count, 2), -far, far, generator)
+        poses.append(motion.poses(torch.cat([places, middle[:, 2:]], dim=1)))
+        extents.append(uniform((count,), low, high, generator) * MARGIN)
+    scene = Scene(ground.clamp(0, 1), contrast, list(objects.split(count)), poses, extents)
+    frames, flow, is_object = scene.render()
+
+    def halves(motion: Motion) -> list[Tensor]:
+        return [motion.rates[:, : STEPS // 2 + 1].mean(dim=1), motion.rates[:, STEPS // 2 :].mean(dim=1)]
+
+    size = (extents[2] / MARGIN / USUAL_RADIUS).log()
+    of_place = torch.cat([poses[2][..., :2].mean(dim=1), size[:, None]], dim=1)
+    seen_main, seen_ground = has_main[:, None], (contrast >= 0.1)[:, None]
+    values = torch.cat(
+        [
+            torch.where(seen_main, torch.cat(halves(main), dim=1), torch.nan),
+            torch.where(seen_ground, torch.cat(halves(camera), dim=1), torch.nan),
+            torch.where(seen_main, of_place, torch.nan),
+        ],
+        dim=1,
+    )
+    return Clips(
+        frames=light(frames, generator),
+        flow=flow,
+        is_object=is_object,
+        kinds=torch.cat(
+            [torch.where(seen_main, main.kinds, UNKNOWN), torch.where(seen_ground, camera.kinds, UNKNOWN)], dim=1
+        ),
+        values=values,
+        shape=torch.where(has_main, shapes[count:], UNKNOWN),
+        textures=torch.stack(
+            [
+                torch.where(has_main, textures[count:], UNKNOWN),
+                torch.where(seen_ground[:, 0], ground_texture, UNKNOWN),
+            ],
+            dim=1,
+        ),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", type=Path, help="where to draw clips, a PNG file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--level", type=float, default=1.0, help="from 0, plain, to 1, textured; default 1")
+    arguments = parser.parse_args()
+    clips = draw_clips(8, arguments.seed, arguments.level)
+    save_image(clips.frames.flatten(0, 1), arguments.picture, nrow=NUM_FRAMES)
+    for row, (move, grow, turn) in enumerate(clips.kinds[:, :3].tolist()):
+        said = ", ".join(
+            f"{name} {KINDS[kind]}" for name, kind in (("moves", move), ("grows", grow), ("turns", turn)) if kind > 0
+        )
+        print(f"row {row + 1}: the main object {said or 'is still or missing'}")
+
+
+if __name__ == "__main__":
+    main()

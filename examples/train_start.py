@@ -1,0 +1,273 @@
+"""
+Trains the start of small fine-tunings, `hf_video/start`, on generated videos alone. An hour on two cores.
+
+    python examples/train_start.py OUTPUT_DIR [--steps 2500] [--seed 0] [--size 128 4 4]
+
+A VideoViT learns the targets of `generated_motion.py`: for every token how far what it shows moves, and for the clip
+the kinds of motion, their rates, the place, the shape and the textures. The level of the clips rises from 0 to 1,
+and later they have all levels. The same command goes on after an interruption, from the last checkpoint. It writes
+`OUTPUT_DIR/start`, a classifier of the main object's motion in bfloat16 with its processor, and
+`OUTPUT_DIR/figures.json`, the accuracy on clips that no step has seen.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from generated_motion import (
+    IMAGE_SIZE,
+    KINDS,
+    MOTIONS,
+    NUM_FRAMES,
+    NUM_SHAPES,
+    OBJECT_LIMITS,
+    PATCH_SIZE,
+    TEXTURES,
+    TUBELET_SIZE,
+    UNKNOWN,
+    VALUES,
+    draw_clips,
+)
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+
+# A step has two batches of so many clips, one after the other or, with two processes, side by side.
+BATCH_SIZE, BATCHES = 16, 2
+# Held-out clips have seeds of their own.
+HELD_OUT_SEED = 10**9
+# Steps of a scale that is finer around zero, on either side of zero.
+FINENESS, SIDE = 3.0, 7
+NUM_BINS = 2 * SIDE + 1
+
+
+class GeneratedBatches(Dataset):
+    """Whole batches of generated clips; the number of a batch decides its clips and, for training, their level."""
+
+    def __init__(self, num_batches: int, seed: int, rising: bool):
+        self.num_batches = num_batches
+        self.seed = seed
+        self.rising = rising
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        level = self.level_of(index) if self.rising else 1.0
+        batch = asdict(draw_clips(BATCH_SIZE, self.seed + index, level))
+        processor = make_processor()
+        mean, std = (torch.tensor(each)[:, None, None] for each in (processor.image_mean, processor.image_std))
+        return {"pixel_values": (batch.pop("frames") - mean) / std} | batch
+
+    def level_of(self, index: int) -> float:
+        """It rises from 0 to 1 between 10 and 45 % of the batches. In the second half all levels take turns."""
+        progress = index / self.num_batches
+        # Multiples of the golden ratio spread evenly.
+        return min(max((progress - 0.1) / 0.35, 0.0), 1.0) if progress < 0.5 else index * 0.618034 % 1
+
+
+def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return items[0]
+
+
+def make_processor() -> VideoClipProcessor:
+    return VideoClipProcessor(
+        num_frames=NUM_FRAMES, sampling_strategy="uniform", size=IMAGE_SIZE, crop_size=IMAGE_SIZE, antialias=True
+    )
+
+
+def make_config(width: int, layers: int, heads: int) -> VideoViTConfig:
+    return VideoViTConfig(
+        image_size=IMAGE_SIZE,
+        patch_size=PATCH_SIZE,
+        num_frames=NUM_FRAMES,
+        tubelet_size=TUBELET_SIZE,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        position_embedding_type="rope",
+        key_bias=True,
+        # At this width the usual 0.02 is far below what keeps the scale of the activations, and training stalls.
+        initializer_range=0.08,
+        id2label=dict(enumerate(KINDS)),
+        label2id={name: index for index, name in enumerate(KINDS)},
+    )
+
+
+def bin_shares(values: Tensor, limits: Tensor) -> Tensor:
+    """Which bins hold values, (..., NUM_BINS): the two nearest share a value. All are 0 for NaN."""
+    bins = (values / limits).clamp(-1, 1) * math.sinh(FINENESS)
+    bins = bins.asinh() / FINENESS * SIDE + SIDE
+    return (1 - (bins[..., None] - torch.arange(NUM_BINS)).abs()).clamp(min=0).nan_to_num()
+
+
+def bin_values(limits: Tensor) -> Tensor:
+    """The values of the bins, (len(limits), NUM_BINS)."""
+    steps = torch.arange(-SIDE, SIDE + 1) / SIDE * FINENESS
+    return limits[:, None] * steps.sinh() / math.sinh(FINENESS)
+
+
+def shared_cross_entropy(logits: Tensor, shares: Tensor) -> Tensor:
+    """The mean cross-entropy of what is known."""
+    known = shares.sum(dim=-1)
+    return -(shares * logits.log_softmax(dim=-1)).sum() / known.sum().clamp(min=1)
+
+
+class MotionLearner(VideoViTForVideoClassification):
+    """A classifier of the main object's motion with further heads, which serve its training alone."""
+
+    def __init__(self, config: VideoViTConfig):
+        super().__init__(config)
+        width = config.hidden_size
+        self.token_norm = nn.LayerNorm(width)
+        self.token_head = nn.Linear(width, 2 * NUM_BINS + 1)
+        self.kind_head = nn.Linear(width, (len(MOTIONS) - 1) * len(KINDS))
+        self.value_head = nn.Linear(width, len(VALUES) * NUM_BINS)
+        self.shape_head = nn.Linear(width, NUM_SHAPES)
+        self.texture_head = nn.Linear(width, 2 * len(TEXTURES))
+        self.post_init()
+
+    def forward(
+        self,
+        pixel_values: Tensor,
+        flow: Tensor,
+        is_object: Tensor,
+        kinds: Tensor,
+        values: Tensor,
+        shape: Tensor,
+        textures: Tensor,
+    ) -> dict[str, Tensor]:
+        tokens = self.videovit(pixel_values).last_hidden_state
+        of_tokens = self.token_head(self.token_norm(tokens))
+        flow_logits = of_tokens[..., 1:].unflatten(-1, (2, NUM_BINS))
+        feature = self.pool(tokens)
+        kind_logits = torch.cat([self.classifier(feature), self.kind_head(feature)], dim=-1)
+        kind_logits = kind_logits.unflatten(-1, (len(MOTIONS), len(KINDS)))
+        value_logits = self.value_head(feature).unflatten(-1, (len(VALUES), NUM_BINS))
+        shape_logits = self.shape_head(feature)
+        texture_logits = self.texture_head(feature).unflatten(-1, (2, len(TEXTURES)))
+        value_limits, flow_limits = torch.tensor(list(VALUES.values())), torch.tensor(OBJECT_LIMITS[:2])
+        loss = (
+            shared_cross_entropy(flow_logits, bin_shares(flow, flow_limits))
+            + F.binary_cross_entropy_with_logits(of_tokens[..., 0], is_object)
+            + shared_cross_entropy(value_logits, bin_shares(values, value_limits))
+            + F.cross_entropy(kind_logits.transpose(1, 2), kinds, ignore_index=UNKNOWN)
+            + 0.5 * F.cross_entropy(shape_logits, shape, ignore_index=UNKNOWN)
+            + 0.25 * F.cross_entropy(texture_logits.transpose(1, 2), textures, ignore_index=UNKNOWN)
+        )
+        if self.training:
+            return {"loss": loss}
+        return {
+            "loss": loss,
+            "flow": (flow_logits.softmax(dim=-1) * bin_values(flow_limits)).sum(dim=-1),
+            "is_object": of_tokens[..., 0],
+            "kinds": kind_logits.argmax(dim=-1),
+            "values": (value_logits.softmax(dim=-1) * bin_values(value_limits)).sum(dim=-1),
+            "shape": shape_logits.argmax(dim=-1),
+            "textures": texture_logits.argmax(dim=-1),
+        }
+
+
+TARGETS = ("flow", "is_object", "kinds", "values", "shape", "textures")
+
+
+def measure(results: Any) -> dict[str, float]:
+    """Accuracies, the mean error of the flow of objects in pixels, and shares of the variance of values."""
+    found, known = (
+        {name: torch.as_tensor(each) for name, each in zip(TARGETS, columns, strict=True)}
+        for columns in (results.predictions, results.label_ids)
+    )
+    moved = (known["is_object"] > 0) & known["flow"].isfinite().all(dim=-1)
+    figures = {
+        "flow_error": (found["flow"] - known["flow"])[moved].norm(dim=-1).mean(),
+        "flow_size": known["flow"][moved].norm(dim=-1).mean(),
+        "objects": ((found["is_object"] > 0) == (known["is_object"] > 0)).float().mean(),
+        "shape": (found["shape"] == known["shape"])[known["shape"] != UNKNOWN].float().mean(),
+    }
+    for name, kinds in (("kinds", MOTIONS), ("textures", ("object texture", "ground texture"))):
+        for column, of_what in enumerate(kinds):
+            seen = known[name][:, column] != UNKNOWN
+            right = found[name][seen, column] == known[name][seen, column]
+            figures[of_what.replace(" ", "_")] = right.float().mean()
+    for column, name in enumerate(VALUES):
+        seen = known["values"][:, column].isfinite()
+        error = (found["values"] - known["values"])[seen, column].square().mean()
+        figures[name.replace(" ", "_")] = 1 - error / known["values"][seen, column].var()
+    return {name: round(float(value), 4) for name, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--steps", type=int, default=2500, help=f"of {BATCHES * BATCH_SIZE} clips; default 2500")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--size", type=int, nargs=3, default=[128, 4, 4], metavar=("WIDTH", "LAYERS", "HEADS"))
+    parser.add_argument("--smoke", action="store_true", help="take a tiny model and six steps")
+    arguments = parser.parse_args()
+    steps, size = (6, [32, 1, 2]) if arguments.smoke else (arguments.steps, arguments.size)
+    # As `torchrun --nproc-per-node 2` sets it.
+    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    begin = time.monotonic()
+    (arguments.output_dir / "run").mkdir(parents=True, exist_ok=True)
+    set_seed(arguments.seed)
+    model = MotionLearner(make_config(*size))
+    interval = max(steps // 10, 2)
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            output_dir=str(arguments.output_dir / "run"),
+            max_steps=steps,
+            # The items are batches.
+            per_device_train_batch_size=1,
+            per_device_eval_batch_size=1,
+            gradient_accumulation_steps=BATCHES // num_processes,
+            use_cpu=True,
+            ddp_backend="gloo" if num_processes > 1 else None,
+            train_sampling_strategy="sequential",
+            seed=arguments.seed,
+            learning_rate=arguments.learning_rate,
+            weight_decay=0.05,
+            adam_beta2=0.98,
+            warmup_steps=0.03,
+            lr_scheduler_type="cosine",
+            eval_strategy="steps",
+            eval_steps=interval,
+            save_steps=interval,
+            save_total_limit=2,
+            logging_steps=min(50, interval),
+            label_names=list(TARGETS),
+            remove_unused_columns=False,
+            dataloader_pin_memory=False,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        the_batch,
+        GeneratedBatches(BATCHES * steps, arguments.seed * 10**6, rising=True),
+        GeneratedBatches(2 if arguments.smoke else 40, HELD_OUT_SEED, rising=False),
+        compute_metrics=measure,
+    )
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir / "run"))
+    figures = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    details = {"steps": steps, "seed": arguments.seed, "size": size, "seconds": round(time.monotonic() - begin)}
+    (arguments.output_dir / "figures.json").write_text(json.dumps(details | figures, indent=2) + "\n")
+    start = VideoViTForVideoClassification(model.config)
+    start.load_state_dict({name: model.state_dict()[name] for name in start.state_dict()})
+    start.to(torch.bfloat16).save_pretrained(arguments.output_dir / "start")
+    make_processor().save_pretrained(arguments.output_dir / "start")
+    print(f"Wrote {arguments.output_dir / 'start'}, {start.num_parameters():,} parameters")
+
+
+if __name__ == "__main__":
+    main()

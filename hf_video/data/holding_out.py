@@ -1,0 +1,266 @@
+"""Holds a part of labelled videos out for validation: whole videos, those with some values of a column, or the last
+seconds of each class."""
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset
+
+from hf_video.reading import probe_video
+
+from .annotation_files import listed
+from .columns import arrow_column, label_ids, label_names
+from .manifest import DURATION
+from .stored_videos import open_video, source_names
+
+TIME, VIDEO = "time", "video"
+# Between what is trained on and what is held out of one recording: at most so many seconds, and of a short recording
+# so large a share of its labelled seconds.
+_MAX_GAP, _GAP_SHARE = 2.0, 0.02
+# No part of a segment that is cut is shorter, in seconds; a whole segment may be.
+_SHORTEST = 1.0
+
+
+def further_columns(split_by: str | None) -> tuple[str, ...]:
+    """The columns that `load_video_dataset` has to keep for `hold_out`."""
+    return () if split_by in (None, TIME, VIDEO) else (split_by,)
+
+
+def hold_out(dataset: Dataset, fraction: float, seed: int, split_by: str | None = None) -> tuple[Dataset, Dataset]:
+    """Split a data set of `load_video_dataset` in two, stratified by class.
+
+    By "video", all rows of a file stay together; by the name of a column, all rows with one of its values. Rare
+    classes are drawn first (https://link.springer.com/chapter/10.1007/978-3-642-23808-6_10). Every class keeps at
+    least one video, or value, for training. A class with two or more gives at least one, unless videos with several
+    classes prevent it.
+
+    By "time", the last seconds of each class in each file are held out. A gap of at most 2 s between the two parts of
+    a class is in neither. Whole segments are held out if neither part gets less than half of the seconds that it
+    should have. Otherwise a segment is cut, if at least a second is to be held out. The seed does not matter.
+
+    Args:
+        dataset: The rows to split, with the columns `video`, `label` or `labels`, `start` and `end`.
+        fraction: The share of every class that is held out, between 0 and 1.
+        seed: The same seed chooses the same videos.
+        split_by: "video", "time", or the name of a column; by default "video", and "time" where no video can be held
+            out, as where all rows are segments of one recording.
+
+    Returns:
+        The rows to train on and the rows held out, both in their original order. Split by time, they have the start
+        and end of what is left of them. `info.description` of the latter says in one line what was held out.
+
+    Raises:
+        ValueError: If `fraction` is not between 0 and 1, a column is missing or has no value in a row, nothing can be
+            held out, or nothing of a class is left for training.
+        VideoReadError: If a video that is to be split by time cannot be read.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}; a number between 0 and 1 is expected, such as 0.2.")
+    if split_by != TIME:
+        groups = _values(dataset, split_by)
+        is_held_out = _choose_groups(groups.indices.to_numpy(), label_ids(dataset), fraction, seed)
+        if is_held_out.any():
+            train, held_out = (dataset.select(np.flatnonzero(rows)) for rows in (~is_held_out, is_held_out))
+            values = groups.filter(pa.array(is_held_out)).unique().to_pylist()
+            what = f"{len(values)} of {len(groups.dictionary)} "
+            what += "videos" if split_by in (None, VIDEO) else f"values of {split_by} ({listed(values)})"
+            return train, _described(held_out, what, dataset)
+        if split_by is not None:
+            what = "video" if split_by == VIDEO else f"value of {split_by}"
+            raise ValueError(
+                f"No class has more than one {what} ({len(groups.dictionary)} in all), so none can be held out. "
+                "Split by time, add videos, or a validation/ folder or validation.csv of your own."
+            )
+    return _hold_out_last_seconds(dataset, fraction)
+
+
+def _values(dataset: Dataset, split_by: str | None) -> pa.DictionaryArray:
+    """What stays together, one value a row; the dictionary is sorted, so that a draw does not depend on the rows."""
+    if split_by in (None, VIDEO):
+        column = source_names(dataset)
+    elif split_by in dataset.column_names and (column := arrow_column(dataset, split_by)).null_count < len(dataset):
+        if column.null_count:
+            row = pc.index(column.is_null(), True).as_py()
+            raise ValueError(
+                f"{column.null_count} rows have no {split_by}, the first of them row {row + 1}, "
+                f"{dataset['video'][row]}. Give each row one to split by it."
+            )
+        column = column.cast(pa.string())
+    else:
+        raise ValueError(
+            f"The videos have no column {split_by!r} to split by. Give the name of a column of the CSV or JSON file, "
+            "time or video."
+        )
+    encoded = column.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    place = np.argsort(order.to_numpy())
+    indices = pa.array(place[encoded.indices.to_numpy()], pa.int64())
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary.take(order))
+
+
+def _choose_groups(group_of_row: np.ndarray, ids: Sequence[Sequence[int]], fraction: float, seed: int) -> np.ndarray:
+    """Whether each row is in a group that is held out, (num_rows,) bool; False for all if no group can be."""
+    generator = np.random.default_rng(seed)
+    num_groups = group_of_row.max() + 1
+    # The last column is for groups without a class, which are held out as if they had one of their own.
+    has_class = np.zeros((num_groups, max(map(max, filter(None, ids)), default=0) + 2), dtype=bool)
+    for group, of_row in zip(group_of_row, ids, strict=True):
+        has_class[group, of_row] = True
+    has_class[:, -1] = ~has_class.any(axis=1)
+    num_of_class = has_class.sum(axis=0)
+    num_kept = num_of_class.copy()
+    held_out, is_settled = np.zeros((2, num_groups), dtype=bool)
+    for label in np.argsort(num_of_class, kind="stable"):
+        of_class = has_class[:, label]
+        wanted = max(1, round(fraction * num_of_class[label])) - (held_out & of_class).sum()
+        for group in generator.permutation(np.flatnonzero(of_class & ~is_settled)):
+            if wanted > 0 and (num_kept[has_class[group]] > 1).all():
+                held_out[group] = True
+                num_kept -= has_class[group]
+                wanted -= 1
+        is_settled |= of_class
+    return held_out[group_of_row]
+
+
+def _hold_out_last_seconds(dataset: Dataset, fraction: float) -> tuple[Dataset, Dataset]:
+    """The two parts by time. Each recording is split by itself."""
+    videos = _values(dataset, VIDEO)
+    starts = arrow_column(dataset, "start").fill_null(0.0).to_numpy()
+    ends = arrow_column(dataset, "end").to_numpy(zero_copy_only=False).copy()
+    classes = [frozenset(of_row) for of_row in label_ids(dataset)]
+    train, held_out = np.full((2, len(dataset), 2), np.nan)
+    gaps = set[float]()
+    by_video = np.argsort(videos.indices.to_numpy(), kind="stable")
+    for rows in np.split(by_video, np.flatnonzero(np.diff(videos.indices.to_numpy()[by_video])) + 1):
+        # A list may have ends that its videos do not reach; NaN is the end of the video.
+        ends[rows] = np.maximum(np.fmin(ends[rows], _duration(dataset[int(rows[0])])), starts[rows])
+        of_rows = [classes[row] for row in rows]
+        train[rows], held_out[rows], gap = _split_recording(starts[rows], ends[rows], of_rows, fraction)
+        if not np.isnan(held_out[rows]).all():
+            gaps.add(gap)
+    if not gaps:
+        raise ValueError(
+            f"No class has more than one video ({len(videos.dictionary)} in all), or segments of some seconds, so "
+            "none can be held out. Add videos, or a validation/ folder or validation.csv of your own."
+        )
+    _check_all_trained(dataset, classes, ~np.isnan(train[:, 0]))
+    name, count = os.path.basename(videos.dictionary[0].as_py()), len(videos.dictionary)
+    seconds = f"{min(gaps):g} to {max(gaps):g} s" if len(gaps) > 1 else f"{min(gaps):g} s"
+    what = f"the last {100 * fraction:g} % of the seconds of each class of {name if count == 1 else f'{count} videos'}"
+    train_rows, held_out_rows = (_cut_rows(dataset, starts, ends, parts) for parts in (train, held_out))
+    return train_rows, _described(held_out_rows, f"{what}, with a gap of {seconds}", dataset)
+
+
+def _duration(row: Mapping[str, Any]) -> float:
+    """Seconds of a video; 0 for a folder of frames, which has no times."""
+    known = row.get(DURATION)
+    return (probe_video(open_video(row)).duration if known is None else known) or 0.0
+
+
+def _split_recording(
+    starts: np.ndarray, ends: np.ndarray, classes: Sequence[frozenset[int]], fraction: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Splits the segments of one recording.
+
+    Args:
+        starts, ends: (num_segments,) float64 seconds.
+        classes: the classes of each segment; those with the same ones are split together.
+        fraction: the share of their seconds that is held out.
+
+    Returns:
+        Start and end of what of each segment is trained on and of what is held out, (num_segments, 2) float64 each,
+        NaN where that is nothing; and the gap in seconds.
+    """
+    gap = min(_MAX_GAP, round(_GAP_SHARE * (ends - starts).sum(), 2))
+    train, held_out = np.full((2, len(starts), 2), np.nan)
+    rows_of = {kind: [row for row, of_row in enumerate(classes) if of_row == kind] for kind in dict.fromkeys(classes)}
+    for rows in map(np.array, rows_of.values()):
+        cut = _last_cut(starts[rows], ends[rows], fraction)
+        if _is_enough(starts[rows], np.minimum(ends[rows], cut - gap), np.minimum(ends[rows], cut)).any():
+            rows = rows[ends[rows] > cut]
+            held_out[rows] = np.stack([np.maximum(starts[rows], cut), ends[rows]], axis=1)
+    is_held = ~np.isnan(held_out[:, 0])
+    before = np.where(is_held, held_out[:, 0], ends)
+    for kind, of_kind in rows_of.items():
+        # Seconds of other classes may come up to those that are held out, and never overlap them.
+        gaps = np.array([gap if kind & of_row else 0.0 for of_row in itertools.compress(classes, is_held)])
+        taken = held_out[is_held] + np.stack([-gaps, gaps], axis=1)
+        for row in of_kind:
+            start, end = piece = _longest_piece(starts[row], before[row], *taken.T)
+            if _is_enough(start, end, before[row]) or not (is_held[row] or ends[row] > starts[row]):
+                train[row] = piece
+    return train, held_out, gap
+
+
+def _is_enough(start: np.ndarray, end: np.ndarray, whole_end: np.ndarray) -> np.ndarray:
+    """Whether so much is left of a segment that it is trained on: a second, or half of it."""
+    return (end > start) & (end - start >= np.minimum(_SHORTEST, (whole_end - start) / 2))
+
+
+def _last_cut(starts: np.ndarray, ends: np.ndarray, fraction: float) -> float:
+    """The second from which on the segments of a class are held out, NaN if there are too few: between two segments if
+    that comes near the fraction, otherwise inside one."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    total = (ends - starts).sum()
+    wanted = fraction * total
+
+    def seconds_after(time: float) -> float:
+        return np.maximum(ends - np.maximum(starts, time), 0.0).sum()
+
+    between = starts[1:][starts[1:] >= np.maximum.accumulate(ends)[:-1]]
+    if len(between):
+        held = np.array([seconds_after(time) for time in between])
+        nearest = np.argmin(np.abs(held - wanted))
+        is_near = wanted / 2 <= held[nearest] <= (total + wanted) / 2
+        if is_near or wanted < _SHORTEST:
+            return float(between[nearest])
+    if wanted < _SHORTEST:
+        return np.nan
+    times = np.unique(np.concatenate([starts, ends]))
+    return round(float(np.interp(-wanted, [-seconds_after(time) for time in times], times)), 3)
+
+
+def _longest_piece(start: float, end: float, taken_from: np.ndarray, taken_to: np.ndarray) -> np.ndarray:
+    """Start and end of the longest piece of a segment outside of what is taken; it is empty or negative if none is."""
+    order = np.argsort(taken_from)
+    firsts = np.maximum([start, *np.maximum.accumulate(taken_to[order])], start)
+    lasts = np.minimum([*taken_from[order], end], end)
+    longest = np.argmax(lasts - firsts)
+    return np.array([firsts[longest], lasts[longest]])
+
+
+def _cut_rows(dataset: Dataset, starts: np.ndarray, ends: np.ndarray, parts: np.ndarray) -> Dataset:
+    """The rows of which a part is given, with its start and end where they differ from those of the segment."""
+    rows = np.flatnonzero(~np.isnan(parts[:, 0]))
+    table = dataset.select(rows).with_format("arrow")[:]
+    for name, before, after in (("start", starts[rows], parts[rows, 0]), ("end", ends[rows], parts[rows, 1])):
+        column = pc.if_else(pa.array(before != after), pa.array(after), table[name])
+        table = table.set_column(table.column_names.index(name), name, column)
+    return Dataset(table.cast(dataset.features.arrow_schema), info=dataset.info.copy(), split=dataset.split)
+
+
+def _check_all_trained(dataset: Dataset, classes: Sequence[frozenset[int]], is_trained: np.ndarray) -> None:
+    trained = frozenset().union(*(of_row for of_row, is_kept in zip(classes, is_trained, strict=True) if is_kept))
+    if lost := frozenset().union(*classes) - trained:
+        names = label_names(dataset)
+        raise ValueError(
+            f"Nothing of {listed(repr(names[label]) for label in sorted(lost))} is left for training if the last "
+            "seconds of each class are held out: other classes have the same seconds. Take these seconds out "
+            "of the segments of the others, or give a validation.csv of your own."
+        )
+
+
+def _described(held_out: Dataset, what: str, dataset: Dataset) -> Dataset:
+    """The rows that are held out, with a line that says what they are, and which classes are not among them."""
+    measured, known = ({label for of_row in label_ids(rows) for label in of_row} for rows in (held_out, dataset))
+    names = label_names(dataset)
+    missing = [repr(names[label]) for label in sorted(known - measured)]
+    more = f" There is too little of {listed(missing)} to hold any out, so it is not measured." if missing else ""
+    held_out.info.description = f"Held out: {what}.{more}"
+    return held_out

@@ -1,0 +1,233 @@
+"""The models that their original authors released: which there are, and how one is fetched and converted by its name.
+
+`released_models.json` is written by `model_cards/generate.py`, from the facts that the model cards state.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hf_video.io import FULL_DISK, read_own_json, sha256_of, write_error_number
+from hf_video.processes import is_first_process
+
+# Found by its name, since the package knows no source of checkpoints.
+CONVERSION = "hf_video.conversion"
+FACTS_FILE = "training_facts.json"
+
+
+@dataclass(frozen=True)
+class ReleasedModel:
+    """A released model, as its authors describe it.
+
+    Attributes:
+        name: the stem of the file, or the repository on the Hub of a model in Transformers' format.
+        auto_class: the Auto class of Transformers that loads it.
+        parameters: their number; None if it is not known.
+        results: figures that the authors report, each with `data`, `metric`, `value` and `views`.
+        license: None if the authors state none.
+        repository: where it is on the Hub; None if it is elsewhere.
+        file: the file in the repository; None if it has another format, or is elsewhere.
+        link: the address of the file or repository, or of a page that leads there.
+        command: the shell command that converts a file at hand.
+    """
+
+    name: str
+    auto_class: str
+    parameters: int | None
+    results: list[dict[str, Any]]
+    license: str | None
+    repository: str | None
+    file: str | None
+    link: str
+    command: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted model is kept, whole or not at all."""
+        from huggingface_hub import constants
+
+        return Path(constants.HF_ASSETS_CACHE, "hf_video", "released", self.name)
+
+    @property
+    def sha256(self) -> str | None:
+        """The SHA-256 of the file that was converted; None if none was."""
+        facts = read_own_json(self.folder / FACTS_FILE) or {}
+        return facts.get("source", {}).get("sha256")
+
+    @property
+    def cached_file(self) -> Path | None:
+        """The authors' file in the cache of the Hub, of a model in Transformers' format its weights; None if it is not
+        there. Nothing is asked."""
+        from huggingface_hub import try_to_load_from_cache
+
+        names = [self.file] if self.file else ["model.safetensors", "pytorch_model.bin"]
+        found = (try_to_load_from_cache(self.repository, name) for name in names if self.repository)
+        return next((Path(file) for file in found if isinstance(file, str)), None)
+
+    def describe_size(self) -> str:
+        """The size of the cached file, or after ~ four bytes a parameter."""
+        if file := self.cached_file:
+            return f"{file.stat().st_size / 1e6:,.0f} MB"
+        return f"~{4 * self.parameters / 1e6:,.0f} MB" if self.parameters else "unknown"
+
+
+@cache
+def released_models() -> dict[str, ReleasedModel]:
+    """All released models that a source of `hf-video convert` reads, by name."""
+    rows = json.loads(Path(__file__).with_name("released_models.json").read_text(encoding="utf-8"))
+    return {row["name"]: ReleasedModel(**row) for row in rows}
+
+
+def find_released(name: str) -> ReleasedModel | None:
+    """The released model of a name; None if there is none, or a folder or file here has the name, and comes first."""
+    model = released_models().get(name)
+    if model is not None and Path(name).exists():
+        _say_once(f"{name} is a folder or file here, which comes before the released model of this name.")
+        return None
+    return model
+
+
+def locate_released(model: ReleasedModel) -> str:
+    """The folder of a released model, which is fetched and converted if that was not done before; or the repository of
+    one in Transformers' format. A line on stderr says which, and the licence. Errors are those of [`fetch_released`]
+    and of the conversion."""
+    if model.folder.is_dir():
+        if cached := model.cached_file:
+            _check_sha256(model, cached.resolve().name)
+    elif model.file is None:
+        return fetch_released(model)
+    else:
+        with _one_at_a_time(model):
+            if not model.folder.is_dir():
+                file = fetch_released(model)
+                with redirect_stdout(sys.stderr):
+                    convert_released(model, file, [str(model.folder)], raises_errors=True)
+    _say_once(f"{model.name}: the released model, converted in {model.folder}, licence {model.license or 'unknown'}.")
+    return str(model.folder)
+
+
+def convert_released(model: ReleasedModel, file: str, words: Sequence[str], **options: Any) -> None:
+    """Converts the file of a released model, or its repository, as `hf-video convert SOURCE` does with a file at hand.
+
+    Args:
+        model: its command names the source and the options.
+        file: the file or repository.
+        words: the folder to write, and further options.
+        options: those of the source's `main`.
+    """
+    _, _, source, _, _, *own = shlex.split(model.command.splitlines()[-1])
+    import_module(f"{CONVERSION}.{source}").main([file, *words, *own], **options)
+
+
+def fetch_released(model: ReleasedModel) -> str:
+    """The authors' file in the cache of the Hub, whose size and licence are said before it is fetched; of a model in
+    Transformers' format the repository, from which nothing is fetched yet.
+
+    Raises:
+        ValueError: the file is not on the Hub or cannot be fetched, its SHA-256 is not the one that the Hub announces,
+            or it is not the file that was converted before.
+    """
+    license = f"licence {model.license or 'unknown'}"
+    if model.repository is None:
+        command = " && ".join(model.command.splitlines())
+        raise ValueError(
+            f"{model.name} is released, but not on the Hub: get its file from {model.link}, and convert it with "
+            f"`{command}`. The name is then that of this folder."
+        )
+    if model.file is None:
+        _say_once(f"{model.name}: released in Transformers' format, {model.describe_size()}, {license}.")
+        return model.repository
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+    from huggingface_hub.utils import httpx
+
+    place = f"{model.file} of {model.repository}"
+    at_hand = f"or get the file elsewhere, and convert it: `{model.command}`."
+    try:
+        plan = hf_hub_download(model.repository, model.file, dry_run=True)
+        if plan.will_download:
+            size = f"{plan.file_size / 1e6:,.1f} MB" if plan.file_size else "of unknown size"
+            _say(f"{model.name}: fetching {place}, {size}, {license}.")
+        file = Path(hf_hub_download(model.repository, model.file))
+    except RemoteEntryNotFoundError as error:
+        raise ValueError(f"{model.name}: there is no {place} on the Hub. Look at {model.link}, {at_hand}") from error
+    except (OSError, httpx.HTTPError) as error:
+        if write_error_number(error) in FULL_DISK:
+            raise
+        raise ValueError(
+            f"{model.name}: {place} cannot be fetched from the Hub ({_reason(error)}). Check the connection and "
+            f"HF_ENDPOINT, {at_hand}"
+        ) from error
+    # The cache names a large file by the SHA-256 that the Hub announces.
+    content, announced, found = file.resolve(), file.resolve().name, sha256_of(file)
+    if _is_sha256(announced) and found != announced:
+        content.unlink()
+        raise ValueError(
+            f"{model.name}: {place} came with the SHA-256 {found}, and the Hub announces {announced}. It is removed "
+            "from the cache: run the same command again."
+        )
+    _check_sha256(model, found)
+    return str(file)
+
+
+def _check_sha256(model: ReleasedModel, found: str) -> None:
+    if model.sha256 and _is_sha256(found) and found != model.sha256:
+        raise ValueError(
+            f"{model.name}: {model.file} of {model.repository} has the SHA-256 {found}. The file that was converted "
+            f"before had {model.sha256}. Its authors replaced it: to take theirs, remove {model.folder}; to keep the "
+            "other, name that folder."
+        )
+
+
+def _is_sha256(name: str) -> bool:
+    return re.fullmatch("[0-9a-f]{64}", name) is not None
+
+
+def _reason(error: Exception) -> str:
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    return str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+
+
+@contextmanager
+def _one_at_a_time(model: ReleasedModel) -> Iterator[None]:
+    """Lets one process work on a model while others wait, and removes what one that was killed had begun."""
+    from filelock import FileLock, Timeout
+
+    folder = model.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{model.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        _say(f"{model.name}: another process fetches it; waiting for its end.")
+        lock.acquire()
+    try:
+        for begun in folder.parent.glob(f".{model.name}.*.partial"):
+            shutil.rmtree(begun)
+        yield
+    finally:
+        lock.release()
+
+
+def _say(line: str) -> None:
+    """Says a line in the first of several processes."""
+    if is_first_process():
+        print(line, file=sys.stderr, flush=True)
+
+
+# What was chosen is asked for several times in a command.
+_say_once = cache(_say)

@@ -1,0 +1,235 @@
+"""Weights of classes, and samplers: what they are, and that a training follows them."""
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from transformers import default_data_collator
+
+from hf_video.data import ClipMixing, MixingCollator, collate_clips
+from hf_video.training import VideoTrainer, VideoTrainingArguments, classification_loss
+from hf_video.training.class_balance import ClassSampler, make_class_weights, read_class_weights
+from hf_video.training.losses import Distillation
+
+from .test_accumulation import gradients, rows
+from .tiny import LabelledClips, RandomClips, labelled_rows, make_arguments, make_model, weights_of
+
+LABELS = [0] * 20 + [1] * 4 + [2] * 1
+SEVERAL = [[0], [0, 1], [0], [0, 2], [], [], [0]]
+NAMES = ["a", "b", "c"]
+LAST_WEIGHTS = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    utils = pytest.importorskip("sklearn.utils.class_weight", reason="scikit-learn is not installed")
+    weights = make_class_weights("balanced", NAMES, labelled_rows(LABELS))
+    expected = utils.compute_class_weight("balanced", classes=np.arange(3), y=LABELS)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    assert weights.dtype == torch.float32 and weights[LABELS].mean() == pytest.approx(1)
+
+
+def test_effective_weights_are_those_of_the_paper():
+    weights = make_class_weights("effective", NAMES, labelled_rows(LABELS))
+    by_hand = np.array([1 / sum(0.999**number for number in range(size)) for size in (20, 4, 1)])
+    np.testing.assert_allclose(weights, by_hand / by_hand.mean(), rtol=1e-6)
+
+
+def test_several_classes_are_weighted_by_their_absence():
+    weights = make_class_weights("balanced", NAMES, labelled_rows(SEVERAL))
+    torch.testing.assert_close(weights, torch.tensor([2 / 5, 6, 6]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("weights.csv", 'c,3\n"a", 1\nb,0.5\n'),
+        ("header.csv", "class,weight\na,1\nb,0.5\nc,3\n"),
+        ("weights.json", '{"c": 3, "a": 1, "b": 0.5}'),
+        ("weights.yaml", "b: 0.5\na: 1\nc: 3\n"),
+    ],
+)
+def test_weights_of_a_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    weights = make_class_weights(str(tmp_path / name), NAMES, None)
+    assert weights.tolist() == [1, 0.5, 3]
+    assert read_class_weights({"a": 1}) == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,1\nb,-2\nc,1\n", "the weight of 'b' is '-2'; a number of at least 0 is expected"),
+        ("a,1\nb,nan\nc,1\n", "the weight of 'b' is 'nan'"),
+        ("a,1\nb,many\nc,1\n", "the weight of 'b' is 'many'"),
+        ("a,1\nb\nc,1\n", r"line 2 is \['b'\]"),
+        ("a,1\na,2\nc,1\n", r"line 2 is \['a', '2'\]; a name that no other line has"),
+        ("a,1\nb,1\nz,1\n", "class_weights has z, not among the classes: a, b, c"),
+        ("a,1\nc,1\n", "class_weights has no weight for b"),
+    ],
+)
+def test_a_wrong_file_of_weights_is_named(tmp_path, text, message):
+    file = tmp_path / "weights.csv"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        make_class_weights(str(file), NAMES, None)
+
+
+def test_weights_that_cannot_be_are_named(tmp_path):
+    with pytest.raises(ValueError, match="class_weights is 'balance'; balanced, effective, or a file that ends in"):
+        make_class_weights("balance", NAMES, None)
+    with pytest.raises(FileNotFoundError, match="weights.json does not exist"):
+        make_class_weights(str(tmp_path / "weights.json"), NAMES, None)
+    (tmp_path / "list.json").write_text("[1, 2, 3]")
+    with pytest.raises(ValueError, match="list.json holds a list; one mapping of names and weights is expected"):
+        make_class_weights(str(tmp_path / "list.json"), NAMES, None)
+    with pytest.raises(ValueError, match="has no weight for c: none of the 4 training videos has this class"):
+        make_class_weights("effective", NAMES, labelled_rows(LABELS).select([0, 1, 20, 21]))
+    with pytest.raises(ValueError, match="has no weight for a: each of the 3 training videos has this class"):
+        make_class_weights("balanced", NAMES, labelled_rows([[0, 1], [0], [0, 2]]))
+    with pytest.raises(ValueError, match="effective is for videos of one class each"):
+        make_class_weights("effective", NAMES, labelled_rows(SEVERAL))
+    with pytest.raises(ValueError, match="counts the videos of a ClipDataset"):
+        make_class_weights("balanced", NAMES, None)
+
+
+@pytest.mark.parametrize(("sampler", "shares"), [("balanced", (1, 1, 1)), ("sqrt", (20**0.5, 2, 1))])
+def test_a_sampler_draws_classes_by_their_sizes(sampler, shares):
+    clips = LabelledClips(LABELS)
+    order = ClassSampler(clips, sampler, seed=0)
+    drawn = Counter()
+    for epoch in range(400):
+        clips.set_epoch(epoch)
+        pairs = list(order)
+        assert len(pairs) == len(order) == len(set(pairs)) == 25
+        # Repetitions are counted from 0.
+        assert {row: number + 1 for row, number in pairs} == Counter(row for row, _ in pairs)
+        drawn.update(LABELS[row] for row, _ in pairs)
+    found = np.array([drawn[index] for index in range(3)]) / drawn.total()
+    np.testing.assert_allclose(found, np.array(shares) / sum(shares), atol=0.015)
+
+
+def test_the_order_follows_from_seed_and_epoch():
+    clips = LabelledClips(LABELS)
+    first = list(ClassSampler(clips, "balanced", seed=0))
+    assert list(ClassSampler(clips, "balanced", seed=0)) == first != list(ClassSampler(clips, "balanced", seed=1))
+    clips.set_epoch(1)
+    assert list(ClassSampler(clips, "balanced", seed=0)) != first
+
+
+def test_a_video_of_several_classes_counts_as_its_rarest():
+    clips = LabelledClips(LABELS[:7])
+    clips.dataset = labelled_rows(SEVERAL)
+    # Three videos count as a, one as b, one as c, two as none of them.
+    np.testing.assert_allclose(
+        ClassSampler(clips, "balanced", seed=0).probabilities,
+        [1 / 12, 1 / 4, 1 / 12, 1 / 4, 1 / 8, 1 / 8, 1 / 12],
+    )
+
+
+class Recorder:
+    """`collate_clips`, which keeps the keys of the clips."""
+
+    def __init__(self):
+        self.keys = []
+
+    def __call__(self, items):
+        self.keys += [item["sample_key"] for item in items]
+        return collate_clips(items)
+
+
+def make_trainer(folder, clips=None, collator=None, num_labels=3, **options):
+    clips = LabelledClips(LABELS) if clips is None else clips
+    options = {"per_device_train_batch_size": 5, **LAST_WEIGHTS, **options}
+    model = make_model(num_labels=num_labels, id2label=dict(enumerate(NAMES[:num_labels])))
+    arguments = make_arguments(folder, **options)
+    return VideoTrainer(model=model, args=arguments, train_dataset=clips, data_collator=collator)
+
+
+def test_a_resumed_run_draws_what_an_undisturbed_one_does(tmp_path):
+    def run(checkpoint=None):
+        collator = Recorder()
+        options = {"sampler": "balanced", "class_weights": "effective", "loss": "focal"}
+        options |= {"save_strategy": "steps", "save_steps": 1, "save_total_limit": None}
+        trainer = make_trainer(tmp_path, collator=collator, **options)
+        trainer.train(checkpoint)
+        return collator.keys, weights_of(trainer.model)
+
+    keys, weights = run()
+    assert [key[1] for key in keys] == [0] * 25 + [1] * 25 and len(set(keys)) == 50
+    # An epoch has five steps: one in its middle, and one at its end.
+    for step in (2, 5):
+        rest, resumed = run(str(tmp_path / f"checkpoint-{step}"))
+        assert rest == keys[5 * step :]
+        torch.testing.assert_close(resumed, weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal"])
+@pytest.mark.parametrize("problem", ["single", "multi"])
+def test_gradients_of_an_accumulated_batch_are_those_of_the_whole(tmp_path, problem, loss):
+    problem_type = f"{problem}_label_classification"
+    labels = torch.tensor([0, 2, 1, 2] if problem == "single" else [[1.0, 0, 0], [1, 0, 1], [0, 0, 0], [0, 1, 1]])
+    model = make_model(num_labels=3, problem_type=problem_type).train()
+    weights = torch.tensor([0.5, 1.0, 4.0])
+    clips = torch.randn(4, 2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    gamma = 2.0 if loss == "focal" else None
+    logits = model(clips).logits
+    classification_loss(logits, labels, problem_type, class_weights=weights, focal_gamma=gamma).backward()
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    options = {"trainer_class": VideoTrainer, "arguments_class": partial(VideoTrainingArguments, loss=loss)}
+    options |= {"data_collator": default_data_collator, "class_weights": weights}
+    for batch_size in (4, 1):
+        found = gradients(model, rows(pixel_values=clips, labels=labels), tmp_path, batch_size, **options)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_evaluation_and_soft_targets(tmp_path):
+    """Evaluation losses are plain, so that they compare. Training losses take the soft targets of mixed clips."""
+    trainer = make_trainer(tmp_path, class_weights="balanced", label_smoothing_factor=0.1)
+    weights = make_class_weights("balanced", NAMES, labelled_rows(LABELS))
+    clips = LabelledClips(LABELS)
+    items = [clips[index] for index in (0, 20, 24)]
+    batch = collate_clips(items)
+    logits = trainer.model.train()(batch["pixel_values"]).logits
+    expected = classification_loss(logits, batch["labels"], label_smoothing=0.1, class_weights=weights)
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, dict(batch)), expected)
+    mixed = MixingCollator(ClipMixing(mixup_alpha=0.8), 3, label_smoothing=0.1)(items)
+    logits = trainer.model(mixed["pixel_values"]).logits
+    loss = trainer.compute_loss(trainer.model, dict(mixed), num_items_in_batch=torch.tensor(9))
+    torch.testing.assert_close(loss, -(weights * mixed["labels"] * logits.log_softmax(-1)).sum() / 3)
+    logits = trainer.model.eval()(batch["pixel_values"]).logits
+    loss = trainer.compute_loss(trainer.model, dict(batch))
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch["labels"]))
+
+
+def test_a_teacher_stands_beside_the_weighted_loss(tmp_path):
+    trainer = make_trainer(tmp_path, class_weights="balanced")
+    clips = LabelledClips(LABELS)
+    batch = collate_clips([clips[index] for index in (0, 20, 24)])
+    model = trainer.model.train()
+    weighted = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(6))
+    teacher = make_model(num_labels=3, id2label=dict(enumerate(NAMES)))
+    with torch.no_grad():
+        teacher.classifier.bias.add_(torch.tensor([0.0, 1.0, 2.0]))
+    trainer.distillation = Distillation(teacher, model, weight=0.25)
+    taught = trainer.distillation.loss(batch["pixel_values"], model(batch["pixel_values"]).logits, None)
+    assert taught > 0.01
+    loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(6))
+    torch.testing.assert_close(loss, 0.75 * weighted + 0.25 * taught / 2)
+
+
+def test_a_training_set_without_known_labels(tmp_path):
+    weighted = make_trainer(tmp_path, RandomClips(), num_labels=2, class_weights={"a": 1.0, "b": 3.0})
+    weighted.train()
+    for option in ("class_weights", "sampler"):
+        with pytest.raises(ValueError, match=f"{option}=balanced .*a ClipDataset"):
+            make_trainer(tmp_path, RandomClips(), num_labels=2, **{option: "balanced"})
+
+
+@pytest.mark.parametrize("option", [{"class_weights": "balanced"}, {"loss": "focal"}, {"sampler": "sqrt"}])
+def test_values_have_no_classes(tmp_path, option):
+    model = make_model(num_labels=1, problem_type="regression")
+    with pytest.raises(ValueError, match=f"{next(iter(option))} is .*but a video has values and no class"):
+        VideoTrainer(model=model, args=make_arguments(tmp_path, **LAST_WEIGHTS, **option))
