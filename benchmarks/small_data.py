@@ -150,7 +150,7 @@ def add_runs(
             if key not in runs:
                 folder = Path(place, row)
                 runs[key] = train(data, folder, seed, rows[row], arguments.smoke)
-                if row == START and arguments.picture and not arguments.picture.exists():
+                if arguments.picture and row == START and (name, seed) == (arguments.sets[0], 0):
                     shutil.copy(folder / "report" / "curves.png", arguments.picture)
                 if arguments.keep:
                     arguments.keep.write_text(json.dumps(runs, indent=1))

@@ -50,7 +50,7 @@ def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = 
         _draw_metrics(every[1], evaluations, validation)
         if chance is not None:
             every[1].axhline(chance, color="gray", linestyle="--", label=f"top-1 by chance {chance:.1%}")
-            every[1].legend(frameon=False, loc="lower right")
+            every[1].legend(edgecolor="none", loc="lower right")
 
     _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
     rate_axes.set(title="Learning rate", ylim=(0, None))
