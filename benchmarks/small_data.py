@@ -84,11 +84,12 @@ class Run(NamedTuple):
 def train(data: Path, folder: Path, seed: int, words: list[str], is_small: bool) -> Run:
     """Runs the public command; on small inputs in a fork, which need not import everything anew."""
     command = ["train", str(data), "--output-dir", str(folder), "--device", "cpu", "--seed", str(seed), *words]
+    command += ["--disable-tqdm"]
     before, begin = os.times(), time.perf_counter()
     if is_small:
         in_own_process(1, hf_video.cli.main.main, [*command, "--max-steps", "1"])
     else:
-        program = [sys.executable, "-m", "hf_video.cli", *command, "--disable-tqdm"]
+        program = [sys.executable, "-m", "hf_video.cli", *command]
         subprocess.run(program, stdout=subprocess.DEVNULL, check=True)
     seconds, after = time.perf_counter() - begin, os.times()
     spent = sum(after[2:4]) - sum(before[2:4])  # of ended programs, user and system

@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import CONFIG_NAME
+from transformers.utils import logging as transformers_logging
 
 from hf_video.settings import few
 
@@ -65,14 +66,16 @@ def load_classifier(
     known = class_names_of(config)
     names = list(class_names)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    network, missing = _load(
-        AutoModelForVideoClassification, model, _HEAD, problem_type=problem_type, **labels, **kwargs
-    )
+    # What the start that ships knows is nothing that a user chose.
+    is_start = str(model) == model_path(SHIPPED)
+    with _without_load_report() if is_start else nullcontext():
+        network, missing = _load(
+            AutoModelForVideoClassification, model, _HEAD, problem_type=problem_type, **labels, **kwargs
+        )
     if is_frozen:
         _check_random(model, network, missing)
     if known != names:
-        # What the start that ships knows is nothing that a user chose.
-        if str(model) != model_path(SHIPPED):
+        if not is_start:
             logger.warning(
                 f"{model} knows {len(known)} other classes ({few(known)}), the data have {len(names)} ({few(names)}): "
                 "the classification head starts afresh."
@@ -158,6 +161,17 @@ def drop_query_axis(model: Any) -> Any:
 
 def _without_query_axis(module: nn.Module, inputs: Any, pooled: torch.Tensor) -> torch.Tensor:
     return pooled.flatten(1)
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Keeps Transformers from listing the weights that a model begins anew."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 def _check_kind(model: str | os.PathLike, config: PreTrainedConfig) -> None:
