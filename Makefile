@@ -81,7 +81,7 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff format
 
 # What it writes into start_run/start becomes hf_video/start.
-start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (AN HOUR)
+start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (an hour)
 	$(BIN)/python examples/train_start.py start_run $(ARGS)
 
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
