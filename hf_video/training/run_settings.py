@@ -170,8 +170,9 @@ _OF_RUNS: dict[str, Any] = {
     "per_device_eval_batch_size": None,
     "dataloader_pin_memory": None,
 }
-# What is meant for 20 to 500 clips, from the start that ships; `benchmarks/small_data.py` leaves out one after the other,
-# and with `--sweep` compares other values. No clip is mirrored, since left and right may be classes under any name.
+# What is meant for 20 to 500 clips, from the start that ships. `benchmarks/small_data.py` leaves out one after the
+# other, and with `--sweep` compares other values. No clip is mirrored, since left and right may be classes under any
+# name.
 _FROM_START: dict[str, Any] = {
     "num_train_epochs": {"default": 20.0, "from_start": 40.0},
     "learning_rate": {"from_scratch": 1e-3, "from_start": 5e-4},
