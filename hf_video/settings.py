@@ -113,7 +113,7 @@ class Setting:
         """The default as `--help` shows it; "" if there is none, or if the text of the help states it."""
         if (self.from_scratch, self.from_start) != (None, None):
             shown = [_as_text(self.default) or ("none" if self.from_scratch is None else "as the model")]
-            ways = {"from scratch": self.from_scratch, "from the start that ships": self.from_start}
+            ways = {"from scratch": self.from_scratch, "from the start": self.from_start}
             shown += [f"{_as_text(value)} {way}" for way, value in ways.items() if value is not None]
             return "; ".join(shown)
         words = _as_text(self.default)

@@ -99,15 +99,14 @@ class ClassifierSettings:
 
     model: str | None = setting(
         None,
-        "Model folder or Hub name to fine-tune; start: the small VideoViT that ships; scratch: a VideoViT with random "
-        f"weights. By default the start, or scratch if a size is given or there are more than {MAX_CLIPS_FOR_START:,} "
-        "training clips.",
+        "What to fine-tune: a folder, Hub name or released name; start: the VideoViT that ships, by default for up to "
+        f"{MAX_CLIPS_FOR_START:,} clips without a size; scratch: random weights.",
         "MODEL",
         common=True,
     )
     num_frames: AtLeast1[int] | None = setting(None, "Frames in a clip.", from_scratch=16, common=True)
     frame_sampling_rate: AtLeast1[int] | None = setting(
-        None, "Distance between two frames of a dense or strided clip.", from_scratch=4, common=True
+        None, "Distance between two frames of a dense or strided clip.", from_scratch=4
     )
     sampling_strategy: SamplingStrategy | None = setting(
         None,

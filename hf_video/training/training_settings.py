@@ -84,7 +84,7 @@ class TrainingSettings:
         8, "Videos in a step of each process.", alias="batch_size", common=True
     )
     per_device_eval_batch_size: AtLeast1[int] = setting(8, "Clips in a batch of evaluation.", changeable=True)
-    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.", common=True)
+    gradient_accumulation_steps: AtLeast1[int] = setting(1, "Batches whose gradients make one step.")
     learning_rate: NotNegative[float] = setting(5e-5, "The peak learning rate.", common=True)
     lr_scheduler_type: str = setting("linear", "The learning rate schedule after the warm-up.")
     lr_scheduler_kwargs: dict[str, Any] | str | None = setting(None, "Options of the schedule.", "JSON")
@@ -218,9 +218,7 @@ class VideoTrainingSettings(FineTuningSettings):
     base_learning_rate: Positive[float] | None = setting(
         None, "Sets learning_rate to this value times (videos in a step of all processes) / 256."
     )
-    warmup_epochs: NotNegative[float] | None = setting(
-        None, "Epochs of warm-up, in place of warmup_steps.", common=True
-    )
+    warmup_epochs: NotNegative[float] | None = setting(None, "Epochs of warm-up, in place of warmup_steps.")
     layer_decay: Positive[float] = setting(
         1.0, "Factor of the learning rate from a layer to the one before it.", common=True
     )
@@ -242,7 +240,6 @@ class VideoTrainingSettings(FineTuningSettings):
         "random",
         "How videos are drawn: each once an epoch; or with repetitions, all classes alike (balanced), or each by the "
         "square root of its number of videos (sqrt).",
-        common=True,
     )
     ema_decay: Annotated[Positive[float], Lt(1)] | None = setting(
         None, "Evaluate and save an exponential moving average of the weights, with this decay."
