@@ -41,7 +41,7 @@ OPTIONS = {
     "memory_bank": ["--frames", "6"],
     "packed_reading": ["--rounds", "3"],
     "reading": ["--rounds", "5"],
-    "small_data": ["--seeds", "1", "--picture", "docs/small_data.png"],
+    "small_data": ["--seeds", "1"],
     "startup": ["--videos", "100000"],
     "structure": ["."],
     "timeline": ["--seeds", "1"],
