@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_video.loading.start import SHIPPED, model_path
+from hf_video.loading.start import SHIPPED
 from hf_video.settings import settings_of
 
 from .resuming import given_values, recipe_values
@@ -47,8 +46,6 @@ def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
         return _scratch(f"{settings_of(TrainSettings)[sizes[0]].flag} is given")
     from hf_video.data import load_video_dataset
 
-    if not Path(str(model_path(SHIPPED))).is_dir():
-        return _scratch("this installation has no start")
     number = len(load_video_dataset(chosen.data, video_root=chosen.video_root).get("train", ()))
     if number > MAX_CLIPS_FOR_START:
         return _scratch(f"there are {number:,} training clips, more than {MAX_CLIPS_FOR_START:,}")

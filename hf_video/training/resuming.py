@@ -139,6 +139,8 @@ def choose_values(settings: T, saved: Saved | None = None, num_processes: int = 
         if begun := {None: "from_scratch", SHIPPED: "from_start"}.get(named["model"]):
             values |= {name: value for name, each in known.items() if (value := getattr(each, begun)) is not None}
         values |= named
+        if named.get("multi_scale_crop") and "crop_min_area" not in named:
+            values["crop_min_area"] = None  # a way to crop that was given stands in for the default one
     else:
         for name, value in given.items():
             before = saved.values.get(name, default_of(name, settings))

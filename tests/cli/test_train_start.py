@@ -9,9 +9,10 @@ from transformers import AutoModelForVideoClassification
 
 from hf_video.cli.main import main
 from hf_video.hub.training_facts import read_facts
-from hf_video.loading.start import START_FOLDER, start_sha256
+from hf_video.loading.start import start_sha256
 from hf_video.training import TrainSettings, train
 from hf_video.training.callbacks import EpochLineCallback
+from hf_video.training.resuming import choose_values
 
 from .conftest import TINY_MODEL, TINY_RUN
 
@@ -24,6 +25,12 @@ def tiny_start(trained, tmp_path, monkeypatch):
     folder = shutil.copytree(trained, tmp_path / "a start", ignore=shutil.ignore_patterns("checkpoint-*", "report"))
     monkeypatch.setattr("hf_video.loading.start.START_FOLDER", folder)
     return folder
+
+
+def test_another_way_to_crop_replaces_that_of_the_start():
+    settings = TrainSettings(data="videos", output_dir="out", multi_scale_crop=True)
+    assert choose_values(settings, model="start").crop_min_area is None
+    assert choose_values(TrainSettings(data="videos", output_dir="out"), model="start").crop_min_area == 0.5
 
 
 def options_of(folder):
@@ -116,7 +123,6 @@ def test_a_folder_of_that_name_is_named_by_its_path(digits, trained, tmp_path, m
     assert options_of(tmp_path / "out")["model"] == str(tmp_path / "start")
 
 
-@pytest.mark.skipif(not START_FOLDER.is_dir(), reason="this checkout has no start")
 def test_the_start_that_ships_trains(digits, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["train", str(digits), "--output-dir", str(out), *SHORT, "--max-steps", "1"]) == 0
