@@ -123,7 +123,7 @@ def _check_conversion(source: str, words: list[str]) -> None:
     if source not in convert.installed_sources():
         raise ValueError(f"There is no source {source!r}.")
     module = importlib.import_module(f"{convert.CONVERSION}.{source}")
-    with patch.object(module, "run", lambda parser, argv, convert: parser.parse_args(argv)):
+    with patch.object(module, "run", lambda parser, argv, *others: parser.parse_args(argv)):
         _parsed(module.main, words)
 
 
