@@ -7,8 +7,6 @@ import re
 from colorsys import hsv_to_rgb
 from typing import Any
 
-import numpy as np
-
 from hf_video.io import replace_text
 
 # Control characters, ends of lines, and marks that turn the direction of a text.
@@ -20,19 +18,20 @@ _FAMILIES = ("Noto Sans CJK JP", "WenQuanYi Zen Hei", "Arial Unicode MS", "Micro
 _FIRST_HUE, _TURN = 0.04, 0.618034
 _BRIGHTNESS = (0.35, 0.6, 0.48)
 # Of red, green and blue, as in ITU-R BT.709.
-_SHARES_OF_BRIGHTNESS = np.array([0.2126, 0.7152, 0.0722])
+_SHARES_OF_BRIGHTNESS = (0.2126, 0.7152, 0.0722)
 
 
 def class_color(class_id: int) -> str:
     """The colour of a class in every picture, list and video, such as #1f77b4. It follows from the number of the class
     alone, and stands out from white and from black."""
-    vivid = np.array(hsv_to_rgb((_FIRST_HUE + class_id * _TURN) % 1, 0.9, 1.0))
-    brightness, wanted = vivid @ _SHARES_OF_BRIGHTNESS, _BRIGHTNESS[class_id % 3]
+    vivid = hsv_to_rgb((_FIRST_HUE + class_id * _TURN) % 1, 0.9, 1.0)
+    wanted = _BRIGHTNESS[class_id % 3]
+    brightness = sum(part * share for part, share in zip(vivid, _SHARES_OF_BRIGHTNESS, strict=True))
     if brightness > wanted:
-        color = vivid * wanted / brightness
+        color = [part * wanted / brightness for part in vivid]
     else:
-        color = 1 - (1 - vivid) * (1 - wanted) / (1 - brightness)
-    return "#" + bytes(np.round(255 * color).astype(np.uint8)).hex()
+        color = [1 - (1 - part) * (1 - wanted) / (1 - brightness) for part in vivid]
+    return "#" + bytes(round(255 * part) for part in color).hex()
 
 
 def font_families() -> list[str]:

@@ -135,7 +135,8 @@ def _forward(model: PreTrainedModel, clips: torch.Tensor, arguments: TrainingArg
             kept[layer][storage._cdata] = storage
         return tensor
 
-    hooks = [model.base_model.register_forward_hook(count_tokens)]
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model  # with adapters, or without
+    hooks = [plain.base_model.register_forward_hook(count_tokens)]
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]

@@ -132,7 +132,8 @@ def test_train(digits, tmp_path, refuses, row):
 
 def test_a_mapping_with_an_unknown_name(tmp_path, fails):
     row = '--accelerator-config={"no_such_option": 1}'
-    message = fails("train", tmp_path, "--output-dir", tmp_path / "out", "--device", "cpu", row)
+    words = ["--output-dir", tmp_path / "out", "--model", "scratch", "--device", "cpu"]
+    message = fails("train", tmp_path, *words, row)
     assert "AcceleratorConfig" in message and "'no_such_option'" in message
     assert list(tmp_path.iterdir()) == []
 

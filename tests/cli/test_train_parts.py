@@ -62,7 +62,7 @@ def test_such_a_run_is_resumed(digits, trained, tmp_path, word):
 
 
 def test_lora_is_for_trained_models(digits, tmp_path, fails):
-    message = fails("train", digits, "--output-dir", tmp_path / "out", "--lora-rank=4", *RUN)
+    message = fails("train", digits, "--output-dir", tmp_path / "out", "--model=scratch", "--lora-rank=4", *RUN)
     assert "lora_rank adapts a trained model: say which with --model" in message
     assert not (tmp_path / "out").exists()
 

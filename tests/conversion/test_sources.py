@@ -24,7 +24,7 @@ def test_a_source_is_a_command_and_imports_no_other_source(name, capsys):
 
 
 def test_the_list_of_sources_is_that_of_the_folder(monkeypatch):
-    monkeypatch.setattr(convert, "PACKAGE", "conversion")
+    monkeypatch.setattr(convert, "CONVERSION", "conversion")
     for name in SOURCES:
         monkeypatch.delitem(sys.modules, f"conversion.{name}", raising=False)
     listed = convert.installed_sources()
