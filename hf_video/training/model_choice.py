@@ -51,8 +51,8 @@ def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
         return _scratch(f"there are {number:,} training clips, more than {MAX_CLIPS_FOR_START:,}")
     return ModelChoice(
         SHIPPED,
-        f"Model: the start that ships, because there are {number:,} training clips, at most "
-        f"{MAX_CLIPS_FOR_START:,}; --model scratch trains from random weights.",
+        f"Model: the start that ships, because there are {number:,} training clips, at most {MAX_CLIPS_FOR_START:,}. "
+        "It knows motion, and no objects; --model scratch trains from random weights.",
     )
 
 
