@@ -296,29 +296,27 @@ class _WithoutStub(type(gr.Video)):  # type: ignore[misc]
         return ABCMeta.__new__(cls, name, bases, attributes)
 
 
-class _RelativePaths:
-    """A component that tells a browser no path of the server."""
+async def _move_upload(component: gr.blocks.Block, url_or_file_path: Any) -> str | None:
+    """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
-        """The path of an uploaded file, relative as `private_folder` is: the browser is told it.
-
-        Raises:
-            gr.Error: it is an address.
-        """
-        if url_or_file_path is not None and "://" in str(url_or_file_path):
-            raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
-        path = await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]
-        return None if path is None else os.path.relpath(path)
+    Raises:
+        gr.Error: it is an address.
+    """
+    if url_or_file_path is not None and "://" in str(url_or_file_path):
+        raise gr.Error("A video is uploaded, or opened by its address; a browser cannot name one otherwise.")
+    path = await gr.blocks.Block.async_move_resource_to_block_cache(component, url_or_file_path)
+    return None if path is None else os.path.relpath(path)
 
 
-class VideoFile(_RelativePaths, gr.Video, metaclass=_WithoutStub):
+class VideoFile(gr.Video, metaclass=_WithoutStub):
     """
     A `gr.Video` that leaves files as they are. Gradio's own converts what a browser cannot play, with a program that
     may be missing, and fetches any address that a browser names, of any size.
     """
 
-    # Gradio then shows it as what it is derived from.
+    # Gradio then shows it as what it is derived from, which must be its first base.
     is_template = True
+    async_move_resource_to_block_cache = _move_upload
 
     def preprocess(self, payload: FileData | None) -> str | None:
         """The path of the file."""
@@ -329,7 +327,8 @@ class VideoFile(_RelativePaths, gr.Video, metaclass=_WithoutStub):
         return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
 
 
-class Files(_RelativePaths, gr.File, metaclass=_WithoutStub):
-    """A `gr.File`."""
+class Files(gr.File, metaclass=_WithoutStub):
+    """A `gr.File` that tells a browser no path of the server."""
 
     is_template = True
+    async_move_resource_to_block_cache = _move_upload
