@@ -94,7 +94,7 @@ def _values(dataset: Dataset, split_by: str | None) -> pa.DictionaryArray:
     else:
         raise ValueError(
             f"The videos have no column {split_by!r} to split by. Give the name of a column of the CSV or JSON file, "
-            "time or video."
+            "or of the data set, time or video."
         )
     encoded = column.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)

@@ -52,15 +52,21 @@ def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
 
 
 def load_video_column(
-    source: object, dataset: DatasetDict | Dataset, labels: Sequence[str] | None, root: Path
+    source: object,
+    dataset: DatasetDict | Dataset,
+    labels: Sequence[str] | None,
+    root: Path,
+    columns: Sequence[str] = (),
 ) -> DatasetDict:
     """The splits of a data set with one column of videos and one of labels; a single data set is "train". Relative
-    paths count from `root`. Without `labels`, the class names are those that the data set declares."""
+    paths count from `root`. Without `labels`, the class names are those that the data set declares. Further `columns`
+    that it has are kept as text."""
     splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
     features = next(iter(splits.values())).features
     video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
     label = _only(features, "labels", ("label", "labels"), lambda feature: isinstance(_item(feature), ClassLabel))
     times = [name for name in _TIMES if name in features]
+    columns = [name for name in columns if name in features]
     missing: list[str] = []
     clips: dict[str, list[Clip]] = {}
     files: dict[str, Dataset] = {}
@@ -68,18 +74,22 @@ def load_video_column(
         if all(value in _UNKNOWN for value in split[label]):
             logger.warning(f"The {name} split is left out: none of its {len(split)} rows has a label.")
             continue
-        split = split.select_columns([video, label, *times]).cast_column(video, Video(decode=False)).flatten()
+        split = (
+            split.select_columns([video, label, *times, *columns]).cast_column(video, Video(decode=False)).flatten()
+        )
         split = split.rename_columns({f"{video}.path": "video", f"{video}.bytes": BYTES})
         stored = [size is not None for size in stored_sizes(split)]
         if any(stored):
             files[name] = split.select_columns(BYTES)
         nothing = [None] * len(split)
-        columns = (split["video"], stored, split[label], *(split[t] if t in times else nothing for t in _TIMES))
+        cells = (split["video"], stored, split[label], *(split[t] if t in times else nothing for t in _TIMES))
+        further = zip(*(split[column] for column in columns), strict=True) if columns else ((),) * len(split)
         clips[name] = []
-        for row, (path, is_stored, value, start, end) in enumerate(zip(*columns, strict=True)):
+        for row, (path, is_stored, value, start, end, others) in enumerate(zip(*cells, further, strict=True)):
             where = f"{name}[{row}]"
             path = _name(where, path) if is_stored else _path(where, path, root)
-            clips[name].append(Clip(path, _label(where, value, features[label]), *segment(where, start, end)))
+            others = tuple(None if cell is None else str(cell) for cell in others)
+            clips[name].append(Clip(path, _label(where, value, features[label]), *segment(where, start, end), others))
             if not is_stored and not is_url(path) and not os.path.exists(path):
                 missing.append(path)
     if missing:
@@ -90,7 +100,7 @@ def load_video_column(
     if not clips:
         raise ValueError(f"The data set has no labels in its column {label!r}.")
     names = labels or getattr(_item(features[label]), "names", None)
-    loaded = data_sets(source, {name: clip_table(rows) for name, rows in clips.items()}, names)
+    loaded = data_sets(source, {name: clip_table(rows, columns) for name, rows in clips.items()}, names, columns)
     for name, stored_files in files.items():
         loaded[name] = concatenate_datasets([loaded[name], stored_files], axis=1)
     first = dataset if isinstance(dataset, Dataset) else next(iter(dataset.values()))

@@ -79,7 +79,7 @@ def load_video_dataset(
         video_root: The folder that relative paths count from; by default that of the annotation file, for a data set
             the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
             folders have none.
-        columns: Further columns of annotation files that are kept, such as "person" for `hold_out`.
+        columns: Further columns of annotation files and of data sets that are kept, such as "person" for `hold_out`.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -99,7 +99,7 @@ def load_video_dataset(
     """
     if known := KNOWN_COLUMNS.intersection(columns):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
-    splits = _load_tables(data, labels, video_root)
+    splits = _load_tables(data, labels, video_root, columns)
     if splits is not None:
         return splits
     path = Path(cast(str, data)).expanduser().absolute()
@@ -121,6 +121,7 @@ def _load_tables(
     data: str | os.PathLike | DatasetDict | Dataset,
     labels: Sequence[str] | None,
     video_root: str | os.PathLike | None,
+    columns: Sequence[str] = (),
 ) -> DatasetDict | None:
     """The rows of a manifest, a pack or a data set of the `datasets` library; None for other data."""
     require_root(video_root)
@@ -137,7 +138,7 @@ def _load_tables(
     if dataset is None:
         return None
     source = data if isinstance(data, str | os.PathLike) else "The data set"
-    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")))
+    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")), columns)
 
 
 def _read_list(file: Path, video_root: str | os.PathLike | None, **options: Any) -> list[Clip]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, Video
 
-from hf_video.data import ClipDataset, inspect_videos, load_video_dataset
+from hf_video.data import ClipDataset, hold_out, inspect_videos, load_video_dataset
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
 from hf_video.reading import VideoReadError
@@ -112,6 +112,16 @@ def test_several_labels(videos, feature, values):
     splits = load_video_dataset(make(videos, values, "labels", feature))
     assert splits["train"]["labels"][:] == [[0, 1], [0], [], [1]]
     assert ClipDataset(splits["train"], PROCESSOR, training=False)[0]["labels"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", [str, stored])
+def test_people_stay_together_by_a_further_column(videos, kind):
+    dataset = make([kind(video) for video in videos], labels=(0, 0, 1, 1)).add_column("person", [3, 4, 3, 4])
+    rows = load_video_dataset(dataset, columns=["person"])["train"]
+    assert rows["person"][:] == ["3", "4", "3", "4"]
+    train, held_out = hold_out(rows, 0.5, seed=0, split_by="person")
+    assert len({*train["person"]}) == len({*held_out["person"]}) == 1 and train["person"][0] != held_out["person"][0]
+    assert "person" not in load_video_dataset(dataset)["train"].column_names
 
 
 def test_given_labels_fix_the_ids(videos):
