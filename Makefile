@@ -80,9 +80,10 @@ format: $(INSTALLED)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# What it writes into start_run/start becomes hf_video/start.
-start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (an hour)
-	$(BIN)/python examples/train_start.py start_run $(ARGS)
+# What it writes into start_run/shape/start becomes hf_video/start.
+start: $(INSTALLED)  ## train the start of small fine-tunings anew, on generated videos (an hour and a half)
+	$(BIN)/python examples/train_start.py start_run/motion $(ARGS)
+	$(BIN)/python examples/train_start.py start_run/shape --model start_run/motion/start --steps 4500 $(ARGS)
 
 cards: $(INSTALLED)  ## write the cards of the released checkpoints anew from their facts
 	$(BIN)/python model_cards/generate.py

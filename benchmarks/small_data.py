@@ -43,7 +43,7 @@ PARTS: dict[str, list[str]] = {
     START: [],
     "random weights, else as start": [
         *("--image-size", "64", "--num-frames", "8", "--patch-size", "8"),
-        *("--hidden-size", "128", "--num-hidden-layers", "6", "--num-attention-heads", "4"),
+        *("--hidden-size", "128", "--num-hidden-layers", "4", "--num-attention-heads", "4"),
         *(
             word
             for each in settings_of(TrainSettings).values()
@@ -55,7 +55,7 @@ PARTS: dict[str, list[str]] = {
     "rate of 1e-4": ["--learning-rate", "1e-4"],
     "no crops": ["--crop-min-area", "1"],
     "no change of colours": ["--color-jitter", "0"],
-    "best by top-1": ["--metric-for-best-model", "top1_accuracy"],
+    "best checkpoint": ["--load-best-model-at-end"],
 }
 # Other values than the defaults of the start.
 SWEEP: dict[str, list[str]] = {
@@ -68,7 +68,7 @@ SWEEP: dict[str, list[str]] = {
     "crops from 0.3": ["--crop-min-area", "0.3"],
     "average of weights": ["--ema-decay", "0.99"],
     "mixed clips": ["--mixup-alpha", "0.2"],
-    "last checkpoint": ["--no-load-best-model-at-end"],
+    "checkpoint of least loss": ["--load-best-model-at-end", "--metric-for-best-model", "loss"],
 }
 GOALS = {"motion": 0.2, "other motion": 0.5, "no motion": 0.5}
 

@@ -3,9 +3,11 @@ Videos made of random numbers, in which everything that moves is known: what a m
 
     python examples/generated_motion.py PICTURE.png [--seed 0] [--level 1.0]    # draws eight of them, a row each
 
-A clip is a textured ground and up to two textured objects. Each of them moves, turns and grows in its own way. The
-targets say how: for every token how far what it shows moves, and for the clip the kinds and rates of the motions. No
-picture and no video is read. The same seed makes the same clips.
+A clip is a textured ground and up to two textured objects. Each of them moves, turns and grows in its own way. Three
+quarters of the clips have one thing to see: a plain object whose shape stands out, a ground that alone moves, or an
+object that alone moves. The targets say what: for every token how far what it shows moves, and for the clip the kinds
+and rates of the motions, the shape and the textures. No picture and no video is read. The same seed makes the same
+clips.
 
 Positions are in pixels from the middle of a frame, x to the right and y down. Angles are in radians, clockwise.
 """
@@ -48,6 +50,9 @@ MOTIONS = ("object move", "object grow", "object turn", "ground move", "ground g
 UNKNOWN = -100
 
 NUM_SHAPES = 64
+# What there is to see, in equal shares: the shape of the main object, the motion of the ground, that of the main
+# object, or all of them at once.
+SCENES = ("form", "camera", "object", "all")
 # Sides in texels of the square pictures of shapes, objects and grounds, and of the ground in pixels of a frame.
 SHAPE_SIZE, OBJECT_SIZE, GROUND_SIZE = 64, 48, 128
 GROUND_EXTENT = 0.75 * IMAGE_SIZE
@@ -301,12 +306,29 @@ class Motion:
 
 
 def draw_motion(
-    count: int, limits: tuple[float, ...], shares: tuple[float, float, float], generator: torch.Generator
+    limits: tuple[float, ...],
+    shares: tuple[float, float, float],
+    still: Tensor,
+    clear: Tensor,
+    generator: torch.Generator,
 ) -> Motion:
-    """Motions that move, grow and turn in the given shares of the clips, more of them slow than fast."""
+    """
+    Motions that move, grow and turn in the given shares of the clips, more of them slow than fast.
+
+    Args:
+        limits: the largest rates.
+        shares: of the clips that move, grow and turn, where a clip is neither still nor clear.
+        still: (count,) bool, nothing changes.
+        clear: (count,) bool, at most one of the three changes, and never slowly.
+    """
+    count = len(still)
     kinds = torch.stack([draw_kinds(count, s, generator, with_bends=i == 0) for i, s in enumerate(shares)], dim=1)
-    size = torch.rand((count, 3), generator=generator) ** 1.7
-    size = torch.tensor([limits[1], limits[2], limits[3]]) * (0.06 + 0.94 * size)
+    only = F.one_hot(torch.randint(4, (count,), generator=generator), 4)[:, :3]
+    of_clear = draw_kinds(3 * count, 1.0, generator).view(count, 3) * only
+    kinds = torch.where(clear[:, None], of_clear, kinds) * ~still[:, None]
+    size = torch.rand((count, 3), generator=generator)
+    size = torch.where(clear[:, None], 0.2 + 0.8 * size, 0.06 + 0.94 * size**1.7)
+    size = torch.tensor([limits[1], limits[2], limits[3]]) * size
     sign = torch.where(chance((count, 3), 0.5, generator), 1.0, -1.0)
     move, grow, turn = ((size * sign)[:, i, None] * draw_profiles(kinds[:, i], generator) for i in range(len(shares)))
     direction = uniform((count, 1), 0, 2 * math.pi, generator)
@@ -327,11 +349,11 @@ def turning(angle: Tensor) -> Tensor:
 
 def place(pictures: Tensor, poses: Tensor, extent: Tensor, padding_mode: str) -> Tensor:
     """
-    Frames (count, channels, NUM_FRAMES, IMAGE_SIZE, IMAGE_SIZE) that show pictures at their poses.
+    Frames (count, channels, T, IMAGE_SIZE, IMAGE_SIZE) that show pictures at their poses.
 
     Args:
         pictures: (count, channels, size, size).
-        poses: (count, NUM_FRAMES, 4), see `Motion.poses`.
+        poses: (count, T, 4), see `Motion.poses`.
         extent: (count,), half the side of a picture in pixels, where the log of the size is 0.
         padding_mode: what lies around a picture, as in `grid_sample`.
     """
@@ -341,9 +363,9 @@ def place(pictures: Tensor, poses: Tensor, extent: Tensor, padding_mode: str) ->
     theta = torch.cat([inverse * (IMAGE_SIZE / 2), offset], dim=-1).flatten(0, 1)
     grid = F.affine_grid(theta, [len(theta), 1, IMAGE_SIZE, IMAGE_SIZE], align_corners=False)
     # The frames of a clip are one tall picture, so that nothing is copied.
-    grid = grid.view(count, NUM_FRAMES * IMAGE_SIZE, IMAGE_SIZE, 2)
+    grid = grid.view(count, -1, IMAGE_SIZE, 2)
     frames = F.grid_sample(pictures, grid, padding_mode=padding_mode, align_corners=False)
-    return frames.unflatten(2, (NUM_FRAMES, IMAGE_SIZE))
+    return frames.unflatten(2, (-1, IMAGE_SIZE))
 
 
 def flow_of(poses: Tensor) -> Tensor:
@@ -369,7 +391,7 @@ class Scene:
     Attributes:
         ground: (B, 3, size, size) colours; `contrast` (B,) is the strength of its texture.
         objects: (B, 4, size, size) colours and opacity of the small and of the main object.
-        poses: (B, NUM_FRAMES, 4) of the three, see `Motion.poses`; `extents` (B,), see `place`.
+        poses: (B, T, 4) of the three, see `Motion.poses`; `extents` (B,), see `place`.
     """
 
     ground: Tensor
@@ -395,21 +417,23 @@ class Scene:
 
 def light(frames: Tensor, generator: torch.Generator) -> Tensor:
     """Frames with brightness that drifts and flickers, with blur, and with noise."""
-    count = len(frames)
+    count, num_frames = frames.shape[:2]
     drift = uniform((count, 1), -0.25, 0.25, generator) * chance((count, 1), 0.3, generator)
-    flicker = 0.06 * chance((count, 1), 0.3, generator) * torch.randn((count, NUM_FRAMES), generator=generator)
-    gain = 1 + drift * torch.linspace(-0.5, 0.5, NUM_FRAMES) + flicker
+    flicker = 0.06 * chance((count, 1), 0.3, generator) * torch.randn((count, num_frames), generator=generator)
+    gain = 1 + drift * torch.linspace(-0.5, 0.5, num_frames) + flicker
     blur = torch.rand((count,), generator=generator) * chance((count,), 0.6, generator)
     padded = F.pad(frames.flatten(0, 1), (1, 1, 1, 1), "replicate")
     rows = padded[..., :-2, :] + padded[..., 1:-1, :] + padded[..., 2:, :]
     smooth = ((rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]) / 9).view_as(frames)
     frames = frames.lerp(smooth, blur[:, None, None, None, None]) * gain[..., None, None, None]
     deviation = 0.08 * torch.rand((count, 1, 1, 1, 1), generator=generator) ** 2
-    speckle = torch.randn((count, NUM_FRAMES, 1, IMAGE_SIZE, IMAGE_SIZE), generator=generator)
+    speckle = torch.randn((count, num_frames, 1, IMAGE_SIZE, IMAGE_SIZE), generator=generator)
     return (frames + deviation * speckle).clamp_(0, 1)
 
 
-def draw_clips(count: int, seed: int, level: float = 1.0) -> Clips:
+def draw_clips(
+    count: int, seed: int, level: float = 1.0, scenes: tuple[str, ...] = SCENES, num_frames: int = NUM_FRAMES
+) -> Clips:
     """
     Random clips. The seed decides everything about them.
 
@@ -418,24 +442,35 @@ def draw_clips(count: int, seed: int, level: float = 1.0) -> Clips:
         seed: of the random numbers.
         level: from 0 (the ground has no texture, and objects are darker or brighter than it) to 1 (grounds have full
             textures, and objects any colour). A model that begins at 1 stays at chance for long.
+        scenes: which of `SCENES` there are, in equal shares.
+        num_frames: how many of `NUM_FRAMES` to show. Rates and kinds of motions are unknown unless all are seen.
     """
     generator = torch.Generator().manual_seed(seed)
-    camera = draw_motion(count, GROUND_LIMITS, (0.5, 0.2, 0.15), generator)
-    small = draw_motion(count, OBJECT_LIMITS, (0.7, 0.2, 0.2), generator)
-    main = draw_motion(count, OBJECT_LIMITS, (0.75, 0.35, 0.35), generator)
-    has_small, has_main = chance((count,), 0.35, generator), chance((count,), 0.9, generator)
+    scene = torch.randint(len(scenes), (count,), generator=generator)
+    scene = torch.tensor([SCENES.index(each) for each in scenes])[scene]
+    form, of_camera, of_object, with_all = (scene == index for index in range(len(SCENES)))
+    camera = draw_motion(GROUND_LIMITS, (0.5, 0.2, 0.15), form | of_object, of_camera, generator)
+    small = draw_motion(OBJECT_LIMITS, (0.7, 0.2, 0.2), form, torch.zeros_like(form), generator)
+    main = draw_motion(OBJECT_LIMITS, (0.75, 0.35, 0.35), torch.zeros_like(form), of_object, generator)
+    # What it shows is seen best where it is slow.
+    main.rates[form] *= 0.2
+    has_small = chance((count,), 0.35, generator) & with_all
+    has_main = chance((count,), 0.9, generator) & with_all | form | of_object
 
     pattern, ground_texture = draw_textures(count, GROUND_SIZE, generator)
     colour = uniform((count, 3, 1, 1), 0.2, 0.8, generator)
-    contrast = level * uniform((count,), 0.3, 1.3, generator)
+    contrast = (
+        torch.where(of_camera, 1.0, level) * torch.where(form, 0.3, 1.0) * uniform((count,), 0.3, 1.3, generator)
+    )
     ground = colour + contrast[:, None, None, None] * pattern
     pattern, textures = draw_textures(2 * count, OBJECT_SIZE, generator)
     shapes = torch.randint(NUM_SHAPES, (2 * count,), generator=generator)
     opacity = draw_outlines(shapes, generator)[:, None]
     brighter = torch.where(colour.mean(dim=1, keepdim=True) < 0.5, 0.4, -0.4)
     any_colour = torch.rand((2 * count, 3, 1, 1), generator=generator)
-    plain = chance((2 * count, 1, 1, 1), 1 - 0.8 * level, generator)
-    objects = torch.where(plain, (colour + brighter).repeat(2, 1, 1, 1), any_colour) + pattern
+    plain = chance((2 * count, 1, 1, 1), 1 - 0.8 * level, generator) | form.repeat(2)[:, None, None, None]
+    objects = torch.where(plain, (colour + brighter).repeat(2, 1, 1, 1), any_colour)
+    objects = objects + torch.where(form, 0.4, 1.0).repeat(2)[:, None, None, None] * pattern
     seen = torch.cat([has_small, has_main])[:, None, None, None]
     objects = torch.cat([objects.clamp(0, 1), opacity * seen], dim=1)
 
@@ -445,14 +480,14 @@ def draw_clips(count: int, seed: int, level: float = 1.0) -> Clips:
         places = uniform((count, 2), -far, far, generator)
         poses.append(motion.poses(torch.cat([places, middle[:, 2:]], dim=1)))
         extents.append(uniform((count,), low, high, generator) * MARGIN)
-    scene = Scene(ground.clamp(0, 1), contrast, list(objects.split(count)), poses, extents)
-    frames, flow, is_object = scene.render()
+    shown = [each[:, :num_frames] for each in poses]
+    frames, flow, is_object = Scene(ground.clamp(0, 1), contrast, list(objects.split(count)), shown, extents).render()
 
     def halves(motion: Motion) -> list[Tensor]:
         return [motion.rates[:, : STEPS // 2 + 1].mean(dim=1), motion.rates[:, STEPS // 2 :].mean(dim=1)]
 
     size = (extents[2] / MARGIN / USUAL_RADIUS).log()
-    of_place = torch.cat([poses[2][..., :2].mean(dim=1), size[:, None]], dim=1)
+    of_place = torch.cat([shown[2][..., :2].mean(dim=1), size[:, None]], dim=1)
     seen_main, seen_ground = has_main[:, None], (contrast >= 0.1)[:, None]
     values = torch.cat(
         [
@@ -462,13 +497,15 @@ def draw_clips(count: int, seed: int, level: float = 1.0) -> Clips:
         ],
         dim=1,
     )
+    kinds = [torch.where(seen_main, main.kinds, UNKNOWN), torch.where(seen_ground, camera.kinds, UNKNOWN)]
+    kinds = torch.cat(kinds, dim=1)
+    if num_frames < NUM_FRAMES:
+        kinds[:], values[:, : -len(PLACES)] = UNKNOWN, torch.nan
     return Clips(
         frames=light(frames, generator),
         flow=flow,
         is_object=is_object,
-        kinds=torch.cat(
-            [torch.where(seen_main, main.kinds, UNKNOWN), torch.where(seen_ground, camera.kinds, UNKNOWN)], dim=1
-        ),
+        kinds=kinds,
         values=values,
         shape=torch.where(has_main, shapes[count:], UNKNOWN),
         textures=torch.stack(

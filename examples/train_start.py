@@ -1,11 +1,14 @@
 """
-Trains the start of small fine-tunings, `hf_video/start`, on generated videos alone. An hour on two cores.
+Trains the start of small fine-tunings, `hf_video/start`, on generated videos alone. An hour and a half on two cores.
 
     python examples/train_start.py OUTPUT_DIR [--steps 2500] [--seed 0] [--size 128 4 4]
+    python examples/train_start.py OTHER_DIR --model OUTPUT_DIR/start --steps 4500
 
-A VideoViT learns the targets of `generated_motion.py`: for every token how far what it shows moves, and for the clip
-the kinds of motion, their rates, the place, the shape and the textures. The level of the clips rises from 0 to 1,
-and later they have all levels. The same command goes on after an interruption, from the last checkpoint. It writes
+A VideoViT learns the targets of `generated_motion.py`: for every token how far what it shows moves and which edges it
+has, and for the clip the kinds of motion, their rates, the place, the shape and the textures. The first command begins
+with motion: the level of its clips rises from 0 to 1, and later they have all levels. The second one goes on with
+shapes, textures and single motions. Most of its clips have two frames, in which a shape is seen four times as often at
+the same cost. The same command goes on after an interruption, from the last checkpoint. It writes
 `OUTPUT_DIR/start`, a classifier of the main object's motion in bfloat16 with its processor, and
 `OUTPUT_DIR/figures.json`, the accuracy on clips that no step has seen.
 """
@@ -33,6 +36,7 @@ from generated_motion import (
     TUBELET_SIZE,
     UNKNOWN,
     VALUES,
+    Clips,
     draw_clips,
 )
 from torch import Tensor, nn
@@ -42,38 +46,49 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
 
-# A step has two batches of so many clips, one after the other or, with two processes, side by side.
-BATCH_SIZE, BATCHES = 16, 2
+# A step has two batches, one after the other or, with two processes, side by side. They have so many clips, and with
+# `--model` the first has clips of a single tubelet, the second whole ones.
+BATCHES, BATCH_SIZE, SHORT_BATCH_SIZE, WHOLE_BATCH_SIZE = 2, 16, 32, 8
 # Held-out clips have seeds of their own.
 HELD_OUT_SEED = 10**9
 # Steps of a scale that is finer around zero, on either side of zero.
 FINENESS, SIDE = 3.0, 7
 NUM_BINS = 2 * SIDE + 1
+# Directions of edges.
+NUM_EDGES = 8
 
 
 class GeneratedBatches(Dataset):
-    """Whole batches of generated clips; the number of a batch decides its clips and, for training, their level."""
+    """Whole batches of generated clips; the number of a batch decides its clips and, for training, their level.
 
-    def __init__(self, num_batches: int, seed: int, rising: bool):
+    Args:
+        course: "motion" and "shape" are the two trainings, "test" has whole clips of level 1.
+    """
+
+    def __init__(self, num_batches: int, seed: int, course: str):
         self.num_batches = num_batches
         self.seed = seed
-        self.rising = rising
+        self.course = course
 
     def __len__(self) -> int:
         return self.num_batches
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        level = self.level_of(index) if self.rising else 1.0
-        batch = asdict(draw_clips(BATCH_SIZE, self.seed + index, level))
-        processor = make_processor()
-        mean, std = (torch.tensor(each)[:, None, None] for each in (processor.image_mean, processor.image_std))
-        return {"pixel_values": (batch.pop("frames") - mean) / std} | batch
+        batch = asdict(self.draw(index))
+        return {"pixel_values": normalize(batch.pop("frames"))} | batch
 
-    def level_of(self, index: int) -> float:
-        """It rises from 0 to 1 between 10 and 45 % of the batches. In the second half all levels take turns."""
-        progress = index / self.num_batches
+    def draw(self, index: int) -> Clips:
+        seed, progress = self.seed + index, index / self.num_batches
         # Multiples of the golden ratio spread evenly.
-        return min(max((progress - 0.1) / 0.35, 0.0), 1.0) if progress < 0.5 else index * 0.618034 % 1
+        any_level = index * 0.618034 % 1
+        if self.course == "test":
+            return draw_clips(BATCH_SIZE, seed)
+        if self.course == "motion":
+            rising = min(max((progress - 0.1) / 0.35, 0.0), 1.0)
+            return draw_clips(BATCH_SIZE, seed, rising if progress < 0.5 else any_level, ("all",))
+        if index % BATCHES == 0:
+            return draw_clips(SHORT_BATCH_SIZE, seed, any_level, ("form", "form", "camera"), TUBELET_SIZE)
+        return draw_clips(WHOLE_BATCH_SIZE, seed, any_level, ("camera", "object", "all"))
 
 
 def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -84,6 +99,13 @@ def make_processor() -> VideoClipProcessor:
     return VideoClipProcessor(
         num_frames=NUM_FRAMES, sampling_strategy="uniform", size=IMAGE_SIZE, crop_size=IMAGE_SIZE, antialias=True
     )
+
+
+def normalize(frames: Tensor) -> Tensor:
+    """Frames in [0, 1], (..., 3, H, W), as the processor gives them to the model."""
+    processor = make_processor()
+    mean, std = (torch.tensor(each)[:, None, None] for each in (processor.image_mean, processor.image_std))
+    return (frames - mean) / std
 
 
 def make_config(width: int, layers: int, heads: int) -> VideoViTConfig:
@@ -124,6 +146,26 @@ def shared_cross_entropy(logits: Tensor, shares: Tensor) -> Tensor:
     return -(shares * logits.log_softmax(dim=-1)).sum() / known.sum().clamp(min=1)
 
 
+def edges_of(pixel_values: Tensor) -> Tensor:
+    """
+    What each token shows of clips (B, T, 3, H, W), (B, N, NUM_EDGES + 3): the strength of edges by their direction, as
+    histograms of gradients have it (Dalal and Triggs 2005), and the mean colour.
+    """
+    grey = F.pad(pixel_values.mean(dim=2), (0, 1, 0, 1), "replicate")
+    right, down = grey.diff(dim=3)[..., :-1, :], grey.diff(dim=2)[..., :-1]
+    angles = [math.pi * index / NUM_EDGES for index in range(NUM_EDGES)]
+    edges = torch.stack([(right * math.cos(angle) + down * math.sin(angle)).abs() for angle in angles], dim=1)
+    size = (TUBELET_SIZE, PATCH_SIZE, PATCH_SIZE)
+    strength = (1 + 10 * F.avg_pool3d(edges, size)).log()
+    return torch.cat([strength, F.avg_pool3d(pixel_values.transpose(1, 2), size)], dim=1).flatten(2).transpose(1, 2)
+
+
+def known_cross_entropy(logits: Tensor, indices: Tensor) -> Tensor:
+    """The mean cross-entropy of logits (..., K) where the indices (...) are known; 0 where none is."""
+    total = F.cross_entropy(logits.flatten(0, -2), indices.flatten(), ignore_index=UNKNOWN, reduction="sum")
+    return total / (indices != UNKNOWN).sum().clamp(min=1)
+
+
 class MotionLearner(VideoViTForVideoClassification):
     """A classifier of the main object's motion with further heads, which serve its training alone."""
 
@@ -132,6 +174,7 @@ class MotionLearner(VideoViTForVideoClassification):
         width = config.hidden_size
         self.token_norm = nn.LayerNorm(width)
         self.token_head = nn.Linear(width, 2 * NUM_BINS + 1)
+        self.edge_head = nn.Linear(width, NUM_EDGES + 3)
         self.kind_head = nn.Linear(width, (len(MOTIONS) - 1) * len(KINDS))
         self.value_head = nn.Linear(width, len(VALUES) * NUM_BINS)
         self.shape_head = nn.Linear(width, NUM_SHAPES)
@@ -149,7 +192,8 @@ class MotionLearner(VideoViTForVideoClassification):
         textures: Tensor,
     ) -> dict[str, Tensor]:
         tokens = self.videovit(pixel_values).last_hidden_state
-        of_tokens = self.token_head(self.token_norm(tokens))
+        normalized = self.token_norm(tokens)
+        of_tokens = self.token_head(normalized)
         flow_logits = of_tokens[..., 1:].unflatten(-1, (2, NUM_BINS))
         feature = self.pool(tokens)
         kind_logits = torch.cat([self.classifier(feature), self.kind_head(feature)], dim=-1)
@@ -162,12 +206,11 @@ class MotionLearner(VideoViTForVideoClassification):
             shared_cross_entropy(flow_logits, bin_shares(flow, flow_limits))
             + F.binary_cross_entropy_with_logits(of_tokens[..., 0], is_object)
             + shared_cross_entropy(value_logits, bin_shares(values, value_limits))
-            + F.cross_entropy(kind_logits.transpose(1, 2), kinds, ignore_index=UNKNOWN)
-            + 0.5 * F.cross_entropy(shape_logits, shape, ignore_index=UNKNOWN)
-            + 0.25 * F.cross_entropy(texture_logits.transpose(1, 2), textures, ignore_index=UNKNOWN)
+            + 0.5 * known_cross_entropy(kind_logits, kinds)
+            + F.smooth_l1_loss(self.edge_head(normalized), edges_of(pixel_values))
+            + known_cross_entropy(shape_logits, shape)
+            + 0.5 * known_cross_entropy(texture_logits, textures)
         )
-        if self.training:
-            return {"loss": loss}
         return {
             "loss": loss,
             "flow": (flow_logits.softmax(dim=-1) * bin_values(flow_limits)).sum(dim=-1),
@@ -214,6 +257,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--size", type=int, nargs=3, default=[128, 4, 4], metavar=("WIDTH", "LAYERS", "HEADS"))
+    parser.add_argument("--model", type=Path, help="the model of the first training, to go on with shapes")
     parser.add_argument("--smoke", action="store_true", help="take a tiny model and six steps")
     arguments = parser.parse_args()
     steps, size = (6, [32, 1, 2]) if arguments.smoke else (arguments.steps, arguments.size)
@@ -223,6 +267,8 @@ def main() -> None:
     (arguments.output_dir / "run").mkdir(parents=True, exist_ok=True)
     set_seed(arguments.seed)
     model = MotionLearner(make_config(*size))
+    if arguments.model:
+        model = MotionLearner.from_pretrained(arguments.model, dtype=torch.float32)
     interval = max(steps // 10, 2)
     trainer = Trainer(
         model,
@@ -243,7 +289,7 @@ def main() -> None:
             warmup_steps=0.03,
             lr_scheduler_type="cosine",
             eval_strategy="steps",
-            eval_steps=interval,
+            eval_steps=2 * interval,
             save_steps=interval,
             save_total_limit=2,
             logging_steps=min(50, interval),
@@ -254,12 +300,13 @@ def main() -> None:
             disable_tqdm=True,
         ),
         the_batch,
-        GeneratedBatches(BATCHES * steps, arguments.seed * 10**6, rising=True),
-        GeneratedBatches(2 if arguments.smoke else 40, HELD_OUT_SEED, rising=False),
+        GeneratedBatches(BATCHES * steps, arguments.seed * 10**6, "shape" if arguments.model else "motion"),
+        GeneratedBatches(2 if arguments.smoke else 40, HELD_OUT_SEED, "test"),
         compute_metrics=measure,
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir / "run"))
     figures = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    size = [getattr(model.config, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")]
     details = {"steps": steps, "seed": arguments.seed, "size": size, "seconds": round(time.monotonic() - begin)}
     (arguments.output_dir / "figures.json").write_text(json.dumps(details | figures, indent=2) + "\n")
     start = VideoViTForVideoClassification(model.config)

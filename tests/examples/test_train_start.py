@@ -19,8 +19,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 START = Path(hf_video.__file__).parent / "start"
 
 
-def run(folder: Path) -> None:
-    words = [sys.executable, EXAMPLES / "train_start.py", folder, "--smoke"]
+def run(folder: Path, *words: object) -> None:
+    words = [sys.executable, EXAMPLES / "train_start.py", folder, "--smoke", *words]
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
@@ -39,6 +39,14 @@ def test_it_trains_and_an_interrupted_training_goes_on(tmp_path):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_a_second_training_goes_on_with_shapes(tmp_path):
+    run(tmp_path / "motion")
+    run(tmp_path / "shape", "--model", tmp_path / "motion" / "start")
+    first, second = (load_file(tmp_path / name / "start" / "model.safetensors") for name in ("motion", "shape"))
+    assert first.keys() == second.keys() and first["classifier.weight"].shape == second["classifier.weight"].shape
+    assert not torch.equal(first["classifier.weight"], second["classifier.weight"])
+
+
 @pytest.fixture
 def training(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -47,15 +55,11 @@ def training(monkeypatch):
 
 def test_the_features_of_the_shipped_start_tell_how_the_ground_moves(training):
     """A linear fit to 256 clips explains a part of the motion in others."""
+    clips = training.draw_clips(352, training.HELD_OUT_SEED + 10**6, scenes=("camera",))
     model = VideoViTForVideoClassification.from_pretrained(START, dtype="float32", num_labels=0).eval()
-    clips = training.GeneratedBatches(22, seed=training.HELD_OUT_SEED + 10**6, rising=False)
-    features, motion = [], []
-    for index in range(len(clips)):
-        batch = clips[index]
-        with torch.no_grad():
-            features.append(model(batch["pixel_values"]).logits)
-        motion.append(batch["values"][:, list(training.VALUES).index("ground right first")])
-    x, y = torch.cat(features), torch.cat(motion)
+    with torch.no_grad():
+        x = model(training.normalize(clips.frames)).logits
+    y = clips.values[:, list(training.VALUES).index("ground right first")]
     x = torch.cat([x, torch.ones(len(x), 1)], dim=1)
     known, others = slice(None, 256), slice(256, None)
     fit = torch.linalg.solve(x[known].T @ x[known] + 10 * torch.eye(x.shape[1]), x[known].T @ y[known])
