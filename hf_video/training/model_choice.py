@@ -52,7 +52,7 @@ def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
     return ModelChoice(
         SHIPPED,
         f"Model: the start that ships, because there are {number:,} training clips, at most {MAX_CLIPS_FOR_START:,}. "
-        "It knows motion, and no objects; --model scratch trains from random weights.",
+        "It knows motion and simple shapes, and no objects; --model scratch trains from random weights.",
     )
 
 

@@ -41,8 +41,8 @@ def test_few_clips_begin_with_the_start(digits, tiny_start, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["train", str(digits), "--output-dir", str(out), *SHORT]) == 0
     assert (
-        "Model: the start that ships, because there are 24 training clips, at most 1,000. It knows motion, and no "
-        "objects; --model scratch trains from random weights." in capsys.readouterr().out
+        "Model: the start that ships, because there are 24 training clips, at most 1,000. It knows motion and "
+        "simple shapes, and no objects; --model scratch trains from random weights." in capsys.readouterr().out
     )
     assert AutoModelForVideoClassification.from_pretrained(out).config.hidden_size == 24
     saved = options_of(out)

@@ -47,12 +47,12 @@ def test_the_seed_decides_every_bit(generated):
 
 
 def test_shapes_and_ranges(generated):
-    clips = generated.draw_clips(64, seed=0)
-    assert clips.frames.shape == (64, 8, 3, 64, 64) and clips.frames.dtype == torch.float32
+    clips = generated.draw_clips(192, seed=0)
+    assert clips.frames.shape == (192, 8, 3, 64, 64) and clips.frames.dtype == torch.float32
     assert clips.frames.min() >= 0 and clips.frames.max() <= 1
-    assert clips.flow.shape == (64, 256, 2) and clips.is_object.shape == (64, 256)
-    assert clips.kinds.shape == (64, len(generated.MOTIONS)) and clips.textures.shape == (64, 2)
-    assert clips.values.shape == (64, len(generated.VALUES))
+    assert clips.flow.shape == (192, 256, 2) and clips.is_object.shape == (192, 256)
+    assert clips.kinds.shape == (192, len(generated.MOTIONS)) and clips.textures.shape == (192, 2)
+    assert clips.values.shape == (192, len(generated.VALUES))
     limits = torch.tensor(list(generated.VALUES.values()))
     assert (clips.values.nan_to_num(0).abs() <= limits).all()
     for indices, count in (
