@@ -52,10 +52,17 @@ EXPLANATIONS = {
         ABSENT,
         "The language model is one of Transformers, and its loss is tested there.",
     ),
+    r"Do not take a cache as input to forward": (
+        ABSENT,
+        "Encoders have no cache of keys and values, and that of the language model is used by `generate` alone.",
+    ),
     r"This model doesn't use `inputs_embeds`": (ABSENT, "Pixels have no embeddings that a caller could give instead."),
     r"pixels have no vocabulary to resize": (ABSENT, "Pixels are projected, not looked up."),
     r"No conversion found for CLASS": (ABSENT, "Published weights have the names of the modules: none is renamed."),
-    r"CLASS (class )?has no _keep_in_fp32_modules .*": (ABSENT, "Every weight may be in half precision."),
+    r"CLASS (class )?has no _keep_in_fp32_modules .*|No `_keep_in_fp32_modules_strict` defined": (
+        ABSENT,
+        "Every weight may be in half precision.",
+    ),
     r"CLASS does not support SDPA": (
         ABSENT,
         "Two tests, of which one is for composite models and the other for all others.",
