@@ -49,8 +49,9 @@ def plot_curves(log_history: Sequence[dict[str, float]], chance: float | None = 
         loss_axes.legend(frameon=False)
         _draw_metrics(every[1], evaluations, validation)
         if chance is not None:
-            every[1].axhline(chance, color="gray", linestyle="--", label=f"top-1 by chance {chance:.1%}")
-            every[1].legend(edgecolor="none", loc="lower right")
+            every[1].axhline(chance, color="gray", linestyle="--")
+            place = {"transform": every[1].get_yaxis_transform(), "ha": "right", "va": "bottom", "color": "gray"}
+            every[1].text(0.99, chance, f"top-1 by chance {chance:.1%}", **place)
 
     _draw(rate_axes, [entry for entry in steps if "learning_rate" in entry], "learning_rate", color="tab:blue")
     rate_axes.set(title="Learning rate", ylim=(0, None))
