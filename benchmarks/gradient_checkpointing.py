@@ -9,20 +9,22 @@ activations, in two steps. glibc returns freed memory at once here, as the alloc
 blocks of up to 32 MiB. Time is that of processors, in turns, the least of each. The larger batch is the one whose
 memory is that of training without, by its growth from half a batch to one; its memory is measured as well.
 
-Then the task of `hf-video demo` is learned with both: the losses of all steps at the same batch and the accuracy on
-held-out digits, and the accuracy with a batch that is larger by the same factor, with as many epochs. The script
-fails if a goal is missed: 0.36 of the memory and 1.36 of the time. It takes about twenty minutes on an idle core.
+Then the task of `hf-video demo` is learned, on frames of 24 x 24 pixels: without and with at the same batch, where the
+losses of all steps must be equal, and with a batch that is larger by the same factor, in as many epochs. The accuracy
+is that on held-out digits. The script fails if a goal is missed: 0.36 of the memory and 1.36 of the time. It takes
+about ten minutes on an idle core.
 
     python benchmarks/gradient_checkpointing.py [--batch-size 24] [--rounds 2] [--epochs 16] [--threads 1] [--smoke]
 """
 
 import ctypes
+import functools
 import math
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -56,34 +58,23 @@ TOLERANCE = 1e-5
 M_MMAP_THRESHOLD = -3
 FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba"}
 SIZES = {"image_size": 96, "num_frames": 8, "hidden_size": 192, "num_labels": len(MOTIONS)}
-# The models of `hf-video demo`, with their batch size and learning rate.
-DIGITS = {
-    "videovit": ({"image_size": 48, "patch_size": 8, "hidden_size": 128, "num_hidden_layers": 4}, 16, 1e-3),
-    "videomamba": (
-        {"image_size": 24, "patch_size": 8, "tubelet_size": 2, "hidden_size": 64, "num_hidden_layers": 4}
-        | {"state_size": 8},
-        32,
-        4e-3,
-    ),
+DEPTHS = {
+    "videovit": {"num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768},
+    "videomamba": {"num_hidden_layers": 24},
 }
-
-
-class Learned(NamedTuple):
-    losses: list[float]  # of each step
-    accuracy: float  # on the held-out digits
-    seconds: float  # of processors
+# Models as those of `hf-video demo`, for frames of 24 x 24 pixels, with their batch size and learning rate.
+DIGITS = {
+    "videovit": ({"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}, 16, 1e-3),
+    "videomamba": ({"hidden_size": 64, "tubelet_size": 2, "state_size": 8}, 32, 4e-3),
+}
+DIGIT_SIZES = {"image_size": 24, "patch_size": 8, "num_hidden_layers": 4}
 
 
 def make_model(family: str, sizes: dict[str, int]) -> PreTrainedModel:
     set_seed(0)
     if family == "videomamba":
-        return VideoMambaForVideoClassification(VideoMambaConfig(**SIZES | {"num_hidden_layers": 24} | sizes))
-    sizes = SIZES | {"num_hidden_layers": 12} | sizes
-    width = sizes["hidden_size"]
-    heads = 4 if width == DIGITS["videovit"][0]["hidden_size"] else width // 64 or 1
-    return VideoViTForVideoClassification(
-        VideoViTConfig(num_attention_heads=heads, intermediate_size=4 * width, **sizes)
-    )
+        return VideoMambaForVideoClassification(VideoMambaConfig(**SIZES | DEPTHS[family] | sizes))
+    return VideoViTForVideoClassification(VideoViTConfig(**SIZES | DEPTHS[family] | sizes))
 
 
 class Training:
@@ -144,7 +135,9 @@ def seconds_of(family: str, sizes: dict[str, int], batch_size: int, rounds: int)
     return fastest(runs, rounds=rounds, clock=time.process_time)
 
 
-def compare_steps(family: str, sizes: dict[str, int], batch_size: int, rounds: int, threads: int) -> tuple[bool, float]:
+def compare_steps(
+    family: str, sizes: dict[str, int], batch_size: int, rounds: int, threads: int
+) -> tuple[bool, float]:
     """Whether the goals are reached, and by how much a batch grows in the same memory."""
     name = FAMILIES[family]
     difference = in_own_process(threads, difference_of, family, sizes)
@@ -165,18 +158,27 @@ def compare_steps(family: str, sizes: dict[str, int], batch_size: int, rounds: i
     return reached, larger / batch_size
 
 
-def learn_digits(family: str, digits: Path, epochs: int, growth: float, is_checkpointed: bool) -> Learned:
-    """The demo's training, with a batch that is larger by a factor, and a learning rate by its root."""
+def read_digits(num_train: int, num_test: int) -> dict[str, list[Any]]:
+    """The clips of the demo's videos, so many of each class."""
+    with tempfile.TemporaryDirectory() as folder:
+        digits = write_moving_digits(Path(folder, "digits"), train_per_class=num_train, test_per_class=num_test)
+        data, size = load_video_dataset(digits, labels=list(MOTIONS)), DIGIT_SIZES["image_size"]
+        processor = VideoClipProcessor(num_frames=8, sampling_strategy="uniform", size=size, crop_size=size)
+        return {split: list(ClipDataset(data[split], processor, training=False)) for split in ("train", "test")}
+
+
+def learn_digits(
+    family: str, clips: dict[str, list[Any]], epochs: int, growth: float, is_checkpointed: bool
+) -> tuple[list[float], float]:
+    """The losses of all steps, and the accuracy on held-out digits. With a batch that is larger by a factor, the
+    learning rate grows by its root."""
     sizes, batch_size, learning_rate = DIGITS[family]
-    model, start = make_model(family, sizes), time.process_time()
-    data, edge = load_video_dataset(digits, labels=list(MOTIONS)), sizes["image_size"]
-    processor = VideoClipProcessor(num_frames=8, sampling_strategy="uniform", size=edge, crop_size=edge)
     with tempfile.TemporaryDirectory() as folder:
         arguments = VideoTrainingArguments(
             folder,
             num_train_epochs=epochs,
             per_device_train_batch_size=int(batch_size * growth),
-            per_device_eval_batch_size=32,
+            per_device_eval_batch_size=50,
             learning_rate=learning_rate * math.sqrt(growth),
             activation_checkpointing=is_checkpointed,
             eval_strategy="no",
@@ -186,12 +188,27 @@ def learn_digits(family: str, digits: Path, epochs: int, growth: float, is_check
             use_cpu=True,
             disable_tqdm=True,
         )
-        train, test = (ClipDataset(data[split], processor, training=split == "train") for split in ("train", "test"))
-        trainer = VideoTrainer(model, arguments, train_dataset=train, processing_class=processor)
+        trainer = VideoTrainer(make_model(family, DIGIT_SIZES | sizes), arguments, train_dataset=clips["train"])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        return Learned(losses, trainer.evaluate(test)["eval_top1_accuracy"], time.process_time() - start)
+        return losses, trainer.evaluate(clips["test"])["eval_top1_accuracy"]
+
+
+def compare_learning(family: str, clips: dict[str, list[Any]], epochs: int, growth: float, threads: int) -> None:
+    """Prints the accuracy without, with, and with a larger batch."""
+    run = functools.partial(in_own_process, threads, learn_digits, family, clips, epochs)
+    (expected, plain), (losses, same), (fewer, larger) = run(1, False), run(1, True), run(growth, True)
+    difference = np.abs(np.subtract(losses, expected)).max()
+    require_agreement(
+        f"The losses of {FAMILIES[family]} with gradient checkpointing and without", difference, TOLERANCE
+    )
+    print(
+        f"{FAMILIES[family]}, {epochs} epochs of the digits: {plain:.1%} without, {same:.1%} with, the losses of all "
+        f"{len(losses)} steps differ by {difference:.0e} at most; {larger:.1%} with {growth:.1f} times the batch, in "
+        f"{len(fewer)} steps",
+        flush=True,
+    )
 
 
 def main() -> int:
@@ -206,32 +223,15 @@ def main() -> int:
     batch_size, rounds = arguments.batch_size, arguments.rounds
     if arguments.smoke:
         batch_size, rounds, epochs, videos = 4, 1, 1, (2, 1)
-        sizes = {"image_size": 32, "hidden_size": 32, "num_hidden_layers": 3}
+        sizes = {"image_size": 32, "hidden_size": 48, "num_hidden_layers": 3}
     reaches_goals, growths = True, {}
     for family in FAMILIES:
         reached, growths[family] = compare_steps(family, sizes, batch_size, rounds, threads)
         reaches_goals &= reached
-    with tempfile.TemporaryDirectory() as folder:
-        digits = Path(folder, "digits")
-        in_own_process(1, write_digits, digits, *videos)
-        for family, name in FAMILIES.items():
-            plain, checkpointed, larger = (
-                in_own_process(threads, learn_digits, family, digits, epochs, growth, is_checkpointed)
-                for growth, is_checkpointed in ((1, False), (1, True), (growths[family], True))
-            )
-            difference = np.abs(np.subtract(plain.losses, checkpointed.losses)).max()
-            require_agreement(f"The losses of {name} with gradient checkpointing and without", difference, TOLERANCE)
-            print(
-                f"{name}, {epochs} epochs of the digits: {plain.accuracy:.1%} without, {checkpointed.accuracy:.1%} with,"
-                f" the losses of {len(plain.losses)} steps differ by {difference:.0e} at most; {larger.accuracy:.1%} "
-                f"with a batch {growths[family]:.1f} times as large, in {len(larger.losses)} steps",
-                flush=True,
-            )
+    clips = in_own_process(threads, read_digits, *videos)
+    for family in FAMILIES:
+        compare_learning(family, clips, epochs, growths[family], threads)
     return 0 if reaches_goals or arguments.smoke else GOAL_MISSED
-
-
-def write_digits(folder: Path, train_per_class: int, test_per_class: int) -> None:
-    write_moving_digits(folder, train_per_class=train_per_class, test_per_class=test_per_class)
 
 
 if __name__ == "__main__":

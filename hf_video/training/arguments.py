@@ -58,8 +58,12 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
         if self.linear_probe and self.distillation_teacher and self.distillation_target != "logits":
             raise ValueError("linear_probe leaves the features as they are: use distillation_target=logits with it.")
         if self.base_learning_rate is not None:
-            videos_per_step = self.train_batch_size * self.gradient_accumulation_steps * self.world_size
-            self.learning_rate = self.base_learning_rate * videos_per_step / 256
+            self.scale_learning_rate(self.train_batch_size)
+
+    def scale_learning_rate(self, train_batch_size: int) -> None:
+        """Sets `learning_rate` to that of `base_learning_rate` for the batches of a process."""
+        videos_per_step = train_batch_size * self.gradient_accumulation_steps * self.world_size
+        self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def check_problem_type(self, problem_type: str | None) -> None:
         """Refuses (`ValueError`) label smoothing for models that do not have exactly one class for each video, and
