@@ -145,16 +145,16 @@ class VideoTrainer(BaseTrainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """As in `transformers.Trainer`, but the objective defaults to `metric_for_best_model` of the last evaluation of
-        a trial, and the direction to the one in which it gets better.
+        """As in `transformers.Trainer`, but the objective defaults to `metric_for_best_model` in the last evaluation
+        of a trial, and the direction to the one in which it gets better.
 
-        A trial may also change what `VideoTrainingArguments` adds for the optimizer, the loss, the sampler and the
-        average. What is done before a trainer is made, such as mixing and freezing, is not part of a trial.
+        A trial may also choose what `VideoTrainingArguments` adds for the optimizer, the loss, the sampler and the
+        average. Adaptation and distillation are part of the model and of the trainer that are given.
         """
-        metric = f"eval_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
         if compute_objective is None:
+            metric = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+            compute_objective = itemgetter(f"eval_{metric}")
             direction = direction or ("maximize" if self.args.greater_is_better else "minimize")
-            compute_objective = itemgetter(metric)
         return super().hyperparameter_search(
             hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
         )
