@@ -3,16 +3,16 @@ Memory and time of training with gradient checkpointing beside training without,
 that fits into the memory that it spares.
 
 The models are 192 channels wide, with 12 and 24 layers; a step is forward, backward and AdamW in float32, for a batch
-of 24 clips. Both trainings must give equal losses and gradients, otherwise no figure is printed. Memory is the peak of
+of 24 clips of 8 frames of 112 x 112 pixels. Both trainings must give equal losses and gradients, otherwise no figure is printed. Memory is the peak of
 a process, less what it has before the model is made: weights, gradients, both moments of AdamW, the batch and
-activations, in two steps. glibc returns freed memory at once here, as the allocators of GPUs do; by default it keeps
+activations. glibc returns freed memory at once here, as the allocators of GPUs do; by default it keeps
 blocks of up to 32 MiB. Time is that of processors, in turns, the least of each. The larger batch is the one whose
 memory is that of training without, by its growth from half a batch to one; its memory is measured as well.
 
 Then the task of `hf-video demo` is learned, on frames of 24 x 24 pixels: without and with at the same batch, where the
 losses of all steps must be equal, and with a batch that is larger by the same factor, in as many epochs. The accuracy
 is that on held-out digits. The script fails if a goal is missed: 0.36 of the memory and 1.36 of the time. It takes
-about ten minutes on an idle core.
+about fifteen minutes on an idle core.
 
     python benchmarks/gradient_checkpointing.py [--batch-size 24] [--rounds 2] [--epochs 16] [--threads 1] [--smoke]
 """
@@ -57,7 +57,7 @@ TOLERANCE = 1e-5
 # What glibc's `mallopt` calls the size from which a block of memory is returned as soon as it is freed.
 M_MMAP_THRESHOLD = -3
 FAMILIES = {"videovit": "VideoViT", "videomamba": "VideoMamba"}
-SIZES = {"image_size": 96, "num_frames": 8, "hidden_size": 192, "num_labels": len(MOTIONS)}
+SIZES = {"image_size": 112, "num_frames": 8, "hidden_size": 192, "num_labels": len(MOTIONS)}
 DEPTHS = {
     "videovit": {"num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768},
     "videomamba": {"num_hidden_layers": 24},

@@ -116,7 +116,8 @@ class VideoTrainer(BaseTrainer):
             self.accelerator.ddp_handler.find_unused_parameters = False
 
     def _read_arguments(self) -> None:
-        """Takes the loss and the average from the arguments. A trial of `hyperparameter_search` changes these."""
+        """Takes learning rate, loss and average from the arguments, as a trial of `hyperparameter_search` has them."""
+        self._scale_learning_rate()
         rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
         class_weights, chosen = self._given_weights, getattr(self.args, "class_weights", None)
         if chosen is not None and class_weights is None and self.train_dataset is not None:
@@ -163,19 +164,21 @@ class VideoTrainer(BaseTrainer):
         return drop_query_axis(super().call_model_init(trial))
 
     def _hp_search_setup(self, trial: Any) -> None:
+        """Called at the beginning of every training, of a trial or not."""
         super()._hp_search_setup(trial)
-        if trial is not None:
-            self._read_arguments()
-            self._scale_learning_rate()
+        self._train_batch_size = self.args.train_batch_size
+        self._read_arguments()
 
     def _update_auto_batch_size(self, batch_size: int) -> None:
         super()._update_auto_batch_size(batch_size)
+        before = self.args.learning_rate
         self._scale_learning_rate()
+        if self.args.learning_rate != before:
+            self.optimizer = None  # it has the learning rate of another batch
 
     def _scale_learning_rate(self) -> None:
-        if getattr(self.args, "base_learning_rate", None) is not None:
+        if isinstance(self.args, VideoTrainingArguments):
             self.args.scale_learning_rate(self._train_batch_size)
-            self.optimizer = None  # one that was made has another learning rate
 
     def get_train_dataloader(self) -> DataLoader:
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):

@@ -89,10 +89,16 @@ def test_a_trial_changes_the_draws_and_weights_of_classes(tmp_path):
 def test_a_trial_changes_the_batch_and_with_it_the_scaled_learning_rate(tmp_path):
     watcher = Watcher()
     space = {"per_device_train_batch_size": [2, 4], "base_learning_rate": [0.64]}
-    search(tmp_path, space, watcher=watcher, base_learning_rate=0.1, layer_decay=0.5, num_train_epochs=1)
+    options = {"base_learning_rate": 0.1, "layer_decay": 0.5, "num_train_epochs": 1}
+    _, trainer = search(tmp_path, space, watcher=watcher, **options)
     found = sorted((each["batch"], each["steps"], each["rates"][0]) for each in watcher.begins)
     assert found == [(2, 4, pytest.approx(0.005)), (4, 2, pytest.approx(0.01))]
     assert all(each["rates"][1] == pytest.approx(each["rates"][0] / 2) for each in watcher.begins)
+    # A training after the search has what the arguments say then.
+    trainer.args.per_device_train_batch_size, trainer.args.base_learning_rate, trainer.args.ema_decay = 8, 0.32, 0.5
+    trainer.train()
+    assert watcher.begins[-1]["batch"] == 8 and watcher.begins[-1]["rates"][0] == pytest.approx(0.01)
+    assert (tmp_path / "checkpoint-1" / "ema.safetensors").is_file()
 
 
 def test_a_teacher_of_another_width_is_not_searched_with(tmp_path):
