@@ -3,11 +3,11 @@ Memory and time of training with gradient checkpointing beside training without,
 that fits into the memory that it spares.
 
 The models are 192 channels wide, with 12 and 24 layers; a step is forward, backward and AdamW in float32, for a batch
-of 24 clips of 8 frames of 112 x 112 pixels. Both trainings must give equal losses and gradients, otherwise no figure is printed. Memory is the peak of
-a process, less what it has before the model is made: weights, gradients, both moments of AdamW, the batch and
-activations. glibc returns freed memory at once here, as the allocators of GPUs do; by default it keeps
-blocks of up to 32 MiB. Time is that of processors, in turns, the least of each. The larger batch is the one whose
-memory is that of training without, by its growth from half a batch to one; its memory is measured as well.
+of 24 clips of 8 frames of 112 x 112 pixels. Both trainings must give equal losses and gradients, otherwise no figure
+is printed. Memory is the peak of a process, less what it has before the model is made: weights, gradients, both
+moments of AdamW, the batch and activations. glibc returns freed memory at once here, as the allocators of GPUs do; by
+default it keeps blocks of up to 32 MiB. Time is that of processors, in turns, the least of each. The larger batch is
+the one whose memory is that of training without, by its growth from half a batch to one; its memory is measured, too.
 
 Then the task of `hf-video demo` is learned, on frames of 24 x 24 pixels: without and with at the same batch, where the
 losses of all steps must be equal, and with a batch that is larger by the same factor, in as many epochs. The accuracy
