@@ -57,8 +57,12 @@ class VideoTrainingArguments(VideoTrainingSettings, TrainingArguments):
             raise ValueError("linear_probe normalises over the videos of a batch: take a batch size of at least 2.")
         if self.linear_probe and self.distillation_teacher and self.distillation_target != "logits":
             raise ValueError("linear_probe leaves the features as they are: use distillation_target=logits with it.")
+        self.scale_learning_rate(self.train_batch_size)
+
+    def scale_learning_rate(self, train_batch_size: int) -> None:
+        """Sets `learning_rate` by `base_learning_rate`, if it is given, for such batches of a process."""
         if self.base_learning_rate is not None:
-            videos_per_step = self.train_batch_size * self.gradient_accumulation_steps * self.world_size
+            videos_per_step = train_batch_size * self.gradient_accumulation_steps * self.world_size
             self.learning_rate = self.base_learning_rate * videos_per_step / 256
 
     def check_problem_type(self, problem_type: str | None) -> None:

@@ -137,6 +137,8 @@ class TrainingFactsCallback(TrainerCallback):
         folder = Path(str(args.output_dir))
         dataset = kwargs["train_dataloader"].dataset
         self.facts = describe_training(args, kwargs["model"], kwargs.get("processing_class"), dataset)
+        if args.auto_find_batch_size:
+            self.facts["recipe"]["per_device_train_batch_size"] = state.train_batch_size // max(1, args.n_gpu)
         if state.global_step > 0 and "source" in (first := read_facts(folder)):
             self.facts["source"] = first["source"]
         write_facts(folder, self.facts)

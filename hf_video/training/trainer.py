@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
@@ -93,8 +94,32 @@ class VideoTrainer(BaseTrainer):
             if compute_metrics is video_metrics:
                 self.args.check_metric(problem_type, self.model.config.num_labels, eval_sets)
             self.args.choose_metric(problem_type, eval_sets, loss_alone)
+        self._given_weights = class_weights
+        self.add_callback(TrainingFactsCallback(self.eval_dataset))
+        self.ema: EMACallback | None = None
+        self._read_arguments()
+        self.throughput = ThroughputCallback()
+        self.add_callback(self.throughput)
+        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
+        if self._has_projection:
+            if self.model_init is not None:
+                raise ValueError(
+                    "A teacher with wider or narrower features needs a projection, which is trained with one model: "
+                    "give a model in place of model_init, or use distillation_target=logits."
+                )
+            if self.is_sharded:
+                raise ValueError(
+                    "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
+                    "DeepSpeed: use distillation_target=logits."
+                )
+            # The projection is used after the forward pass, so DDP would take it for unused.
+            self.accelerator.ddp_handler.find_unused_parameters = False
+
+    def _read_arguments(self) -> None:
+        """Takes learning rate, loss and average from the arguments, as a trial of `hyperparameter_search` has them."""
+        self._scale_learning_rate()
         rows = self.train_dataset.dataset if isinstance(self.train_dataset, ClipDataset) else None
-        chosen = getattr(self.args, "class_weights", None)
+        class_weights, chosen = self._given_weights, getattr(self.args, "class_weights", None)
         if chosen is not None and class_weights is None and self.train_dataset is not None:
             class_weights = make_class_weights(chosen, class_names_of(self.model.config), rows)
         self._loss_options = {
@@ -105,26 +130,61 @@ class VideoTrainer(BaseTrainer):
         sampler = getattr(self.args, "sampler", "random")
         if sampler != "random" and self.train_dataset is not None and rows is None:
             raise ValueError(f"sampler={sampler} needs labels: give a ClipDataset as train_dataset.")
+        if self.ema is not None:
+            self.remove_callback(self.ema)
+        ema_decay = getattr(self.args, "ema_decay", None)
+        self.ema = None if ema_decay is None else EMACallback(ema_decay)
+        if self.ema is not None:
+            self.add_callback(self.ema)
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `transformers.Trainer`, but the objective defaults to `metric_for_best_model` in the last evaluation
+        of a trial, and the direction to the one in which it gets better.
+
+        A trial may also choose what `VideoTrainingArguments` adds for the optimizer, the loss, the sampler and the
+        average. Adaptation and distillation are part of the model and of the trainer that are given.
+        """
+        if compute_objective is None:
+            metric = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+            compute_objective = itemgetter(f"eval_{metric}")
+            direction = direction or ("maximize" if self.args.greater_is_better else "minimize")
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
+        )
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        return drop_query_axis(super().call_model_init(trial))
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Called at the beginning of every training, of a trial or not."""
+        super()._hp_search_setup(trial)
+        self._train_batch_size = self.args.train_batch_size
+        self._read_arguments()
+
+    def _update_auto_batch_size(self, batch_size: int) -> None:
+        super()._update_auto_batch_size(batch_size)
+        before = self.args.learning_rate
+        self._scale_learning_rate()
+        if self.args.learning_rate != before:
+            self.optimizer = None  # it has the learning rate of another batch
+
+    def _scale_learning_rate(self) -> None:
+        if isinstance(self.args, VideoTrainingArguments):
+            self.args.scale_learning_rate(self._train_batch_size)
+
+    def get_train_dataloader(self) -> DataLoader:
         if isinstance(getattr(self.model, "classifier", None), NormalizedLinear) and has_length(self.train_dataset):
             # Batch normalisation fails on a last batch of one video, which has no variance.
-            self.args.dataloader_drop_last |= len(self.train_dataset) % self.args.train_batch_size == 1
-        self.add_callback(TrainingFactsCallback(self.eval_dataset))
-        self.ema: EMACallback | None = None
-        ema_decay = getattr(self.args, "ema_decay", None)
-        if ema_decay is not None:
-            self.ema = EMACallback(ema_decay)
-            self.add_callback(self.ema)
-        self.throughput = ThroughputCallback()
-        self.add_callback(self.throughput)
-        self.distillation = distillation or make_distillation(self.args, self.model, self.processing_class)
-        if self._has_projection:
-            if self.is_sharded:
-                raise ValueError(
-                    "A teacher with wider or narrower features needs a projection, which is not trained with FSDP or "
-                    "DeepSpeed: use distillation_target=logits."
-                )
-            # The projection is used after the forward pass, so DDP would take it for unused.
-            self.accelerator.ddp_handler.find_unused_parameters = False
+            self.args.dataloader_drop_last |= len(self.train_dataset) % self._train_batch_size == 1
+        return super().get_train_dataloader()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
@@ -139,7 +199,8 @@ class VideoTrainer(BaseTrainer):
         if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
             self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
         is_averaging = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
-        if self.args.ddp_find_unused_parameters is None and is_averaging and not self._has_projection:
+        is_open = self.args.ddp_find_unused_parameters is None and self.model is not None
+        if is_open and is_averaging and not self._has_projection:
             unused = unused_parameters(self.model)
             if unused is not None:
                 self.accelerator.ddp_handler.find_unused_parameters = bool(unused)

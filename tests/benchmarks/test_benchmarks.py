@@ -55,6 +55,15 @@ FIGURES = {
         r"key frame every 250 frames, milliseconds a window:",
         r"key frame every second, [\s\S]*faster +\d+\.\d\dx +\d+\.\d\dx",
     ],
+    "gradient_checkpointing.py": [
+        *(
+            rf"{name} +{kind} +batch +\d+ +\d+ MiB"
+            for name in ("VideoViT", "VideoMamba")
+            for kind in ("without", "with")
+        ),
+        r"ratio \| VideoMamba, gradient checkpointing \| memory \| peer without",
+        r"VideoMamba, 1 epochs of the digits: \d+\.\d% without, \d+\.\d% with, .* differ by \d",
+    ],
     "imbalance.py": [
         rf"{cure} +\d+\.\d% ± \d+\.\d%( +\d+\.\d% ± \d+\.\d%){{3}}"
         for cure in ("none", "--class-weights effective", "--loss focal", "--sampler sqrt")
@@ -168,6 +177,7 @@ WRONG_OUTPUTS = {
     "exported.py": "import onnxruntime as o; run = o.InferenceSession.run; o.InferenceSession.run = "
     "lambda *words: [each + 1 for each in run(*words)]",
     "extract.py": DRIFT,
+    "gradient_checkpointing.py": DRIFT,
     "int8.py": DRIFT,
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
