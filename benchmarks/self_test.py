@@ -7,7 +7,7 @@ each dtype, a VideoMamba also on its plain scan: no run may report a difference.
 what is allowed. Each fault is put into a copy of a model. `files` says that the weights, classes or settings tell it,
 `outputs` that the frames, the input or the logits do so alone, as they must where a machine and no file is wrong.
 
-The script fails if fewer than 19 of 20 faults are found, or if an honest run reports one. It takes 3 minutes on 2 cores.
+The script fails if fewer than 19 of 20 faults are found, or if an honest run reports one. It takes three minutes.
 
     python benchmarks/self_test.py [--seeds 2] [--smoke]
 """
