@@ -16,6 +16,7 @@ from hf_video.loading.models import choose_device, locate_model
 from .folder_checks import PUBLISHED, SELF_TEST
 from .self_test import (
     RECORD,
+    RUN_ERRORS,
     Measured,
     SelfTest,
     Values,
@@ -127,13 +128,13 @@ def _compare_saved(part: str, expected: Mapping[str, str], found: Mapping[str, s
 def _compare_measured(folder: Path, part: Measured, test: SelfTest, device: str, dtype: str) -> Finding:
     try:
         found = measure(folder, part, device, dtype)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+    except RUN_ERRORS as error:
         return Finding(part, False, f"cannot be computed: {error}")
     differences = []
     for file, published in test.videos.items():
+        if file not in found or part not in published:
+            return Finding(part, False, f"{SELF_TEST}/{file} is missing, or {part} of it were not published")
         expected = published[part]
-        if file not in found:
-            return Finding(part, False, f"{SELF_TEST}/{file} is missing")
         shape = list(found[file].shape)
         if shape != expected.shape:
             return Finding(part, False, f"of {file} have the shape {shape}, published was {expected.shape}")
