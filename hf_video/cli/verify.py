@@ -37,7 +37,7 @@ def run(settings: VerifySettings) -> int:
     if first := found.first_difference:
         print(f"differs first in its {first.part}: {first.text}")
         return 1
-    print("verified")
+    print("verified" if all(finding.agrees for finding in found.findings) else "verified by its files alone")
     return 0
 
 

@@ -141,11 +141,11 @@ def test_without_a_self_test_the_way_to_one_is_named(folder):
         verify_model(str(folder))
 
 
-def test_a_model_that_takes_no_such_video_says_why(tmp_path, caplog):
+def test_a_model_that_takes_no_such_video_has_digests_alone(tmp_path):
     model, processor = make_model("VideoViT", ["clap", "jump"])
-    processor.crop_size = {"height": 20, "width": 20}
+    processor.crop_size = {"height": 8, "width": 8}  # smaller than a patch
     folder = save((model, processor), tmp_path / "model")
-    assert "The model takes none of the videos of its self-test: " in caplog.text
+    assert not list(folder.rglob("*.mp4"))
     logits = verify_model(str(folder), device="cpu").findings[-1]
     assert logits.agrees is None and "it could not be run where it was published" in logits.text
 
@@ -158,13 +158,13 @@ def test_a_published_model_is_verified_by_anyone(hub, published):
     process = run_in_fresh_process(hub, code)
     assert process.returncode == 0, process.stderr
     printed = re.findall(r"^(\w+\.mp4): largest difference (\S+) of the largest logit$", process.stdout, re.MULTILINE)
-    assert [name for name, _ in printed] == ["wide.mp4", "upright.mp4"]
+    assert [name for name, _ in printed] == ["upright.mp4", "wide.mp4"]
     assert all(float(difference) < 1e-5 for _, difference in printed)
 
 
 def test_the_check_of_publishing_compares_the_logits(folder):
     content = json.loads((folder / RECORD).read_text())
-    content["videos"]["wide.mp4"]["logits"]["values"][0] *= 1.01
+    content["videos"]["upright.mp4"]["logits"]["values"][0] += 0.01
     (folder / RECORD).write_text(json.dumps(content))
     with pytest.raises(PublishError, match="gives other logits where hf_video is not installed: they differ by "):
         verify(str(folder), with_hf_video=True)
