@@ -7,8 +7,7 @@ each dtype, a VideoMamba also on its plain scan: no run may report a difference.
 what is allowed. Each fault is put into a copy of a model. `files` says that the weights, classes or settings tell it,
 `outputs` that the frames, the input or the logits do so alone, as they must where a machine and no file is wrong.
 
-The script fails if fewer than 19 of 20 faults are found, or if an honest run reports one. It takes
-several minutes.
+The script fails if fewer than 19 of 20 faults are found, or if an honest run reports one. It takes several minutes.
 
     python benchmarks/self_test.py [--seeds 2] [--smoke]
 """
@@ -154,8 +153,8 @@ def swap_layers(weights: dict[str, torch.Tensor]) -> None:
 
 
 def swap_channels(weights: dict[str, torch.Tensor]) -> None:
-    name = next(name for name, each in weights.items() if each.ndim >= 4 and 3 in each.shape[:2])
-    weights[name] = weights[name].flip(1)
+    name = next(name for name in weights if name.endswith("patch_embeddings.projection.weight"))
+    weights[name] = weights[name].unflatten(1, (3, -1)).flip(1).flatten(1)
 
 
 def scale_tensor(weights: dict[str, torch.Tensor]) -> None:
