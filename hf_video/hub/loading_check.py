@@ -121,7 +121,7 @@ def compare_logits(source: str, revision: str, model: Any, processor: Any) -> tu
 
     places = {"revision": revision or None, "_raise_exceptions_for_missing_entries": False}
     record = cached_file(source, "self_test/self_test.json", **places)
-    test = json.loads(Path(record).read_text(encoding="utf-8")) if record else {"videos": {}}
+    test: dict[str, Any] = json.loads(Path(record).read_text(encoding="utf-8")) if record else {"videos": {}}
     name, expected = next(iter(test["videos"].items()), ("", {}))
     if "logits" not in expected or type(processor).__name__ != "VideoClipProcessor":
         return 0.0, 0.0

@@ -170,7 +170,7 @@ def sample(tensor: torch.Tensor, number: int | None = NUM_SAMPLES) -> torch.Tens
 def saved_values(folder: Path) -> dict[str, dict[str, str]]:
     """What the files of a model say: under `weights` digests by the name of a tensor, under `labels` names by class
     id, under `configuration` and `processor` values as JSON by the name of a field."""
-    weights = {}
+    weights: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             weights |= {name: weights_digest({name: tensors.get_tensor(name)})[:16] for name in tensors.keys()}

@@ -51,10 +51,10 @@ def draw(video: SelfTestVideo) -> np.ndarray:
     """The frames (num_frames, height, width, 3) uint8 RGB: waves that drift at another speed in each channel, a square
     of stripes on its way through the picture, and light that changes with time."""
     times = np.arange(video.num_frames, dtype=np.float32)[:, None, None]
-    drift = 2 * np.pi * times / np.float32((40, 56, 72))
+    drift = 2 * np.pi * times / np.array((40, 56, 72), np.float32)
     down, across = (2 * np.pi * np.arange(size, dtype=np.float32)[None, :, None] for size in video[1:3])
-    rows = 40 * np.sin(down / np.float32((64, 40, 88)) - drift) + 25 * np.sin(times / 7)
-    columns = 40 * np.sin(across / np.float32((48, 72, 96)) + drift)
+    rows = 40 * np.sin(down / np.array((64, 40, 88), np.float32) - drift) + 25 * np.sin(times / 7)
+    columns = 40 * np.sin(across / np.array((48, 72, 96), np.float32) + drift)
     frames = (120 + rows[:, :, None] + columns[:, None]).clip(0, 255).astype(np.uint8)
     lines = np.arange(_STRIPES)
     stripes = (np.add.outer(lines // 6, lines // 4) % 2)[..., None] * np.array([255, 200, 80], np.uint8)
