@@ -121,8 +121,9 @@ def compare_logits(source: str, revision: str, model: Any, processor: Any) -> tu
 
     places = {"revision": revision or None, "_raise_exceptions_for_missing_entries": False}
     record = cached_file(source, "self_test/self_test.json", **places)
-    test: dict[str, Any] = json.loads(Path(record).read_text(encoding="utf-8")) if record else {"videos": {}}
-    name, expected = next(iter(test["videos"].items()), ("", {}))
+    test = json.loads(Path(record).read_text(encoding="utf-8")) if record else {"videos": {}}
+    nothing: tuple[str, dict[str, Any]] = ("", {})
+    name, expected = next(iter(test["videos"].items()), nothing)
     if "logits" not in expected or type(processor).__name__ != "VideoClipProcessor":
         return 0.0, 0.0
     inputs = processor(cached_file(source, f"self_test/{name}", **places), return_tensors="pt")
