@@ -96,7 +96,7 @@ FIGURES = {
     ],
     "self_test.py": [
         r"  float32 +\d\.\de-\d\d  \d+e-\d\d",
-        r"30 honest runs, 0 of them reported$",
+        r"30 honest runs, 0 of them reported\n",
         r"  a tensor off by 1 % +files +outputs +weights, logits",
         r"VideoViT-0: of 20 faults are found by files \d+, outputs \d+, either 20",
     ],
