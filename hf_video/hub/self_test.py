@@ -108,7 +108,7 @@ def why_untested(folder: Path) -> str | None:
         return f"it has no {VIDEO_PROCESSOR_NAME}"
     if config.get("quantization_config"):
         return "its weights are quantised"
-    if type(load_config(folder)) not in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING:
+    if config["model_type"] not in {kind.model_type for kind in MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING}:
         return f"a {config['model_type']} is no model of videos"
     processor = read_part(folder, VIDEO_PROCESSOR_NAME)
     parameters = sum(torch.Size(shape).numel() for shape in _shapes(folder))
