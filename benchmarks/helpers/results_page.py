@@ -13,7 +13,7 @@ GROUPS = {
     "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "training", "waiting")),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
-    "package": ("The package", ("alternatives", "before_and_after", "importing", "structure")),
+    "package": ("The package", ("alternatives", "before_and_after", "importing", "self_test", "structure")),
 }
 Groups = Mapping[str, tuple[str, Sequence[str]]]
 

@@ -27,6 +27,7 @@ from . import (
     timeline,
     train,
     train_answers,
+    verify,
     watch,
 )
 from .boundary import run_guarded
@@ -50,6 +51,7 @@ COMMANDS = [
     app.COMMAND,
     export.COMMAND,
     publish.COMMAND,
+    verify.COMMAND,
     demo.COMMAND,
     models.COMMAND,
     convert.COMMAND,

@@ -1,4 +1,4 @@
-"""Publishes models on the Hugging Face Hub: self-contained repositories, checks, and model cards."""
+"""Publishes models on the Hugging Face Hub, self-contained, checked and with a card, and verifies published ones."""
 
 from importlib import import_module
 from typing import Any
@@ -10,6 +10,9 @@ _PUBLIC_NAMES = {
     "push": ".publishing",
     "register_custom_code": ".custom_code",
     "stage": ".publishing",
+    "Finding": ".verification",
+    "Verification": ".verification",
+    "verify_model": ".verification",
 }
 
 __all__ = list(_PUBLIC_NAMES)

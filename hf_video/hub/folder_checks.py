@@ -26,6 +26,7 @@ from .secret_scanning import TEXT, scan
 from .training_facts import FACTS_FILE
 
 CARD = "README.md"
+SELF_TEST = "self_test"
 # The Auto class that loads each of them.
 PROCESSORS = {
     VIDEO_PROCESSOR_NAME: "AutoVideoProcessor",
@@ -47,6 +48,7 @@ PUBLISHED = (
 # Why other files stay behind; the first pattern that fits decides.
 LEFT_OUT = {
     "checkpoint-*/*": "a checkpoint of the training",
+    f"{SELF_TEST}/*": "publishing makes another self-test",
     "report/*": "of the report only the curves and the confusion matrix are published",
     **dict.fromkeys(TRAINING_STATE, "state of the training, which --with-training-state adds"),
     **dict.fromkeys(("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"), "a pickled file can run code where it is loaded"),

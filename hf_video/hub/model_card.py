@@ -11,11 +11,12 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardDat
 from transformers.utils import VIDEO_PROCESSOR_NAME
 
 from hf_video.auto import CLASSES
-from hf_video.io import sha256_of
+from hf_video.io import read_own_json, sha256_of
 from hf_video.metrics import Metric, measured_in
 from hf_video.settings import few
 
-from .folder_checks import CARD
+from .folder_checks import CARD, SELF_TEST
+from .self_test import RECORD
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 EVALUATION_RESULTS = ".eval_results/hf_video.yaml"
@@ -59,6 +60,7 @@ def write_card(folder: Path, repo_id: str, facts: dict[str, Any], needs_hf_video
         name=name,
         summary=_summary(architecture, config, facts, needs_hf_video),
         usage=usage(repo_id, auto_class, needs_hf_video, num_frames=_frames_to_name(folder, config)),
+        self_test=_describe_self_test(folder, repo_id, needs_hf_video),
         results=measured,
         sections=_sections(folder, facts),
         limits=_limits(config, facts, auto_class, needs_hf_video),
@@ -185,6 +187,29 @@ print(outputs.keys())"""
     return f'```python\n{requirement}from transformers import {imports}\n\nmodel_id = "{repo_id}"\n{code}\n```'
 
 
+def self_test_code(repo_id: str, needs_hf_video: bool = False) -> str:
+    """An example that runs: a fenced block of Python that compares a video classifier with its self-test."""
+    requirement = "import hf_video  # pip install git+https://github.com/hf-video/hf-video\n" if needs_hf_video else ""
+    trust = "" if needs_hf_video else ", trust_remote_code=True"
+    return f"""\
+```python
+import json
+from pathlib import Path
+
+{requirement}import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoModelForVideoClassification, AutoVideoProcessor
+
+folder = Path(snapshot_download("{repo_id}"))
+model = AutoModelForVideoClassification.from_pretrained(folder{trust}, dtype="float32").eval()
+processor = AutoVideoProcessor.from_pretrained(folder{trust})
+for video, expected in json.loads((folder / "{RECORD}").read_text())["videos"].items():
+    logits = model(**processor(str(folder / "{SELF_TEST}" / video), return_tensors="pt")).logits
+    difference = (logits - torch.tensor(expected["logits"]["values"])).abs().max() / logits.abs().max()
+    print(f"{{video}}: largest difference {{difference:.1e}} of the largest logit")
+```"""
+
+
 def is_repository(source: dict[str, Any]) -> bool:
     """Whether a recorded source is a repository on the Hub, not a folder or a file."""
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", source.get("name", "")))
@@ -200,6 +225,25 @@ def _frames_to_name(folder: Path, config: dict[str, Any]) -> int | None:
     if "num_frames" in config or not processor.is_file():
         return None
     return json.loads(processor.read_text(encoding="utf-8")).get("num_frames")
+
+
+def _describe_self_test(folder: Path, repo_id: str, needs_hf_video: bool) -> str | None:
+    test, processor = (read_own_json(folder / name) for name in (RECORD, VIDEO_PROCESSOR_NAME))
+    if test is None:
+        return None
+    command = f"`hf-video verify {repo_id}`"
+    if test["untested"]:
+        return f"{command} compares weights, classes and settings. The model is not run: {test['untested']}."
+    text = (
+        f"`{SELF_TEST}/` has two small videos, and what they become. {command} says whether it is the same elsewhere."
+    )
+    is_ours = processor.get("video_processor_type") == "VideoClipProcessor"
+    if not is_ours or any("logits" not in measured for measured in test["videos"].values()):
+        return text
+    exact, resized = test["bounds"]["float32"], test["bounds"]["float16"]
+    allowed = f"{exact:.0e}, or by {resized} where other instructions resize frames otherwise"
+    code = self_test_code(repo_id, needs_hf_video)
+    return f"{text} Without hf_video this compares the logits, which may differ by {allowed}:\n\n{code}"
 
 
 def _summary(architecture: str, config: dict[str, Any], facts: dict[str, Any], needs_hf_video: bool) -> str:

@@ -32,6 +32,7 @@ from .folder_checks import (
 from .loading_check import verify
 from .model_card import is_repository, write_card, write_evaluation_results
 from .secret_scanning import TEXT
+from .self_test import write_self_test
 from .training_facts import REPORT, read_facts
 
 logger = logging.getLogger(__name__)
@@ -111,9 +112,9 @@ def stage(
 ) -> Publication:
     """Build the repository in an empty folder and check it: text, weights, labels, card, and that it loads.
 
-    The code of the family is put beside the weights, and every class goes into `auto_map`. If the folder has no model
-    card, one is written from the facts that training recorded. Large files are linked, not copied, and the hash of
-    what was checked is kept.
+    The code of the family is put beside the weights, every class goes into `auto_map`, and a self-test is made, with
+    which [`verify_model`] compares. If the folder has no model card, one is written from the facts that training
+    recorded. Large files are linked, not copied, and the hash of what was checked is kept.
 
     Args:
         folder: the model folder; it is not changed.
@@ -158,6 +159,8 @@ def stage(
     except ValueError as error:
         raise PublishError(f"{folder} cannot be published as it is: {error}") from error
     _complete_license(facts.get("source") or {}, api)
+    _refuse(folder, find_problems(staging))
+    write_self_test(staging)
     if publication.card_is_generated:
         write_card(staging, repo_id, facts, needs_hf_video=publication.needs_hf_video)
     write_evaluation_results(staging, facts)

@@ -103,6 +103,12 @@ FIGURES = {
         r"\*\*100,000,000 clips, features once\*\*, one machine, 8 GPUs of 1500 clips/s",
         r"\| fill the driver of Ray \| [\d,]+ \|",
     ],
+    "self_test.py": [
+        r"  float32 +\d\.\de-\d\d  \d+e-\d\d",
+        r"30 honest runs, 0 of them reported\n",
+        r"  a tensor off by 1 % +files +outputs +weights, logits",
+        r"VideoViT-0: of 20 faults are found by files \d+, outputs \d+, either 20",
+    ],
     "small_data.py": [
         r"people, motion: 2 training and 3 test clips of walks left, walks right, nobody",
         r"  from the start, seed 0: \d+\.\d% in \d+ s, \d+ s of processors",

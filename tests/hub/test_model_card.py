@@ -67,7 +67,7 @@ def test_its_metadata_are_valid_and_complete(card, trained_videovit):
 def test_its_example_runs_for_a_stranger(trained, hub, digits, tmp_path):
     publish(trained, REPO, check_download=False)
     shutil.copy(digits / "test" / "left-up" / "0000.mp4", tmp_path / "video.mp4")
-    (example,) = re.findall(r"```python\n(.*?)```", ModelCard.load(REPO).text, re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", ModelCard.load(REPO).text, re.DOTALL)
     process = run_in_fresh_process(hub, example, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "'score':" in process.stdout and "'label': '" in process.stdout

@@ -64,6 +64,9 @@ def test_only_what_belongs_to_the_model_goes_up(publication):
         "README.md",
         "config.json",
         "model.safetensors",
+        "self_test/self_test.json",
+        "self_test/upright.mp4",
+        "self_test/wide.mp4",
         "training_facts.json",
         "video_preprocessor_config.json",
     }

@@ -1,0 +1,51 @@
+"""`hf-video verify`: compares what a published model gives on this machine with its self-test."""
+
+from dataclasses import dataclass
+
+from hf_video.inference.inference_settings import ComputingSettings
+from hf_video.settings import Settings, setting
+
+from .command import Command
+
+DESCRIPTION = """\
+Say whether a published model gives on this machine what it gave where it was published. The videos of its self-test
+are read, prepared and put through the model, and each step is compared; so are the weights, the names of the classes
+and the settings.
+
+The exit code is 1 if something differs; the last line names the first part that does.
+"""
+_WORDS = {True: "agree", False: "DIFFER", None: "-"}
+
+
+@dataclass(kw_only=True)
+class VerifySettings(ComputingSettings, Settings):
+    """Verifying"""
+
+    model: str = setting(help="A model folder, or the name of one on the Hub.", metavar="MODEL", form="word")
+    revision: str | None = setting(None, "Branch, tag or commit on the Hub; by default main.")
+
+
+def run(settings: VerifySettings) -> int:
+    """Prints a line for each part that was compared, and the first one that differs."""
+    from hf_video.hub import verify_model
+
+    found = verify_model(settings.model, revision=settings.revision, device=settings.device, dtype=settings.dtype)
+    print(f"here       {found.here}")
+    print(f"published  {found.made_with}")
+    for finding in found.findings:
+        print(f"  {finding.part:14} {_WORDS[finding.agrees]:7} {finding.text}")
+    if first := found.first_difference:
+        print(f"differs first in its {first.part}: {first.text}")
+        return 1
+    print("verified" if all(finding.agrees for finding in found.findings) else "verified by its files alone")
+    return 0
+
+
+COMMAND = Command(
+    name="verify",
+    settings=VerifySettings,
+    run=run,
+    help="say whether a published model gives the same numbers here",
+    description=DESCRIPTION,
+    epilog="HF_VIDEO_SELECTIVE_SCAN=BACKEND chooses what computes the scans of a VideoMamba.",
+)

@@ -1,0 +1,29 @@
+import json
+import shutil
+
+from hf_video.cli.main import main
+from hf_video.hub.self_test import write_self_test
+
+
+def test_every_part_is_listed_and_the_first_difference_ends_the_command(trained, tmp_path, capsys):
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
+    write_self_test(folder)
+    assert main(["verify", str(folder), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("here       cpu, float32, attention sdpa; hf_video ") and out.endswith("\nverified\n")
+    lines = [line.split(maxsplit=2) for line in out.splitlines()[2:-1]]
+    parts = ["frames", "processor", "pixel_values", "configuration", "weights", "labels", "logits"]
+    assert [line[0] for line in lines] == parts and {line[1] for line in lines} == {"agree"}
+    assert lines[-1][2].startswith("largest difference ")
+
+    config = json.loads((folder / "config.json").read_text())
+    labels = config["id2label"]
+    config["id2label"] = labels | {"0": labels["1"], "1": labels["0"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["verify", str(folder), "--device", "cpu", "--dtype", "bfloat16"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"differs first in its labels: 0 is {labels['1']}, published was {labels['0']}, and 1 more"
+
+
+def test_a_model_without_a_self_test_is_explained(trained, fails):
+    assert "has no self-test (self_test/self_test.json): publish it again" in fails("verify", trained)

@@ -1,0 +1,170 @@
+"""The self-test that is published with a model, and what verifying finds."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from transformers.utils import VIDEO_PROCESSOR_NAME
+
+import hf_video
+from hf_video.hub import PublishError, publish, verify_model
+from hf_video.hub.loading_check import verify
+from hf_video.hub.self_test import RECORD, write_self_test
+from hf_video.hub.self_test_videos import SELF_TEST_VIDEOS, draw, encode
+from hf_video.reading import read_video
+from tests.hub_server.fixtures import run_in_fresh_process
+
+from .conftest import TINY_CLASSIFIERS, make_model, make_processor
+
+REPO = "alice/model"
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory):
+    """The folder of a tiny VideoViT with its self-test."""
+    return save(make_model("VideoViT", ["clap", "jump"]), tmp_path_factory.mktemp("published") / "model")
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    """A copy of it, to be spoilt."""
+    return shutil.copytree(published, tmp_path / "folder")
+
+
+def save(parts, folder):
+    for part in parts:
+        part.save_pretrained(folder)
+    write_self_test(folder)
+    return folder
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def differing(folder, **options):
+    found = verify_model(str(folder), device="cpu", **options)
+    return [finding.part for finding in found.findings if finding.agrees is False]
+
+
+def test_the_videos_are_small_and_all_their_frames_differ():
+    files = [encode(video) for video in SELF_TEST_VIDEOS]
+    assert sum(map(len, files)) <= 100_000
+    for video, file in zip(SELF_TEST_VIDEOS, files, strict=True):
+        frames = torch.from_numpy(read_video(file)[0]).float()
+        assert frames.shape == draw(video).shape
+        assert (frames - torch.from_numpy(draw(video)).float()).abs().mean() < 10
+        assert torch.pdist(frames.flatten(1)[::3, ::7]).min() > 100
+
+
+@pytest.mark.parametrize("family", TINY_CLASSIFIERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_gives_its_own_numbers_again(family, dtype, tmp_path):
+    found = verify_model(
+        str(save(make_model(family, ["clap", "jump"]), tmp_path / "model")), device="cpu", dtype=dtype
+    )
+    parts = ["frames", "processor", "pixel_values", "configuration", "weights", "labels", "logits"]
+    assert [finding.part for finding in found.findings] == parts
+    assert found.first_difference is None and all(finding.agrees for finding in found.findings)
+    assert found.here.startswith(f"cpu, {dtype}, {'selective scan' if family == 'VideoMamba' else 'attention sdpa'}")
+    assert f"torch {torch.__version__.partition('+')[0]}" in found.made_with
+
+
+def test_features_stand_for_the_logits_of_a_model_without_classes(tmp_path):
+    config = hf_video.VideoViTConfig(**TINY_CLASSIFIERS["VideoViT"])
+    folder = save((hf_video.VideoViTModel(config), make_processor()), tmp_path / "model")
+    assert verify_model(str(folder), device="cpu").findings[-1].part == "features" and differing(folder) == []
+    edit(folder / "config.json", hidden_act="relu")
+    assert differing(folder) == ["configuration", "features"]
+
+
+def test_what_is_too_large_to_run_is_compared_by_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_video.hub.self_test.MOST_PRODUCTS", 1000)
+    folder = save(make_model("VideoViT", ["clap", "jump"]), tmp_path / "model")
+    assert not list(folder.rglob("*.mp4"))
+    found = verify_model(str(folder), device="cpu")
+    assert found.first_difference is None
+    logits = found.findings[-1]
+    assert logits.agrees is None and re.search(r"not compared: [\d,]+ parameters are many for 1 views", logits.text)
+    edit(folder / "config.json", id2label={"0": "jump", "1": "clap"})
+    assert differing(folder) == ["labels"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"num_frames": 2}, ["processor", "pixel_values", "logits"]),
+        ({"resample": 3}, ["processor", "pixel_values", "logits"]),
+        ({"antialias": True}, ["processor", "pixel_values", "logits"]),
+        ({"sampling_strategy": "dense"}, ["processor", "pixel_values", "logits"]),
+        ({"size": {"shortest_edge": 36}}, ["processor", "pixel_values", "logits"]),
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_another_preprocessing_is_found(folder, changes, parts):
+    edit(folder / VIDEO_PROCESSOR_NAME, **changes)
+    assert differing(folder) == parts
+
+
+def test_a_tensor_off_by_a_hundredth_is_named(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.weight"] *= 1.01
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    first = verify_model(str(folder), device="cpu").first_difference
+    assert first.part == "weights" and first.text.startswith("classifier.weight is ")
+
+
+def test_other_numbers_with_the_same_files_are_found(folder, monkeypatch):
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *words: linear(*words) * 1.001)
+    found = verify_model(str(folder), device="cpu")
+    assert found.first_difference.part == "logits" and found.first_difference.difference > 1e-4
+
+
+def test_what_cannot_be_computed_is_a_finding(folder):
+    (folder / "self_test" / "wide.mp4").write_bytes(b"no video")
+    edit(folder / "config.json", num_hidden_layers=2, out_features=["stage9"])
+    found = verify_model(str(folder), device="cpu")
+    assert found.first_difference.part == "frames" and "cannot be computed: " in found.first_difference.text
+    assert "cannot be computed: " in found.findings[-1].text
+    (folder / "self_test" / "wide.mp4").unlink()
+    assert verify_model(str(folder), device="cpu").first_difference.text.startswith("self_test/wide.mp4 is missing")
+
+
+def test_without_a_self_test_the_way_to_one_is_named(folder):
+    (folder / RECORD).unlink()
+    with pytest.raises(ValueError, match=r"has no self-test .*: publish it again, with `hf-video publish`"):
+        verify_model(str(folder))
+
+
+def test_a_model_that_takes_no_such_video_has_digests_alone(tmp_path):
+    model, processor = make_model("VideoViT", ["clap", "jump"])
+    processor.crop_size = {"height": 8, "width": 8}  # smaller than a patch
+    folder = save((model, processor), tmp_path / "model")
+    assert not list(folder.rglob("*.mp4"))
+    logits = verify_model(str(folder), device="cpu").findings[-1]
+    assert logits.agrees is None and "it could not be run where it was published" in logits.text
+
+
+def test_a_published_model_is_verified_by_anyone(hub, published):
+    publish(published, REPO, tag="v1")
+    found = verify_model(REPO, revision="v1", device="cpu")
+    assert found.first_difference is None and all(finding.agrees for finding in found.findings)
+    (code,) = re.findall(r"## Self-test.*?```python\n(.*?)```", ModelCard.load(REPO).text, re.DOTALL)
+    process = run_in_fresh_process(hub, code)
+    assert process.returncode == 0, process.stderr
+    printed = re.findall(r"^(\w+\.mp4): largest difference (\S+) of the largest logit$", process.stdout, re.MULTILINE)
+    assert [name for name, _ in printed] == ["upright.mp4", "wide.mp4"]
+    assert all(float(difference) < 1e-5 for _, difference in printed)
+
+
+def test_the_check_of_publishing_compares_the_logits(folder):
+    content = json.loads((folder / RECORD).read_text())
+    content["videos"]["upright.mp4"]["logits"]["values"][0] += 0.01
+    (folder / RECORD).write_text(json.dumps(content))
+    with pytest.raises(PublishError, match="gives other logits where hf_video is not installed: they differ by "):
+        verify(str(folder), with_hf_video=True)
