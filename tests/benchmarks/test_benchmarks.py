@@ -172,7 +172,7 @@ WRONG_OUTPUTS = {
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "memory_bank.py": DRIFT,
-    "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
+    "packed_reading.py": "import hf_video.data.clip_making as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
     "range_reads.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
