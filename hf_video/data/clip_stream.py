@@ -102,8 +102,9 @@ class ClipStream(ClipMaker, IterableDataset):
         )
         self.stream = stream
         self.shuffle_buffer_size = shuffle_buffer_size
-        self.class_names = declared_names(stream) if class_names is None else list(class_names)
         self._label = next((name for name in ("labels", "label") if name in features), None)
+        names = declared_names(stream) if class_names is None else class_names
+        self.class_names = require_names(names) if self._label else None
         self._ids = {name: index for index, name in enumerate(self.class_names or ())}
         self._broken: set[str] = set()
         self._num_processes = 1
@@ -250,18 +251,21 @@ class ClipStream(ClipMaker, IterableDataset):
 
 
 def declared_names(stream: datasets.IterableDataset) -> list[str] | None:
-    """The class names that the labels of a stream declare, by id; None for a stream without labels. Labels without
-    names are a `ValueError`."""
+    """The class names that the labels of a stream declare, by id; None for labels without names, or no labels."""
     features = stream.features or {}
     feature = features.get("labels", features.get("label"))
-    names = getattr(feature.feature if isinstance(feature, List) else feature, "names", None)
-    if feature is not None and names is None:
+    return getattr(feature.feature if isinstance(feature, List) else feature, "names", None)
+
+
+def require_names(names: Sequence[str] | None) -> list[str]:
+    """The names of classes. None is a `ValueError`."""
+    if names is None:
         raise ValueError(
             "The labels of the stream have no names, and a stream is not read to find them: declare them as a "
             "ClassLabel, such as in dataset_info of the README.md of the data set, train a model that knows them, or "
             "in Python pass them as labels of load_video_stream and class_names of ClipStream."
         )
-    return names
+    return list(names)
 
 
 def _number(row: Mapping[str, Any]) -> int:

@@ -61,9 +61,14 @@ class ReadAheadLoader(DataLoader):
         is_stream = hasattr(self.dataset, "draw_batches") and not self.num_workers
         if not num_threads and not is_stream:
             return super().__iter__()
-        # `DataLoader` draws the seed of its workers, also without any. Later draws of the training must be the same.
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        batches: Any = self.dataset.draw_batches(self.batch_size) if is_stream else iter(self.batch_sampler)  # type: ignore[attr-defined,arg-type]
+        batches: Iterable[list[Any]]
+        if is_stream:
+            # No seed is drawn: a stream that goes on in the middle must not change later draws of the training.
+            batches = self.dataset.draw_batches(self.batch_size)  # type: ignore[attr-defined]
+        else:
+            # `DataLoader` draws the seed of its workers, also without any. Later draws must be the same.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            batches = iter(self.batch_sampler)  # type: ignore[arg-type]
         return self._read_ahead(batches, num_threads) if num_threads else self._read_in_turn(batches)
 
     def _num_threads(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict, IterableDataset, List, Video
 
-from .clip_stream import declared_names
+from .clip_stream import declared_names, require_names
 from .places import absolute
 from .video_column import find_columns, find_dataset, known_splits, load_video_column
 
@@ -38,6 +38,27 @@ def load_video_stream(
         ValueError: The data cannot be a stream, a split is not there, the columns are not clear, or the labels have no
             names.
     """
+    splits = open_video_streams(
+        data, config=config, revision=revision, train_split=train_split, validation_split=validation_split
+    )
+    stream = splits.pop("train")
+    names = require_names(declared_names(stream) if labels is None else labels)
+    if not splits:
+        return stream, DatasetDict()
+    held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
+    root = Path(absolute(video_root or "."))
+    return stream, load_video_column(data, DatasetDict(held), names, root)
+
+
+def open_video_streams(
+    data: str | os.PathLike | Mapping[str, IterableDataset],
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
+) -> dict[str, IterableDataset]:
+    """All splits of `load_video_stream` as streams, by "train", "validation" and "test"; there is "train"."""
     found: object = data
     if isinstance(data, str | os.PathLike):
         found = find_dataset(data, config=config, revision=revision, streaming=True)
@@ -49,14 +70,7 @@ def load_video_stream(
     splits = known_splits(found, train_split, validation_split)
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}: name one with train_split.")
-    splits = {name: _with_plain_columns(split) for name, split in splits.items()}
-    stream = splits.pop("train")
-    names = list(labels) if labels is not None else declared_names(stream)
-    if not splits:
-        return stream, DatasetDict()
-    held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    root = Path(absolute(video_root or "."))
-    return stream, load_video_column(data, DatasetDict(held), names, root)
+    return {name: _with_plain_columns(split) for name, split in splits.items()}
 
 
 def _with_plain_columns(stream: IterableDataset) -> IterableDataset:
