@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from datasets import Dataset, DatasetDict, IterableDataset, List, Video
+from datasets import Dataset, DatasetDict, IterableDataset, List
 
 from .clip_stream import declared_names, require_names
 from .places import absolute
@@ -78,7 +78,6 @@ def _with_plain_columns(stream: IterableDataset) -> IterableDataset:
     columns = find_columns(stream.features or {})
     is_multi = isinstance(stream.features[columns.label], List)
     names = {columns.video: "video", columns.label: "labels" if is_multi else "label"}
-    # First of all, because the other steps would decode.
-    stream = stream.cast_column(columns.video, Video(decode=False))
-    stream = stream.select_columns([columns.video, columns.label, *columns.times])
+    # First of all, because the other steps, and the threads of the library for remote files, would decode.
+    stream = stream.decode(False).select_columns([columns.video, columns.label, *columns.times])
     return stream.rename_columns({old: new for old, new in names.items() if old != new})
