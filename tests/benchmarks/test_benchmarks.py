@@ -106,6 +106,11 @@ FIGURES = {
         r"  first step +\d+\.\d s",
         r"first step of 64 videos: \d+\.\d s after the start, peak memory \d+\.\d\d GiB",
     ],
+    "streams.py": [
+        r"epoch 0: 160 clips trained on 1 times\nepoch 1: 160 clips trained on 1 times",
+        r"largest difference of a loss: 0 over 16 steps",
+        r"peak memory of a process: stream \d+ MiB, data set in memory \d+ MiB",
+    ],
     "structure.py": [
         r"package +\d+ files",
         r"travels with its processor +\d+ files",
