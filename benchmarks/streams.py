@@ -35,6 +35,8 @@ from hf_video.models.videovit import VideoViTConfig, VideoViTForVideoClassificat
 from hf_video.processing import VideoClipProcessor
 from hf_video.training import VideoTrainer, VideoTrainingArguments
 
+# All that needs threads runs in forks of this process, which has imported everything.
+FORK = multiprocessing.get_context("fork")
 NUM_PROCESSES, NUM_SHARDS, NUM_CLASSES, BATCH_SIZE = 2, 8, 8, 10
 
 
@@ -49,7 +51,7 @@ class Death(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_shards(folder: Path, num_clips: int) -> Path:
+def write_shards(folder: Path, num_clips: int) -> None:
     digits = write_moving_digits(
         folder / "mp4", train_per_class=num_clips // NUM_CLASSES, test_per_class=1, num_frames=8, image_size=48
     )
@@ -64,7 +66,6 @@ def write_shards(folder: Path, num_clips: int) -> Path:
         target = folder / "parquet" / f"train-{shard}.parquet"
         target.parent.mkdir(exist_ok=True)
         Dataset.from_list(rows, features=features).cast_column("video", Video()).to_parquet(target)
-    return folder / "parquet"
 
 
 def work(rank: int, port: int, shards: Path, folder: Path, steps: int, killed_at: int, is_stream: bool) -> None:
@@ -121,10 +122,9 @@ def train(shards: Path, folder: Path, steps: int, killed_at: int = 0, is_stream:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
     start = time.perf_counter()
     words = (port, shards, folder, steps, killed_at, is_stream)
-    processes = [context.Process(target=work, args=(rank, *words)) for rank in range(NUM_PROCESSES)]
+    processes = [FORK.Process(target=work, args=(rank, *words)) for rank in range(NUM_PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
@@ -158,7 +158,9 @@ def main() -> int:
     print_machine("torch", "datasets", "av")
     folder = Path(tempfile.mkdtemp())
     try:
-        shards = write_shards(folder, num_clips)
+        writer, shards = FORK.Process(target=write_shards, args=(folder, num_clips)), folder / "parquet"
+        writer.start()
+        writer.join()
         whole, killed, memory = (folder / name for name in ("whole", "killed", "memory"))
         seconds = train(shards, whole, steps)
         train(shards, killed, steps, killed_at=steps // 4 + 1)

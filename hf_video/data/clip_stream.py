@@ -196,7 +196,7 @@ class ClipStream(ClipMaker, IterableDataset):
         content, path = video.get("bytes"), video.get("path")
         if content is None and path is None:
             raise ValueError(f"A row of the stream has no video. Leave such rows out: stream.filter(...). It is {row}")
-        found["video"] = path or f"a video of {len(content)} bytes"
+        found["video"] = path or f"a video of {len(content or b'')} bytes"
         if content is not None:
             found[BYTES] = content
         if self._label:
