@@ -46,8 +46,8 @@ def load_video_stream(
     if not splits:
         return stream, DatasetDict()
     held = {name: Dataset.from_list([*split], features=split.features) for name, split in splits.items()}
-    root = Path(absolute(video_root or "."))
-    return stream, load_video_column(data, DatasetDict(held), names, root)
+    source = data if isinstance(data, str | os.PathLike) else "The data set"
+    return stream, load_video_column(source, DatasetDict(held), names, Path(absolute(video_root or ".")))
 
 
 def open_video_streams(

@@ -13,8 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import HfApi
-
 from hf_video.processes import decided_by_first, is_first_process
 
 from .output_folder import OPTIONS_FILE
@@ -88,6 +86,8 @@ def check_streamed(chosen: Any) -> None:
 
 def commit_of(data: str, revision: str | None) -> str | None:
     """The commit of a data set of the Hub; None for other data."""
+    from huggingface_hub import HfApi
+
     from hf_video.data.video_column import is_hub_name
 
     return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None

@@ -11,7 +11,7 @@ import pytest
 from hf_video.data import ClipStream, load_video_stream
 from hf_video.demo import write_moving_digits
 from hf_video.processing import VideoClipProcessor
-from hf_video.training import VideoTrainer
+from hf_video.training import TrainSettings, VideoTrainer, train
 
 from ..data.test_clip_stream import write_shard
 from ..fork_server import Program, run_forked
@@ -96,6 +96,24 @@ def test_what_a_stream_cannot_do(shards, tmp_path):
         make_trainer(shards, tmp_path, max_steps=2, sampler="balanced")
     with pytest.raises(ValueError, match="class_weights=balanced counts the videos"):
         make_trainer(shards, tmp_path, max_steps=2, class_weights="balanced")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "say with --max-steps how long to train"),
+        ({"max_steps": 2, "sampler": "sqrt"}, "sampler=sqrt is not for a stream"),
+        ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the training videos"),
+        ({"max_steps": 2}, "has no validation split, and none can be held out from a stream"),
+    ],
+)
+def test_what_a_training_needs_for_a_stream(shards, tmp_path, options, message):
+    settings = TrainSettings(
+        data=str(shards), output_dir=str(tmp_path / "out"), streaming=True, device="cpu", **options
+    )
+    with pytest.raises(ValueError, match=message):
+        train(settings)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_checkpoint_without_the_place_of_a_stream(shards, tmp_path):
