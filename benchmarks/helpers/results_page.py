@@ -10,7 +10,7 @@ GROUPS = {
     "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "videovit")),
     "videomamba": ("VideoMamba", ("triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths")),
     "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
-    "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "training", "waiting")),
+    "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "waiting")),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
     "package": ("The package", ("alternatives", "before_and_after", "importing", "self_test", "structure")),

@@ -7,6 +7,7 @@ _PUBLIC_NAMES = {
     "ClipAugmentation": ".augmentation",
     "ClipDataset": ".clip_dataset",
     "ClipMixing": ".batches",
+    "ClipStream": ".clip_stream",
     "collate_clips": ".batches",
     "hold_out": ".holding_out",
     "inspect_videos": ".inspection",
@@ -14,6 +15,7 @@ _PUBLIC_NAMES = {
     "label_names": ".columns",
     "load_unlabelled_videos": ".video_dataset",
     "load_video_dataset": ".video_dataset",
+    "load_video_stream": ".video_streams",
     "MixingCollator": ".batches",
     "ReadAheadLoader": ".read_ahead",
 }

@@ -1,8 +1,7 @@
 """A PyTorch data set of clips of labelled videos: random clips for training, fixed views for evaluation."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
 import datasets
 import numpy as np
@@ -11,23 +10,21 @@ from torch.utils.data import Dataset
 from transformers import BaseVideoProcessor, BatchFeature
 from transformers.video_utils import VideoMetadata
 
-from hf_video.reading import VideoReadError, probe_video, read_video
+from hf_video.reading import VideoReadError, probe_video
 
 from .augmentation import ClipAugmentation
-from .batches import SAMPLE_KEY
-from .columns import label_names, rows_without
+from .clip_making import ClipMaker, Transform
+from .columns import is_multi_label, label_names, rows_without
 from .inspection import find_broken
 from .manifest import DECODED, DURATION, FRAMES, StaleManifestError, is_checked, known_errors
 from .stored_videos import open_video
-from .video_settings import OnError
 
-Transform = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 # A row, or a row and the number of its repetition.
 Index = int | tuple[int, int]
 NUM_VIDEOS, NUM_CLIPS = 100, 32
 
 
-class ClipDataset(Dataset):
+class ClipDataset(ClipMaker, Dataset):
     """Reads and prepares the clips of a data set of `load_video_dataset`.
 
     An item is `pixel_values`, float32 (V, T, C, H, W) with V views of one video, and `labels` if the data set has
@@ -79,28 +76,15 @@ class ClipDataset(Dataset):
                 f"The data set has the columns {dataset.column_names}, but not 'video' with the paths of videos: make "
                 "it with load_video_dataset, which also takes data sets with a column of the feature Video."
             )
-        if not training and (augmentation is not None or transform is not None or on_error == "replace"):
-            raise ValueError(
-                'augmentation, transform and on_error="replace" are for training; leave them out where training=False.'
-            )
-        if on_error not in get_args(OnError):
-            raise ValueError(f"on_error={on_error!r} is unknown; choose from {', '.join(get_args(OnError))}.")
-        augmentation = augmentation or ClipAugmentation()
-        # A processor without a crop squeezes frames to `size`, as that of MA-LMM.
-        size = processor.crop_size if processor.do_center_crop else processor.size
-        if augmentation.crops_whole_frames and not size.get("height"):
-            name = "multi_scale_crop" if augmentation.multi_scale_crop else "crop_min_area"
-            raise ValueError(
-                f"{name} needs a size to crop to: use a processor with do_center_crop=True, or with height and width "
-                "in size."
-            )
+        super().__init__(
+            processor,
+            training=training,
+            seed=seed,
+            augmentation=augmentation,
+            transform=transform,
+            on_error=on_error,
+        )
         self.dataset = dataset
-        self.processor = processor
-        self.training = training
-        self.seed = seed
-        self.augmentation = augmentation
-        self.transform = transform
-        self.on_error = on_error
         # Shared memory, because persistent DataLoader workers keep the copy of the data set that they started with.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._is_broken = torch.zeros(len(dataset), dtype=torch.bool).share_memory_()
@@ -187,25 +171,7 @@ class ClipDataset(Dataset):
 
     def make_item(self, index: int, key: tuple[int, ...]) -> BatchFeature:
         """The item of a row, drawn by a key. An error of reading is raised."""
-        row = self.dataset[index]
-        if self.training:
-            generator = np.random.default_rng(np.random.SeedSequence(key))
-            clips = self._read_clips(row, partial(self.processor.sample_frames, num_clips=1, generator=generator))
-            views = [
-                self._draw_view(clips[0], generator, self._class_name(row))
-                for _ in range(self.augmentation.num_augmentations)
-            ]
-            # `Trainer` would remove the key from a dict, because no argument of the model has its name.
-            item = BatchFeature({"pixel_values": torch.cat(views), SAMPLE_KEY: key})
-        else:
-            clips = self._read_clips(row, self.processor.sample_frames)
-            item = BatchFeature({"pixel_values": self._process(list(clips)).flatten(0, -5)})
-        if "labels" in row:
-            item["labels"] = torch.zeros(len(label_names(self.dataset)))
-            item["labels"][row["labels"]] = 1
-        elif "label" in row:
-            item["labels"] = row["label"]
-        return item
+        return self.make_clip(self.dataset[index], key, self._class_names())
 
     def _replacement(self, key: tuple[int, ...]) -> BatchFeature:
         """Another item, drawn from the key of the broken one."""
@@ -222,43 +188,10 @@ class ClipDataset(Dataset):
     def _nothing_readable(self, reason: str) -> VideoReadError:
         return VideoReadError(f"None of the {len(self)} videos can be read. Of one of them: {reason}")
 
-    def _class_name(self, row: dict[str, Any]) -> str | None:
-        """The name of a row's class, or the names of all its classes."""
-        if "labels" in row:
-            return ", ".join(label_names(self.dataset)[label] for label in row["labels"])
-        feature = self.dataset.features.get("label")
-        return feature.int2str(row["label"]) if isinstance(feature, datasets.ClassLabel) else None
-
-    def _read_clips(self, row: dict[str, Any], sample_indices_fn: Callable[..., np.ndarray]) -> np.ndarray:
-        """The clips of a row, (num_clips, T, H, W, 3) uint8."""
-        clips, _ = read_video(open_video(row), sample_indices_fn, start=row.get("start"), end=row.get("end"))
-        return clips
-
-    def _draw_view(self, clip: np.ndarray, generator: np.random.Generator, label: str | None) -> torch.Tensor:
-        """A random view, (1, T, C, H, W) float32, of a clip (T, H, W, 3) uint8."""
-        processor, augmentation = self.processor, self.augmentation
-        frames = self._process(
-            clip,
-            num_crops=1,
-            do_resize=processor.do_resize and not augmentation.crops_whole_frames,
-            do_center_crop=False,
-            do_rescale=False,
-            do_normalize=False,
-        )[0]
-        frames = augmentation.rand_augment(frames, generator)
-        if processor.do_center_crop or augmentation.crops_whole_frames:
-            sizes = processor.crop_size if processor.do_center_crop else processor.size
-            size = sizes["height"], sizes["width"]
-            frames = augmentation.crop(frames, size, processor.antialias, generator, processor.resample)
-        frames = augmentation.change_pixels(frames, generator, label)
-        if self.transform is not None:
-            frames = self.transform(frames, generator)
-        frames = self._process(frames, num_crops=1, do_resize=False, do_center_crop=False)[0]
-        return augmentation.erase(frames, generator)[None]
-
-    def _process(self, videos: Any, **options: Any) -> torch.Tensor:
-        inputs = self.processor(videos, do_sample_frames=False, return_tensors="pt", **options)
-        return inputs[self.processor.model_input_names[0]]
+    def _class_names(self) -> list[str] | None:
+        """The names of the classes by id; None for rows without labels, or whose labels have no names."""
+        has_names = is_multi_label(self.dataset) or isinstance(self.dataset.features.get("label"), datasets.ClassLabel)
+        return label_names(self.dataset) if has_names else None
 
 
 def median_frame_interval(clips: ClipDataset) -> float | None:

@@ -34,7 +34,8 @@ class ReadAheadLoader(DataLoader):
 
     Threads read only data sets that are made for it, as `ClipDataset` is: they have a method
     `complete_batch(items, indices)`, which is called with what `__getitem__` gave, and returns the items to join.
-    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`.
+    Neither may draw from a global generator. Other data sets are read as by a `DataLoader`. A `ClipStream` hands out
+    clips that are not read yet in place of indices, and hears which of them the loop got.
 
     Args:
         args, kwargs: those of `DataLoader`.
@@ -57,11 +58,18 @@ class ReadAheadLoader(DataLoader):
 
     def __iter__(self) -> Any:
         num_threads = self._num_threads()
-        if not num_threads:
+        is_stream = hasattr(self.dataset, "draw_batches") and not self.num_workers
+        if not num_threads and not is_stream:
             return super().__iter__()
-        # `DataLoader` draws the seed of its workers, also without any. Later draws of the training must be the same.
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return self._read_ahead(iter(self.batch_sampler), num_threads)  # type: ignore[arg-type]
+        batches: Iterable[list[Any]]
+        if is_stream:
+            # No seed is drawn: a stream that goes on in the middle must not change later draws of the training.
+            batches = self.dataset.draw_batches(self.batch_size)  # type: ignore[attr-defined]
+        else:
+            # `DataLoader` draws the seed of its workers, also without any. Later draws must be the same.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            batches = iter(self.batch_sampler)  # type: ignore[arg-type]
+        return self._read_ahead(batches, num_threads) if num_threads else self._read_in_turn(batches)
 
     def _num_threads(self) -> int:
         is_readable = hasattr(self.dataset, "complete_batch") and self.batch_sampler is not None
@@ -71,18 +79,23 @@ class ReadAheadLoader(DataLoader):
             return self.reading_threads
         return min(max(available_cores() // 2, 1), _MOST_THREADS)
 
-    def _read_ahead(self, batches: Iterable[list[int]], num_threads: int) -> Iterator[Any]:
-        pending: deque[Future] = deque()
+    def _read_in_turn(self, batches: Iterable[list[Any]]) -> Iterator[Any]:
+        for indices in batches:
+            items = self.dataset.complete_batch([self.dataset[index] for index in indices], indices)  # type: ignore[attr-defined]
+            yield self._finish(self.collate_fn(items) if self._draws_nothing else items, indices)
+
+    def _read_ahead(self, batches: Iterable[list[Any]], num_threads: int) -> Iterator[Any]:
+        pending: deque[tuple[Future, list[Any]]] = deque()
         with ThreadPoolExecutor(num_threads, "reading", _keep_to_one_core) as threads:
             try:
                 for indices in batches:
                     clips = [threads.submit(self.dataset.__getitem__, index) for index in indices]
                     # It begins after its clips, so that it never waits for one that has no thread.
-                    pending.append(threads.submit(self._complete, clips, indices))
+                    pending.append((threads.submit(self._complete, clips, indices), indices))
                     if len(pending) > _BATCHES_AHEAD:
-                        yield self._finish(pending.popleft().result())
+                        yield self._finish_next(pending)
                 while pending:
-                    yield self._finish(pending.popleft().result())
+                    yield self._finish_next(pending)
             finally:
                 # After an error or Ctrl-C only the clips that are being read are read to their end.
                 threads.shutdown(cancel_futures=True)
@@ -91,8 +104,14 @@ class ReadAheadLoader(DataLoader):
         items = self.dataset.complete_batch([clip.result() for clip in clips], indices)  # type: ignore[attr-defined]
         return self.collate_fn(items) if self._draws_nothing else items
 
-    def _finish(self, found: Any) -> Any:
+    def _finish_next(self, pending: deque[tuple[Future, list[Any]]]) -> Any:
+        future, indices = pending.popleft()
+        return self._finish(future.result(), indices)
+
+    def _finish(self, found: Any, indices: list[Any]) -> Any:
         batch = found if self._draws_nothing else self.collate_fn(found)
+        if hasattr(self.dataset, "mark_used"):
+            self.dataset.mark_used(indices)
         is_pinned = self.pin_memory and torch.cuda.is_available()
         return recursively_apply(torch.Tensor.pin_memory, batch) if is_pinned else batch
 

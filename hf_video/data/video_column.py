@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import datasets
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Video, concatenate_datasets
@@ -21,34 +21,54 @@ from .places import split_of
 from .stored_videos import BYTES, stored_sizes
 
 logger = logging.getLogger(__name__)
+Split = TypeVar("Split")
 _TIMES = ("start", "end")
 # Values of labels that are kept secret, as in the test splits of benchmarks.
 _UNKNOWN = (None, -1)
 _SAVED = (datasets.config.DATASETDICT_JSON_FILENAME, datasets.config.DATASET_STATE_JSON_FILENAME)
 
 
-def find_dataset(data: str | os.PathLike) -> DatasetDict | Dataset | None:
+class VideoColumns(NamedTuple):
+    """The names of the columns that are read: of videos, of labels, and those of `start` and `end` that exist."""
+
+    video: str
+    label: str
+    times: list[str]
+
+
+def find_dataset(
+    data: str | os.PathLike, *, config: str | None = None, revision: str | None = None, streaming: bool = False
+) -> Any:
     """The data set in a folder of `save_to_disk` or of Parquet files, or on the Hub; None if `data` is neither. A name
-    that is neither a path nor a data set of the Hub raises `FileNotFoundError`."""
+    that is neither a path nor a data set of the Hub raises `FileNotFoundError`. With `streaming` its splits are
+    streams, except those of `save_to_disk`."""
     path = Path(data).expanduser()
     if path.is_dir():
         if any((path / name).is_file() for name in _SAVED):
             return datasets.load_from_disk(path)
         files = (file for pattern in ("*.parquet", "data/*.parquet") for file in path.glob(pattern))
         if any(not is_manifest(file) for file in files if not file.name.startswith(".")):
-            return datasets.load_dataset(str(path))
+            return datasets.load_dataset(str(path), config, streaming=streaming)
         return None
-    if path.exists() or str(data).count("/") != 1:
+    if not is_hub_name(data):
         return None
     try:
-        validate_repo_id(str(data))
-        return datasets.load_dataset(str(data))
-    except HFValidationError:
-        return None
+        return datasets.load_dataset(str(data), config, revision=revision, streaming=streaming)
     except (FileNotFoundError, ConnectionError) as error:
         raise FileNotFoundError(
             f"{data} does not exist, and no data set of this name can be read from the Hub: {error}"
         ) from error
+
+
+def is_hub_name(data: str | os.PathLike) -> bool:
+    """Whether data are named as a data set of the Hub is, USER/NAME, and no such path exists."""
+    if Path(data).expanduser().exists() or str(data).count("/") != 1:
+        return False
+    try:
+        validate_repo_id(str(data))
+    except HFValidationError:
+        return False
+    return True
 
 
 def load_video_column(
@@ -57,15 +77,17 @@ def load_video_column(
     labels: Sequence[str] | None,
     root: Path,
     columns: Sequence[str] = (),
+    *,
+    train_split: str | None = None,
+    validation_split: str | None = None,
 ) -> DatasetDict:
     """The splits of a data set with one column of videos and one of labels; a single data set is "train". Relative
     paths count from `root`. Without `labels`, the class names are those that the data set declares. Further `columns`
-    that it has are kept as text."""
-    splits = _known_splits(dataset if isinstance(dataset, DatasetDict) else {"train": dataset})
+    that it has are kept as text. The training and the validation split may be named."""
+    given = dataset if isinstance(dataset, DatasetDict) else {"train": dataset}
+    splits = known_splits(given, train_split, validation_split)
     features = next(iter(splits.values())).features
-    video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
-    label = _only(features, "labels", ("label", "labels"), lambda feature: isinstance(_item(feature), ClassLabel))
-    times = [name for name in _TIMES if name in features]
+    video, label, times = find_columns(features)
     columns = [name for name in columns if name in features]
     missing: list[str] = []
     clips: dict[str, list[Clip]] = {}
@@ -109,24 +131,45 @@ def load_video_column(
     return loaded
 
 
-def _known_splits(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
-    known: dict[str, Dataset] = {}
-    for name, split in splits.items():
+def known_splits(
+    splits: Mapping[str, Split], train_split: str | None = None, validation_split: str | None = None
+) -> dict[str, Split]:
+    """The splits by "train", "validation" and "test": those that are named, or have a usual name."""
+    named = {"train": train_split, "validation": validation_split}
+    known: dict[str, Split] = {}
+    for split, name in named.items():
+        if name is not None and name not in splits:
+            raise ValueError(f"{split}_split={name!r} is not among the splits of the data set, {', '.join(splits)}.")
+        if name is not None:
+            known[split] = splits[name]
+    for name, rows in splits.items():
         found = split_of(name)
+        if name in named.values() or named.get(found or "") is not None:
+            continue
         if found is None:
             logger.warning(f"The split {name!r} is left out: only train, validation and test are read.")
         elif found in known:
             raise ValueError(f"Two splits of the data set stand for {found!r}, one of them {name!r}: leave one out.")
         else:
-            known[found] = split
+            known[found] = rows
     if not known:
         raise ValueError(f"The data set has the splits {', '.join(splits)}, but none of train, validation and test.")
     return {str(split): known[split] for split in SPLIT_KEYWORDS if split in known}
 
 
-def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool]) -> str:
-    """The column with one of `names`, or else the only column that fits."""
+def find_columns(features: Features) -> VideoColumns:
+    """The columns of a data set that are read. `cls` is what WebDataset calls labels."""
+    video = _only(features, "the feature Video", ("video",), lambda feature: isinstance(feature, Video))
+    label = _only(
+        features, "labels", ("label", "labels"), lambda feature: isinstance(_item(feature), ClassLabel), "cls"
+    )
+    return VideoColumns(video, label, [name for name in _TIMES if name in features])
+
+
+def _only(features: Features, what: str, names: tuple[str, ...], fits: Callable[[Any], bool], last: str = "") -> str:
+    """The column with one of `names`, or else the only column that fits, or else that of the `last` name."""
     found = [name for name in names if name in features] or [name for name in features if fits(features[name])]
+    found = found or [name for name in (last,) if name in features]
     if len(found) != 1:
         have = f"{len(found)} columns of {what}: {', '.join(found)}" if found else f"no column of {what}"
         raise ValueError(

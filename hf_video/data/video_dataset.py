@@ -52,6 +52,10 @@ def load_video_dataset(
     labels: Sequence[str] | None = None,
     video_root: str | os.PathLike | None = None,
     columns: Sequence[str] = (),
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str | None = None,
+    validation_split: str | None = None,
 ) -> DatasetDict:
     """List the labelled videos of a folder, of an annotation file, or of a data set with a column of videos.
 
@@ -80,6 +84,10 @@ def load_video_dataset(
             the working directory. Of a pack, the folder of the shards; of it and of a manifest it may be a URL. Class
             folders have none.
         columns: Further columns of annotation files and of data sets that are kept, such as "person" for `hold_out`.
+        config, revision: Of a data set of the `datasets` library: the name of its configuration, and on the Hub a
+            branch, tag or commit.
+        train_split, validation_split: Of such a data set: the splits to train on and to validate with; by default
+            those with a usual name.
 
     Returns:
         The splits found among "train", "validation" and "test"; data without splits are "train". Columns: `video`
@@ -99,9 +107,12 @@ def load_video_dataset(
     """
     if known := KNOWN_COLUMNS.intersection(columns):
         raise ValueError(f"The column {min(known)!r} has a meaning of its own, and cannot be a further one.")
-    splits = _load_tables(data, labels, video_root, columns)
+    named = {"config": config, "revision": revision, "train_split": train_split, "validation_split": validation_split}
+    splits = _load_tables(data, labels, video_root, columns, **named)
     if splits is not None:
         return splits
+    if given := [name for name, value in named.items() if value is not None]:
+        raise ValueError(f"{given[0]} is for data sets of the datasets library, and {data} is none: leave it out.")
     path = Path(cast(str, data)).expanduser().absolute()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. {_LAYOUTS}")
@@ -122,6 +133,10 @@ def _load_tables(
     labels: Sequence[str] | None,
     video_root: str | os.PathLike | None,
     columns: Sequence[str] = (),
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    **splits: str | None,
 ) -> DatasetDict | None:
     """The rows of a manifest, a pack or a data set of the `datasets` library; None for other data."""
     require_root(video_root)
@@ -134,11 +149,12 @@ def _load_tables(
                 f"{data} is neither a pack nor a manifest that can be read. By URL, data are the folder of a pack, "
                 f"its {INDEX_FILE}, or another manifest, whose name ends in .parquet."
             )
-    dataset = data if isinstance(data, DatasetDict | Dataset) else find_dataset(data)
+    is_object = isinstance(data, DatasetDict | Dataset)
+    dataset = data if is_object else find_dataset(data, config=config, revision=revision)
     if dataset is None:
         return None
     source = data if isinstance(data, str | os.PathLike) else "The data set"
-    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")), columns)
+    return load_video_column(source, dataset, labels, Path(absolute(video_root or ".")), columns, **splits)
 
 
 def _read_list(file: Path, video_root: str | os.PathLike | None, **options: Any) -> list[Clip]:

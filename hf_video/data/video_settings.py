@@ -1,7 +1,7 @@
 """Declares the settings of labelled videos and of training clips: broken videos, augmentation and mixing."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Le
 
@@ -33,6 +33,35 @@ class LabelledVideosSettings(VideoRootSettings):
     """Videos"""
 
     data: str = setting(help="Labelled videos, as for `hf-video train`.", metavar="DATA", form="word", common=True)
+
+
+@dataclass(kw_only=True)
+class DatasetSettings:
+    """Data set of the Hub"""
+
+    config: str | None = setting(None, "Configuration of the data set, if it has several.", "NAME")
+    revision: str | None = setting(None, "Branch, tag or commit of the data set.", "REV")
+    train_split: str | None = setting(None, "Split to train on; by default that with a usual name.", "NAME")
+    validation_split: str | None = setting(None, "Split to validate with; by default that with a usual name.", "NAME")
+
+
+def dataset_options(settings: DatasetSettings) -> dict[str, Any]:
+    """The settings of a data set, as arguments of `load_video_dataset` and `load_video_stream`."""
+    return {each.name: getattr(settings, each.name) for each in fields(DatasetSettings)}
+
+
+@dataclass(kw_only=True)
+class StreamSettings:
+    """Data set of the Hub"""
+
+    streaming: bool = setting(
+        False, "Read the training videos from the Hub while the model trains, and keep none; needs max_steps."
+    )
+    shuffle_buffer_size: AtLeast1[int] = setting(
+        256,
+        "Rows of a stream that are shuffled together; encoded videos of two times as many are in memory.",
+        needs="streaming",
+    )
 
 
 @dataclass

@@ -5,7 +5,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Le
 
-from hf_video.data.video_settings import READING_THREADS, LabelledVideosSettings, ReadingThreads, VideoRootSettings
+from hf_video.data.video_settings import (
+    READING_THREADS,
+    DatasetSettings,
+    LabelledVideosSettings,
+    ReadingThreads,
+    VideoRootSettings,
+)
 from hf_video.settings import AtLeast1, NotNegative, Positive, Settings, Share, setting
 
 
@@ -170,7 +176,7 @@ class TimelineSettings(TrainedModelSettings, WindowSettings, Settings):
 
 
 @dataclass(kw_only=True)
-class EvaluateSettings(ReadingSettings, ClassificationSettings, Settings):
+class EvaluateSettings(ReadingSettings, DatasetSettings, ClassificationSettings, Settings):
     """Output"""
 
     split: str | None = setting(

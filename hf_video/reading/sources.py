@@ -49,8 +49,9 @@ def kind_of(source: Any) -> Kind:
     if isinstance(source, Iterable):
         return "frames"
     raise TypeError(
-        "A video is a path, a URL, bytes, an open binary file, the path of a folder of frames or, where frames come "
-        f"one after another, an iterable of frames, not {type(source).__name__}."
+        "A video is a path, a URL, bytes, an open binary file, the path of a folder of frames, a VideoDecoder of "
+        "torchcodec where frames are read by number or, where they come one after another, an iterable of frames, not "
+        f"{type(source).__name__}."
     )
 
 

@@ -26,7 +26,8 @@ from .ranges import FIRST_SIZE, RangeFile, open_ranges
 from .sources import VideoReadError, describe, is_url, kind_of
 from .video_decoding import VideoFileReader
 
-VideoSource = str | os.PathLike | bytes | BinaryIO
+# Or a `torchcodec.decoders.VideoDecoder`, whose package need not be there.
+VideoSource = str | os.PathLike | bytes | BinaryIO | Any
 
 FRAME_EXTENSIONS = (".jpg", ".jpeg", ".png")
 # In bytes. Smaller files behind a URL are fetched as a whole.
@@ -48,7 +49,8 @@ def read_video(
             Path of a video file, its URL, the bytes of a file, an open file, or path of a folder of JPEG / PNG frames,
             which are taken in natural order (frame 2 before frame 10). A URL is one of `http(s)`, or of another
             protocol that fsspec knows, such as `s3` or `hf`. Of an MP4 or MOV file behind it, only the bytes that the
-            wanted frames need are fetched; every other file is fetched as a whole.
+            wanted frames need are fetched; every other file is fetched as a whole. Or a `VideoDecoder` of torchcodec,
+            which decodes the frames itself; it counts frames as evenly spaced.
         sample_indices_fn (`Callable`, *optional*):
             Called with `metadata=`, returns the indices of the frames to read: integers of any shape, in any order,
             also repeated. By default all frames are read.
@@ -183,8 +185,40 @@ class FrameFolder:
             raise VideoReadError(f"{self.paths[frame]} cannot be read as an image: {error}") from error
 
 
+class DecodedVideo:
+    """The frames of a `torchcodec.decoders.VideoDecoder`, as evenly spaced in time."""
+
+    backend = "torchcodec"
+
+    def __init__(self, decoder: Any):
+        self.decoder, self.metadata = decoder, decoder.metadata
+        # The datasets library notes the path.
+        self.name = getattr(self.metadata, "path", None) or f"The {type(decoder).__name__}"
+        self.height, self.width = self.metadata.height, self.metadata.width
+
+    @staticmethod
+    def is_one(video: Any) -> bool:
+        return hasattr(video, "get_frames_at") and hasattr(video, "metadata")
+
+    def __len__(self) -> int:
+        return self.metadata.num_frames
+
+    def seconds(self, frame: int) -> float:
+        return frame * self.metadata.duration_seconds / len(self)
+
+    def read(self, wanted: np.ndarray) -> np.ndarray:
+        try:
+            frames = self.decoder.get_frames_at(indices=wanted.tolist()).data.cpu().numpy()
+        except RuntimeError as error:
+            raise VideoReadError(f"{self.name} cannot be decoded: {error}") from error
+        return frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
+
+
 @contextmanager
-def _open_reader(video: VideoSource) -> Iterator[VideoFileReader | FrameFolder]:
+def _open_reader(video: VideoSource) -> Iterator[VideoFileReader | FrameFolder | DecodedVideo]:
+    if DecodedVideo.is_one(video):
+        yield DecodedVideo(video)
+        return
     kind, name = kind_of(video), describe(video)
     if kind == "frames":
         raise TypeError(f"{name} has to be a video, such as a path, a URL or bytes, to read frames of it by number.")
@@ -216,7 +250,9 @@ def _open_url(url: str) -> Iterator[str | BinaryIO]:
         yield file
 
 
-def _find_segment(reader: VideoFileReader | FrameFolder, start: float | None, end: float | None) -> tuple[int, int]:
+def _find_segment(
+    reader: VideoFileReader | FrameFolder | DecodedVideo, start: float | None, end: float | None
+) -> tuple[int, int]:
     """The numbers of the first frame at or after `start`, and of the first at or after `end`."""
     for name, seconds in {"start": start, "end": end}.items():
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or math.isnan(seconds)):
@@ -236,7 +272,7 @@ def _find_segment(reader: VideoFileReader | FrameFolder, start: float | None, en
     return first, stop
 
 
-def _make_metadata(reader: VideoFileReader | FrameFolder, first: int, stop: int) -> VideoMetadata:
+def _make_metadata(reader: VideoFileReader | FrameFolder | DecodedVideo, first: int, stop: int) -> VideoMetadata:
     duration = reader.seconds(stop) - reader.seconds(first)
     timed = duration > 0
     return VideoMetadata(

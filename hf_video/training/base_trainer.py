@@ -1,6 +1,7 @@
 """What all trainers share: reading ahead, safe checkpoints, and publishing."""
 
 import copy
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
@@ -17,11 +18,11 @@ from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from hf_video.data import ReadAheadLoader
+from hf_video.data import ClipStream, ReadAheadLoader
 from hf_video.hub.publishing import publish
-from hf_video.io import naming, naming_disk_errors, replacing_files
+from hf_video.io import naming, naming_disk_errors, replace_text, replacing_files
 
-from .callbacks import PreemptionCallback, SetEpochCallback
+from .callbacks import PreemptionCallback, SetEpochCallback, StreamEpochCallback
 from .checkpoints import (
     OPTIMIZER,
     SCHEDULER,
@@ -30,6 +31,7 @@ from .checkpoints import (
     mark_complete,
     mark_unfinished,
     newest_complete,
+    read_stream_state,
     require_resumable,
 )
 from .optimization import settings_by_arguments
@@ -48,6 +50,9 @@ class BaseTrainer(Trainer):
     are sharded, `save_model` gathers them on the first process and is called on all. A checkpoint of shards holds the
     configuration and the processor beside them.
 
+    A training set may be a `ClipStream`: each process reads its own share, without worker processes, and a resumed run
+    goes on with the next clip.
+
     With `push_to_hub=True` in the arguments, `save_model` publishes as well. Checkpoints are not uploaded while
     training runs, because they are not checked and contain paths of this machine.
     """
@@ -61,11 +66,24 @@ class BaseTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.add_callback(SetEpochCallback())
+        if isinstance(self.train_dataset, ClipStream):
+            self._prepare_stream(self.train_dataset)
         if (theirs := self.pop_callback(JITCheckpointCallback)) is not None:
             # It has taken the signal already, and gives it back here.
             theirs.on_train_end(self.args, self.state, self.control)
             self._preemption = PreemptionCallback()
             self.add_callback(self._preemption)
+
+    def _prepare_stream(self, stream: ClipStream) -> None:
+        if self.args.dataloader_num_workers:
+            raise ValueError(
+                f"dataloader_num_workers={self.args.dataloader_num_workers}: worker processes would keep their places "
+                "in a stream to themselves. Threads read it ahead; reading_threads sets their number."
+            )
+        stream.split_by_process(self.args.process_index, self.args.world_size)
+        # The stream goes on by itself where it was.
+        self.args.ignore_data_skip = True
+        self.add_callback(StreamEpochCallback())
 
     @property
     def is_sharded(self) -> bool:
@@ -88,6 +106,8 @@ class BaseTrainer(Trainer):
         if resume_from_checkpoint:
             check_same_form(Path(resume_from_checkpoint), self)
             self._best = best_of(Path(resume_from_checkpoint)) if self.args.load_best_model_at_end else None
+            if isinstance(self.train_dataset, ClipStream):
+                self.train_dataset.load_state_dict(read_stream_state(self._stream_file(resume_from_checkpoint)))
         choose_blocks(self)
         with nullcontext() if self._preemption is None else self._preemption.giving_back():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -132,17 +152,29 @@ class BaseTrainer(Trainer):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Does nothing, in place of uploading a checkpoint."""
 
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> DataLoader:
+        if isinstance(dataset, ClipStream):
+            return self._get_stream_loader(dataset)
         drop_last = self.args.dataloader_drop_last
         self.args.dataloader_drop_last = drop_last and is_training
         try:
-            loader = super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            loader = super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
         finally:
             self.args.dataloader_drop_last = drop_last
         # The loader of Accelerate moves the batches of an inner loader to the device.
         inner = getattr(loader, "base_dataloader", loader)
         ReadAheadLoader.upgrade(inner, getattr(self.args, "reading_threads", None))
         return loader
+
+    def _get_stream_loader(self, stream: ClipStream) -> DataLoader:
+        """The loader of a stream, of which each process has its own share already: Accelerate would share it again."""
+        return ReadAheadLoader(
+            stream,
+            batch_size=self._train_batch_size,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="Training"),
+            pin_memory=self.args.dataloader_pin_memory,
+            reading_threads=getattr(self.args, "reading_threads", None),
+        )
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return [name for name, setting in settings_by_arguments(model, self.args).items() if setting.weight_decay]
@@ -209,6 +241,15 @@ class BaseTrainer(Trainer):
             require_resumable(Path(checkpoint))
             with naming(f"{checkpoint} ({OPTIMIZER} or {SCHEDULER})"):
                 super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if isinstance(self.train_dataset, ClipStream):
+            state = json.dumps(self.train_dataset.state_dict(), indent=1)
+            replace_text(self._stream_file(output_dir), state + "\n")
+
+    def _stream_file(self, checkpoint: str | Path) -> Path:
+        return Path(checkpoint, f"stream_{self.args.process_index}.json")
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:

@@ -34,6 +34,14 @@ class SetEpochCallback(TrainerCallback):
             dataset.set_epoch(int(state.epoch or 0))
 
 
+class StreamEpochCallback(TrainerCallback):
+    """Counts `max_steps` as one epoch where the training set is a stream, as `Trainer` does; after a run is resumed,
+    `Trainer` would begin to count again."""
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        state.epoch = state.global_step / state.max_steps
+
+
 class EpochLineCallback(ProgressCallback):
     """The progress bar of Transformers, with one line for each evaluation in place of dictionaries of logs; without
     evaluations, with one for each logged loss."""

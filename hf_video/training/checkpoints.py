@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from hf_video.io import read_own_json, replace_text, sync_file, sync_folder
 
@@ -107,6 +108,18 @@ def require_resumable(checkpoint: Path) -> None:
             f"{checkpoint} has no {' and no '.join(missing)}: the run would go on with other numbers than it had. "
             "Start another run from its weights, with this folder as the model, in another output folder."
         )
+
+
+def read_stream_state(file: Path) -> dict[str, Any]:
+    """Where a stream of clips was when a process wrote its part of a checkpoint. Refuses (`ValueError`) a checkpoint
+    without one, as of a run on fewer processes or on data that are no stream."""
+    state = read_own_json(file)
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"{file.parent} has no {file.name}: the run trained on data that are no stream, or on fewer processes. Go "
+            "on with the same data and number of processes, or begin another run."
+        )
+    return state
 
 
 def is_secret(name: str) -> bool:

@@ -8,9 +8,19 @@ from typing import Any
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_video.data import ClipAugmentation, ClipDataset, ClipMixing, MixingCollator, collate_clips, is_multi_label
+from hf_video.data import (
+    ClipAugmentation,
+    ClipDataset,
+    ClipMixing,
+    ClipStream,
+    MixingCollator,
+    collate_clips,
+    is_multi_label,
+)
 from hf_video.data.columns import class_counts, label_ids
+from hf_video.data.video_settings import dataset_options
 from hf_video.io import replacing_files
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.start import SHIPPED, model_path
@@ -30,9 +40,11 @@ from .resuming import make
 from .run_settings import ScratchSettings, TrainSettings
 from .run_start import start_run
 from .trainer import VideoTrainer
-from .training_data import load_data, readable_videos, training_splits
+from .training_data import check_streamed, commit_of, load_data, load_stream, readable_videos, training_splits
 from .training_memory import check_memory, estimate_memory
 
+# How often a training on a stream evaluates, where nothing else is said.
+NUM_EVALUATIONS = 20
 # So many of the training clips show how well the model knows what it was trained on.
 MAX_SEEN_CLIPS = 200
 
@@ -74,13 +86,22 @@ def _train(
         # A checkpoint of adapters holds no model. The trainer loads the adapters into the model that they were made
         # for.
         saved_model = None if arguments.lora_rank else checkpoint
-        data, class_names = load_data(
-            chosen.data, saved_model or model_path(chosen.model), chosen.video_root, chosen.split_by
-        )
-        start.check_data(data, class_names)
+        named_model, options = saved_model or model_path(chosen.model), dataset_options(chosen)
+        stream = commit = None
+        if chosen.streaming:
+            check_streamed(chosen)
+            _evaluate_by_steps(arguments)
+            # A run that goes on reads the commit that it began with, whatever became of the branch.
+            commit = (start.saved_data or {}).get("commit") or commit_of(chosen.data, chosen.revision)
+            options["revision"] = commit
+            stream, data, class_names = load_stream(chosen.data, named_model, chosen.video_root, **options)
+        else:
+            data, class_names = load_data(chosen.data, named_model, chosen.video_root, chosen.split_by, **options)
+        start.check_data(data, class_names, commit)
         if start.model_sentence and is_first_process():
             print(start.model_sentence, flush=True)
-        problem_type = "multi_label_classification" if is_multi_label(data["train"]) else "single_label_classification"
+        is_multi = is_multi_label(data["train" if stream is None else "validation"])
+        problem_type = "multi_label_classification" if is_multi else "single_label_classification"
         arguments.check_problem_type(problem_type)
         arguments.check_metric(problem_type, len(class_names))
         kind = classifier_kind(chosen, class_names, problem_type)
@@ -92,7 +113,11 @@ def _train(
         distillation = make_distillation(arguments, model, processor)
     data, broken = readable_videos(data, chosen.on_error)
     with failing_together():
-        train_split, validation_split = training_splits(data, chosen.validation_fraction, chosen.seed, chosen.split_by)
+        train_split, validation_split = None, data.get("validation")
+        if stream is None:
+            train_split, validation_split = training_splits(
+                data, chosen.validation_fraction, chosen.seed, chosen.split_by
+            )
         for name, split in {**data, "validation": validation_split}.items():
             if not any(label_ids(split)):
                 raise ValueError(f"No video of the {name} split has a class, so nothing can be measured on it.")
@@ -103,12 +128,17 @@ def _train(
         start.begin_writing()
 
     on_error = chosen.on_error
+    drawing: dict[str, Any] = {"seed": arguments.seed, "augmentation": augmentation, "on_error": on_error}
+    train_dataset: ClipDataset | ClipStream
+    if stream is None:
+        train_dataset = ClipDataset(train_split, processor, training=True, **drawing)
+    else:
+        drawing |= {"class_names": class_names, "shuffle_buffer_size": chosen.shuffle_buffer_size}
+        train_dataset = ClipStream(stream, processor, **drawing)
     trainer = VideoTrainer(
         model=model,
         args=arguments,
-        train_dataset=ClipDataset(
-            train_split, processor, training=True, seed=arguments.seed, augmentation=augmentation, on_error=on_error
-        ),
+        train_dataset=train_dataset,
         eval_dataset=ClipDataset(
             validation_split, processor, training=False, on_error=_without_replacement(on_error)
         ).drop_broken(),
@@ -124,6 +154,16 @@ def _train(
         _finish_model(trainer, chosen, eval_clips)
         trainer.save_model()
         return trainer, _report(trainer, chosen, data.get("test"), broken)
+
+
+def _evaluate_by_steps(arguments: VideoTrainingArguments) -> None:
+    """Evaluates and saves 20 times in the steps of a stream, where the end of an epoch was chosen, which is not known
+    there."""
+    steps = max(arguments.max_steps // NUM_EVALUATIONS, 1)
+    if arguments.eval_strategy == IntervalStrategy.EPOCH:
+        arguments.eval_strategy, arguments.eval_steps = IntervalStrategy.STEPS, steps
+    if arguments.save_strategy == SaveStrategy.EPOCH:
+        arguments.save_strategy, arguments.save_steps = SaveStrategy.STEPS, steps
 
 
 def _check_memory(arguments: VideoTrainingArguments, config: Any, processor: Any) -> None:
@@ -174,7 +214,10 @@ def _without_replacement(on_error: str) -> str:
 
 
 def _measure_seen(trainer: VideoTrainer) -> dict[str, float]:
-    """The metrics of the model on some of the clips that it was trained on, as they are, without augmentation."""
+    """The metrics of the model on some of the clips that it was trained on, as they are, without augmentation; none
+    for a stream."""
+    if isinstance(trainer.train_dataset, ClipStream):
+        return {}
     rows = trainer.train_dataset.dataset
     rows = rows.select(range(0, len(rows), -(-len(rows) // MAX_SEEN_CLIPS)))
     if not any(label_ids(rows)):
@@ -189,6 +232,7 @@ def _report(
 ) -> dict[str, Any]:
 
     processor, dataset, split = trainer.processing_class, trainer.eval_dataset, "validation"
+    is_stream = isinstance(trainer.train_dataset, ClipStream)
     if test_split is not None:
         dataset = ClipDataset(test_split, processor, training=False, on_error=trainer.eval_dataset.on_error)
         dataset, split = dataset.drop_broken(), "test"
@@ -207,12 +251,12 @@ def _report(
         split=split,
         training_metrics=on_seen,
         clip_of=clip_reader(dataset, len(prediction.label_ids), broken),
-        training_counts=class_counts(trainer.train_dataset.dataset),
+        training_counts=None if is_stream else class_counts(trainer.train_dataset.dataset),
         details={
             "model": "the start that ships" if chosen.model == SHIPPED else chosen.model or "VideoViT from scratch",
-            "training_videos": len(trainer.train_dataset),
+            "training_videos": "a stream" if is_stream else len(trainer.train_dataset),
             "clip": f"{processor.num_frames} frames, {processor.sampling_strategy}",
-            "epochs": trainer.args.num_train_epochs,
+            **({"steps": trainer.args.max_steps} if is_stream else {"epochs": trainer.args.num_train_epochs}),
             "seed": trainer.args.seed,
             **({"broken_videos": broken} if broken else {}),
         },

@@ -12,6 +12,7 @@ from hf_video.data import ClipDataset, is_multi_label, load_video_dataset
 from hf_video.data.holding_out import further_columns
 from hf_video.data.repeated_videos import count_trained
 from hf_video.data.stored_videos import check_shards
+from hf_video.data.video_settings import dataset_options
 from hf_video.inference.inference_settings import EvaluateSettings
 from hf_video.loading.class_names import class_names_of
 from hf_video.loading.models import load_trained_model
@@ -51,7 +52,9 @@ def evaluate(
     names = class_names_of(model.config)
     training = read_training(settings.model)
     columns = further_columns(training.get("split_by"))
-    data = load_video_dataset(settings.data, labels=names, video_root=settings.video_root, columns=columns)
+    data = load_video_dataset(
+        settings.data, labels=names, video_root=settings.video_root, columns=columns, **dataset_options(settings)
+    )
     parts = parts_of_training(training, data, names)
     data = parts or data
     split = settings.split or next(name for name in ("test", "validation", "train") if name in data)

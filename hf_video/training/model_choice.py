@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from hf_video.data.video_settings import dataset_options
 from hf_video.loading.start import SHIPPED
 from hf_video.settings import settings_of
 
@@ -44,9 +45,12 @@ def choose_model(settings: TrainSettings, chosen: Any) -> ModelChoice:
     given = given_values(settings).keys() | recipe_values(settings).keys()
     if sizes := [name for name in SIZES if name in given]:
         return _scratch(f"{settings_of(TrainSettings)[sizes[0]].flag} is given")
+    if chosen.streaming:
+        return _scratch("the number of training clips in a stream is not known")
     from hf_video.data import load_video_dataset
 
-    number = len(load_video_dataset(chosen.data, video_root=chosen.video_root).get("train", ()))
+    options = dataset_options(chosen)
+    number = len(load_video_dataset(chosen.data, video_root=chosen.video_root, **options).get("train", ()))
     if number > MAX_CLIPS_FOR_START:
         return _scratch(f"there are {number:,} training clips, more than {MAX_CLIPS_FOR_START:,}")
     return ModelChoice(

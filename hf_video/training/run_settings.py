@@ -9,8 +9,10 @@ from annotated_types import Lt
 from hf_video.data.video_settings import (
     ClipAugmentationSettings,
     ClipMixingSettings,
+    DatasetSettings,
     LabelledVideosSettings,
     OnError,
+    StreamSettings,
 )
 from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
 from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, with_defaults
@@ -186,6 +188,8 @@ _FROM_START: dict[str, Any] = {
 @with_defaults(**_OF_RUNS | _FROM_START)
 class TrainSettings(
     RunSettings,
+    DatasetSettings,
+    StreamSettings,
     ClassifierSettings,
     RegularizationSettings,
     RunLengthSettings,

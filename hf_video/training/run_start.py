@@ -114,12 +114,14 @@ class RunStart(Generic[T]):
             trainer.train(resume_from_checkpoint=self.checkpoint and str(self.checkpoint))
             yield
 
-    def check_data(self, splits: DatasetDict, class_names: list[str] | None = None) -> None:
+    def check_data(self, splits: DatasetDict, class_names: list[str] | None = None, commit: str | None = None) -> None:
         """Refuses (`ValueError`) data of another run, and data that would be renamed with the output folder. The first
-        process looks at them for all."""
+        process looks at them for all. The commit of a data set of the Hub is recorded with them."""
         if not is_first_process():
             return
         self._described = describe_data(self.chosen.data, splits, class_names)
+        if commit is not None:
+            self._described["commit"] = commit
         check_same_data(self._described, self.saved_data)
         if self.settings.overwrite_output_dir:
             check_none_inside(chain(*map(_files, splits.values())), self.output_dir)

@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput, has_length
 from transformers.training_args import ParallelMode
 from transformers.utils import ModelOutput
 
-from hf_video.data import ClipDataset, collate_clips
+from hf_video.data import ClipDataset, ClipStream, collate_clips
 from hf_video.data.batches import SAMPLE_KEY
 from hf_video.data.clip_dataset import median_frame_interval
 from hf_video.inference.features import watch_features
@@ -129,7 +129,7 @@ class VideoTrainer(BaseTrainer):
         }
         sampler = getattr(self.args, "sampler", "random")
         if sampler != "random" and self.train_dataset is not None and rows is None:
-            raise ValueError(f"sampler={sampler} needs labels: give a ClipDataset as train_dataset.")
+            raise ValueError(f"sampler={sampler} needs all labels: give a ClipDataset as train_dataset, not a stream.")
         if self.ema is not None:
             self.remove_callback(self.ema)
         ema_decay = getattr(self.args, "ema_decay", None)
@@ -188,16 +188,17 @@ class VideoTrainer(BaseTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`. Before the first step, `frame_interval` of the processor is measured on a
-        training set that is a `ClipDataset`. Several processes look for unused parameters in every step only if the
-        model has some. If that is unknown, the default of Transformers holds. A given `ddp_find_unused_parameters`
-        always holds.
+        training set that is a `ClipDataset`, or beside a `ClipStream` on such an evaluation set. Several processes
+        look for unused parameters in every step only if the model has some. If that is unknown, the default of
+        Transformers holds. A given `ddp_find_unused_parameters` always holds.
 
         Raises:
             ValueError: `ddp_find_unused_parameters` is false, and a step did not use all parameters that are trained;
                 or see [`BaseTrainer.train`].
         """
-        if isinstance(self.train_dataset, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
-            self.processing_class.frame_interval = median_frame_interval(self.train_dataset)
+        measured = self.eval_dataset if isinstance(self.train_dataset, ClipStream) else self.train_dataset
+        if isinstance(measured, ClipDataset) and isinstance(self.processing_class, VideoClipProcessor):
+            self.processing_class.frame_interval = median_frame_interval(measured)
         is_averaging = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not self.is_sharded
         is_open = self.args.ddp_find_unused_parameters is None and self.model is not None
         if is_open and is_averaging and not self._has_projection:

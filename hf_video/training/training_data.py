@@ -18,7 +18,7 @@ from hf_video.processes import decided_by_first, is_first_process
 from .output_folder import OPTIONS_FILE
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetDict, IterableDataset
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +27,79 @@ MAX_OPENED = 5000
 
 
 def load_data(
-    data: str, model: str | Path | None, video_root: str | None = None, split_by: str | None = None
+    data: str,
+    model: str | Path | None,
+    video_root: str | None = None,
+    split_by: str | None = None,
+    **options: str | None,
 ) -> tuple[DatasetDict, list[str]]:
     """The splits, and the class names by id: in the order of the model if it has the same classes, else sorted. A
-    column that the data are split by is kept."""
+    column that the data are split by is kept. `options` are those of `dataset_options`."""
     from hf_video.data import label_names, load_video_dataset
     from hf_video.data.holding_out import further_columns
 
     columns = further_columns(split_by)
-    splits = load_video_dataset(data, video_root=video_root, columns=columns)
+    splits = load_video_dataset(data, video_root=video_root, columns=columns, **options)
     if "train" not in splits:
         raise ValueError(f"{data} has no training split, only {', '.join(splits)}. Add train/ or train.csv.")
     names = label_names(splits["train"])
-    if model is not None:
-        from hf_video.loading.class_names import class_names_of
-        from hf_video.loading.configurations import load_config
-
-        known = class_names_of(load_config(model))
-        if sorted(known) == sorted(names):
-            return load_video_dataset(data, labels=known, video_root=video_root, columns=columns), known
+    known = _known_names(model)
+    if known is not None and sorted(known) == sorted(names):
+        return load_video_dataset(data, labels=known, video_root=video_root, columns=columns, **options), known
     return splits, names
+
+
+def load_stream(
+    data: str, model: str | Path | None, video_root: str | None = None, **options: str | None
+) -> tuple[IterableDataset, DatasetDict, list[str]]:
+    """The stream of training videos, the other splits, and the class names by id, as of `load_data`. A model whose
+    classes are others keeps them where the data declare none."""
+    from hf_video.data import load_video_stream
+    from hf_video.data.clip_stream import declared_names
+    from hf_video.data.video_streams import open_video_streams
+
+    streams = open_video_streams(data, **options)
+    known, declared = _known_names(model), declared_names(streams["train"])
+    names = known if known is not None and (declared is None or sorted(known) == sorted(declared)) else declared
+    stream, others = load_video_stream(streams, labels=names, video_root=video_root)
+    if "validation" not in others:
+        raise ValueError(
+            f"{data} has no validation split, and none can be held out from a stream: name one with "
+            "--validation-split, or leave out --streaming."
+        )
+    return stream, others, names or []
+
+
+def check_streamed(chosen: Any) -> None:
+    """Refuses (`ValueError`) settings that need to know all training videos, if these are a stream."""
+    if chosen.max_steps < 1:
+        raise ValueError("A stream has no known length: say with --max-steps how long to train.")
+    for name, usual in {"split_by": None, "sampler": "random", "dataloader_num_workers": 0}.items():
+        if getattr(chosen, name) != usual:
+            raise ValueError(f"{name}={getattr(chosen, name)} is not for a stream: leave it out, or --streaming.")
+    if chosen.class_weights in ("balanced", "effective"):
+        raise ValueError(
+            f"class_weights={chosen.class_weights} counts the training videos, and those of a stream are not known: "
+            "give a file of names and weights."
+        )
+
+
+def commit_of(data: str, revision: str | None) -> str | None:
+    """The commit of a data set of the Hub; None for other data."""
+    from huggingface_hub import HfApi
+
+    from hf_video.data.video_column import is_hub_name
+
+    return HfApi().dataset_info(data, revision=revision).sha if is_hub_name(data) else None
+
+
+def _known_names(model: str | Path | None) -> list[str] | None:
+    if model is None:
+        return None
+    from hf_video.loading.class_names import class_names_of
+    from hf_video.loading.configurations import load_config
+
+    return class_names_of(load_config(model))
 
 
 def training_splits(

@@ -121,6 +121,11 @@ FIGURES = {
         r"  first step +\d+\.\d s",
         r"first step of 64 videos: \d+\.\d s after the start, peak memory \d+\.\d\d GiB",
     ],
+    "streams.py": [
+        r"epoch 0: 160 clips trained on 1 times\nepoch 1: 160 clips trained on 1 times",
+        r"largest difference of a loss: 0 over 16 steps",
+        r"peak memory of a process: stream \d+ MiB, data set in memory \d+ MiB",
+    ],
     "structure.py": [
         r"package +\d+ files",
         r"travels with its processor +\d+ files",
@@ -188,7 +193,7 @@ WRONG_OUTPUTS = {
     "run_length_tokens.py": DRIFT,
     "importing.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "memory_bank.py": DRIFT,
-    "packed_reading.py": "import hf_video.data.clip_dataset as c; read = c.read_video; c.read_video = "
+    "packed_reading.py": "import hf_video.data.clip_making as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
     "range_reads.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",

@@ -175,7 +175,8 @@ def test_a_name_on_the_hub_is_asked_for_there(videos, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     asked = []
 
-    def load_dataset(name):
+    def load_dataset(name, config, *, revision, streaming):
+        assert (config, revision, streaming) == (None, None, False)
         asked.append(name)
         if name == "alice/none":
             raise datasets.exceptions.DatasetNotFoundError("Dataset 'alice/none' doesn't exist on the Hub")

@@ -48,12 +48,14 @@ class Handler(BaseHTTPRequestHandler):
         self.status = 0
         self.user: User | None = None
         url = urlsplit(self.path)
+        # A data set is kept as a model is: here a name stands for one of them.
+        place = re.sub("^/datasets/", "/", url.path.replace("/api/datasets/", "/api/models/"))
         try:
             self.body = self.read_body()
             self.hub.fail(self.command, url.path)
             self.user = self.authenticate()
             for method, pattern, answer in ROUTES:
-                if method == self.command and (match := pattern.fullmatch(url.path)):
+                if method == self.command and (match := pattern.fullmatch(place)):
                     answer(self, **{name: unquote(value) for name, value in match.groupdict("").items()})
                     break
             else:
@@ -87,6 +89,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, status: int = 200, content: Any = b"", headers: dict[str, str] | None = None) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted and status == 200:
+            first, last = int(wanted[1]), min(int(wanted[2] or len(body)), len(body) - 1)
+            headers = {**(headers or {}), "Content-Range": f"bytes {first}-{last}/{len(body)}"}
+            status, body = 206, body[first : last + 1]
         self.status = status
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():

@@ -5,8 +5,9 @@ import hashlib
 import hmac
 import json
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
@@ -103,7 +104,33 @@ def repository_info(request: Handler, repo_id: str, revision: str) -> None:
 def list_files(request: Handler, repo_id: str, revision: str, path: str) -> None:
     repository = request.find(repo_id)
     files = repository.read_commit(find_commit(repository, revision)).files
-    request.send(content=[_describe(name, file) for name, file in sorted(files.items()) if name.startswith(path)])
+    entries = _entries(files)
+    folder, is_recursive = (f"{path}/" if path else ""), "recursive=true" in request.path.lower()
+    request.send(
+        content=[
+            entry
+            for name, entry in sorted(entries.items())
+            if name.startswith(folder) and (is_recursive or "/" not in name.removeprefix(folder))
+        ]
+    )
+
+
+@route("POST", "/api/models/{repo}/paths-info/{revision}")
+def describe_paths(request: Handler, repo_id: str, revision: str) -> None:
+    repository = request.find(repo_id)
+    entries = _entries(repository.read_commit(find_commit(repository, revision)).files)
+    try:
+        paths = request.json()["paths"]
+    except ValueError:
+        paths = parse_qs(request.body.decode()).get("paths", [])
+    request.send(content=[entries[path] for path in paths if path in entries])
+
+
+def _entries(files: dict[str, File]) -> dict[str, dict[str, Any]]:
+    """What a listing has of files and of the folders that they lie in, by path."""
+    folders = {str(parent) for path in files for parent in PurePosixPath(path).parents} - {"."}
+    entries = {path: {"type": "directory", "path": path, "oid": "0" * 40, "size": 0} for path in folders}
+    return entries | {path: _describe(path, file) for path, file in files.items()}
 
 
 def _describe(path: str, file: File) -> dict[str, Any]:

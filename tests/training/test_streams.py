@@ -1,0 +1,124 @@
+"""Training on a stream: killed and resumed, processes see each clip once an epoch, with the same losses."""
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hf_video.data import ClipStream, load_video_stream
+from hf_video.demo import write_moving_digits
+from hf_video.processing import VideoClipProcessor
+from hf_video.training import TrainSettings, VideoTrainer, train
+
+from ..data.test_clip_stream import write_shard
+from ..fork_server import Program, run_forked
+from ..process_group import torchrun_variables
+from .tiny import make_arguments, make_model
+
+ROOT = Path(__file__).parents[2]
+NUM_CLIPS, CLIPS_OF_A_STEP = 24, 4
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    digits = write_moving_digits(folder / "mp4", train_per_class=3, test_per_class=1, num_frames=8, image_size=32)
+    contents = [path.read_bytes() for path in sorted((digits / "train").rglob("*.mp4"))][:NUM_CLIPS]
+    rows = [
+        {"clip": {"bytes": content, "path": f"{number}.mp4"}, "action": number % 2}
+        for number, content in enumerate(contents)
+    ]
+    for part in range(4):
+        write_shard(folder / "parquet" / f"train-{part}.parquet", rows[part::4])
+    return folder / "parquet"
+
+
+def run(shards, folder, num_processes, num_steps, killed_at=0):
+    words = [str(Path(__file__).with_name("streamed_run.py")), *map(str, (shards, folder, num_steps, killed_at))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    variables = torchrun_variables(num_processes) if num_processes > 1 else [{}]
+    processes = run_forked(*(Program(words, environment | each) for each in variables), timeout=300)
+    if killed_at:
+        assert {each.returncode for each in processes} <= {-signal.SIGKILL, -signal.SIGTERM}, processes[0].stderr
+    else:
+        assert not any(each.returncode for each in processes), [each.stderr[-5000:] for each in processes]
+
+
+def seen_clips(folder, num_processes):
+    """How often each clip of an epoch was trained on, of the last run of each step."""
+    seen = Counter()
+    for process in range(num_processes):
+        lines = map(json.loads, (folder / f"seen_{process}.jsonl").read_text().splitlines())
+        steps = {}
+        for line in lines:
+            steps.setdefault(line[0][0], []).append(line)
+        for batches in steps.values():
+            seen.update((epoch, clip) for batch in batches[-2:] for _, epoch, clip in batch)
+    return seen
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_killed_and_resumed(shards, tmp_path, num_processes):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    num_steps = 2 * NUM_CLIPS // (CLIPS_OF_A_STEP * num_processes)
+    run(shards, tmp_path / "whole", num_processes, num_steps)
+    run(shards, tmp_path / "killed", num_processes, num_steps, killed_at=num_steps // 2)
+    run(shards, tmp_path / "killed", num_processes, num_steps)
+    whole, killed = (json.loads((tmp_path / name / "losses.json").read_text()) for name in ("whole", "killed"))
+    assert killed == whole and len({loss for *_, loss in whole}) == num_steps
+    for name in ("whole", "killed"):
+        seen = seen_clips(tmp_path / name, num_processes)
+        assert len(seen) == 2 * NUM_CLIPS and set(seen.values()) == {1}
+        assert Counter(epoch for epoch, _ in seen) == {0: NUM_CLIPS, 1: NUM_CLIPS}
+    checkpoint = tmp_path / "killed" / f"checkpoint-{num_steps}"
+    assert {path.name for path in checkpoint.glob("stream_*")} == {f"stream_{n}.json" for n in range(num_processes)}
+
+
+def make_trainer(shards, folder, **options):
+    stream, _ = load_video_stream(shards)
+    processor = VideoClipProcessor(num_frames=2, sampling_strategy="dense", size=20, crop_size=16)
+    options = {"eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "steps"} | options
+    return VideoTrainer(
+        model=make_model(), args=make_arguments(folder, **options), train_dataset=ClipStream(stream, processor)
+    )
+
+
+def test_what_a_stream_cannot_do(shards, tmp_path):
+    with pytest.raises(ValueError, match="dataloader_num_workers=2: worker processes would keep their places"):
+        make_trainer(shards, tmp_path, max_steps=2, dataloader_num_workers=2)
+    with pytest.raises(ValueError, match="max_steps"):
+        make_trainer(shards, tmp_path)
+    with pytest.raises(ValueError, match="sampler=balanced needs all labels"):
+        make_trainer(shards, tmp_path, max_steps=2, sampler="balanced")
+    with pytest.raises(ValueError, match="class_weights=balanced counts the videos"):
+        make_trainer(shards, tmp_path, max_steps=2, class_weights="balanced")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "say with --max-steps how long to train"),
+        ({"max_steps": 2, "sampler": "sqrt"}, "sampler=sqrt is not for a stream"),
+        ({"max_steps": 2, "class_weights": "balanced"}, "class_weights=balanced counts the training videos"),
+        ({"max_steps": 2}, "has no validation split, and none can be held out from a stream"),
+    ],
+)
+def test_what_a_training_needs_for_a_stream(shards, tmp_path, options, message):
+    settings = TrainSettings(
+        data=str(shards), output_dir=str(tmp_path / "out"), streaming=True, device="cpu", **options
+    )
+    with pytest.raises(ValueError, match=message):
+        train(settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_without_the_place_of_a_stream(shards, tmp_path):
+    trainer = make_trainer(shards, tmp_path, max_steps=1, save_steps=1)
+    trainer.train()
+    (tmp_path / "checkpoint-1" / "stream_0.json").unlink()
+    with pytest.raises(ValueError, match="checkpoint-1 has no stream_0.json"):
+        make_trainer(shards, tmp_path, max_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
