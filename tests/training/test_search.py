@@ -82,7 +82,7 @@ def test_a_trial_changes_the_draws_and_weights_of_classes(tmp_path):
     space = {"class_weights": ["balanced"], "sampler": ["random", "balanced"]}
     search(tmp_path, space, watcher=watcher, train_dataset=clips, learning_rate=0.0, num_train_epochs=1)
     assert len(watcher.losses) == 2 and watcher.losses[0] != watcher.losses[1]
-    with pytest.raises(ValueError, match="sampler=balanced needs labels"):
+    with pytest.raises(ValueError, match="sampler=balanced needs all labels"):
         search(tmp_path / "unlabelled", {"sampler": ["balanced"]}, num_trials=1)
 
 
