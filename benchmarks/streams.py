@@ -27,7 +27,7 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, Video, disable_progress_bars
 from helpers.measurement import GOAL_MISSED, make_parser, print_machine
-from transformers import TrainerCallback, set_seed
+from transformers import PrinterCallback, TrainerCallback, set_seed
 
 from hf_video.data import ClipDataset, ClipStream, collate_clips, load_video_dataset, load_video_stream
 from hf_video.demo import write_moving_digits
@@ -108,6 +108,7 @@ def work(rank: int, port: int, shards: Path, folder: Path, steps: int, killed_at
         data_collator=collate,
         callbacks=[Death(killed_at)] if killed_at else [],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")) or None)
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
