@@ -8,9 +8,9 @@ things do to each other is a motion that it does not have. Digits and surfaces a
 and the people are OpenCV's samples, where Debian's `apt-get install opencv-doc` puts them. The error from random
 weights has to fall to a fifth where the generator has the motions, to a half elsewhere.
 
-From the start a training takes a minute or two on 2 idle CPU cores, from random weights six: it is trained once a set.
-`--keep` goes on where an earlier run ended. `--sweep` compares other values in place of parts. With `--smoke` sets are
-tiny and trainings have one step.
+From random weights a training takes twice as long as from the start: it is trained once a set. `--keep` goes on where
+an earlier run ended, and shows all that it holds. `--sweep` compares other values in place of parts. With `--smoke`
+sets are tiny and trainings have one step.
 
     python benchmarks/small_data.py [--sets crossing digits] [--rows scratch start] [--seeds 3] [--sweep] [--smoke]
 """
@@ -139,7 +139,8 @@ def add_runs(
     runs: dict[str, Run], name: str, seed: int, rows: Mapping[str, list[str]], arguments: argparse.Namespace
 ) -> None:
     """Writes a set, trains on it what is missing among the runs, and prints all of them."""
-    keys = {f"{name}, {row}, seed {seed}": row for row in rows if row != SCRATCH or seed < arguments.scratch_seeds}
+    keys = {f"{name}, {row}, seed {seed}": row for row in rows}
+    keys = {key: row for key, row in keys.items() if row != SCRATCH or seed < arguments.scratch_seeds or key in runs}
     with tempfile.TemporaryDirectory() as place:
         data = Path(place, "data")
         if not keys.keys() <= runs.keys():

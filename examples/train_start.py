@@ -29,16 +29,15 @@ from generated_motion import (
     KINDS,
     MOTIONS,
     NUM_FRAMES,
-    NUM_SHAPES,
     OBJECT_LIMITS,
     PATCH_SIZE,
-    TEXTURES,
     TUBELET_SIZE,
     UNKNOWN,
     VALUES,
     Clips,
     draw_clips,
 )
+from generated_pictures import NUM_SHAPES, TEXTURES
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
@@ -266,9 +265,10 @@ def main() -> None:
     begin = time.monotonic()
     (arguments.output_dir / "run").mkdir(parents=True, exist_ok=True)
     set_seed(arguments.seed)
-    model = MotionLearner(make_config(*size))
     if arguments.model:
         model = MotionLearner.from_pretrained(arguments.model, dtype=torch.float32)
+    else:
+        model = MotionLearner(make_config(*size))
     interval = max(steps // 10, 2)
     trainer = Trainer(
         model,

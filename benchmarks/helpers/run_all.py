@@ -12,6 +12,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,7 @@ def run(script: Path, words: list[str]) -> Result:
         print(said, file=sys.stderr)
     return Result(
         name=script.stem,
-        command=" ".join([f"benchmarks/{script.name}", *words]),
+        command=shlex.join([f"benchmarks/{script.name}", *words]),
         date=f"{date:%Y-%m-%d %H:%M}",
         load=round(load, 1),
         seconds=round(time.perf_counter() - start, 1),

@@ -59,7 +59,7 @@ def train(settings: TrainSettings, callbacks: Sequence[TrainerCallback] = ()) ->
         callbacks: as of `transformers.Trainer`.
 
     Returns:
-        The trainer, with the best model, and the contents of `metrics.json`.
+        The trainer, with the model that is kept, and the contents of `metrics.json`.
 
     Raises:
         ValueError, OSError: a setting or a video cannot be used, or the output folder is not empty.
