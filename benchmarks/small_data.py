@@ -8,9 +8,9 @@ things do to each other is a motion that it does not have. Digits and surfaces a
 and the people are OpenCV's samples, where Debian's `apt-get install opencv-doc` puts them. The error from random
 weights has to fall to a fifth where the generator has the motions, to a half elsewhere.
 
-From random weights a training takes twice as long as from the start: it is trained once a set. `--keep` goes on where
-an earlier run ended, and shows all that it holds. `--sweep` compares other values in place of parts. With `--smoke`
-sets are tiny and trainings have one step.
+From the start a training takes two minutes of one CPU core, from random weights four: it is trained once a set.
+`--keep` goes on where an earlier run ended, and shows all that it holds. `--sweep` compares other values in place of
+parts. With `--smoke` sets are tiny and trainings have one step.
 
     python benchmarks/small_data.py [--sets crossing digits] [--rows scratch start] [--seeds 3] [--sweep] [--smoke]
 """
