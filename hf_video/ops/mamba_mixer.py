@@ -12,10 +12,9 @@ Without this operator, a training step of VideoMamba-M on 64 frames takes 2.3 ti
 benchmarks/videomamba_cpu.py --parts`).
 
 In bfloat16, what is kept is bfloat16, and norm, convolution, scans, states, gate and sums of gradients are float32, as
-are the matrix products where the processor has no unit for bfloat16's. Kernels convert where they read and write.
+are the matrix products where `cpu_choices` finds these quicker. Kernels convert where they read and write.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
@@ -151,6 +150,7 @@ def mamba_mixer(
     out_proj: torch.Tensor,
     directions: list[Direction],
     dtype: torch.dtype,
+    product_dtype: torch.dtype,
 ) -> torch.Tensor:
     """
     Args:
@@ -160,13 +160,14 @@ def mamba_mixer(
         in_proj: `(2 * dim, hidden_size)`, gives the inputs of the scans and the gate.
         out_proj: `(hidden_size, dim)`.
         directions: the weights of the scan from the first token on and, if there are two, of the one from the last.
-        dtype: in which projections compute and what the backward needs is kept, whatever the dtypes of the weights.
+        dtype: in which what the backward needs is kept, whatever the dtypes of the weights.
+        product_dtype: in which matrix products compute.
 
     Returns:
         `(batch_size, length, hidden_size)`, in the dtype of the hidden states.
     """
     tensors = [hidden_states, norm, in_proj, out_proj, *(weight for direction in directions for weight in direction)]
-    return mixer_forward(tensors, eps, needs_gradient(tensors), dtype)[0]
+    return mixer_forward(tensors, eps, needs_gradient(tensors), dtype, product_dtype)[0]
 
 
 def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Tile]:
@@ -188,17 +189,6 @@ def tiles(batch_size: int, length: int, taps: int, reverse: bool) -> Iterator[Ti
                 is_first=start == 0,
                 is_last=end == length,
             )
-
-
-@functools.cache
-def dtype_of_products(dtype: torch.dtype) -> torch.dtype:
-    """
-    The dtype in which products of the given dtype are quickest. Only AMX multiplies bfloat16 faster than float32;
-    AVX-512's instructions for bfloat16 take longer.
-    """
-    # PyTorch 2.11 may not have this function.
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return dtype if capabilities.get("amx_bf16", False) else torch.float32
 
 
 def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -249,7 +239,7 @@ def prepare(
 @torch.library.custom_op("hf_video::mamba_mixer", mutates_args=())
 @torch.autocast("cpu", enabled=False)
 def mixer_forward(
-    tensors: list[torch.Tensor], eps: float, keeps_states: bool, dtype: torch.dtype
+    tensors: list[torch.Tensor], eps: float, keeps_states: bool, dtype: torch.dtype, product_dtype: torch.dtype
 ) -> list[torch.Tensor]:
     """
     Args:
@@ -257,6 +247,7 @@ def mixer_forward(
         eps: the epsilon of the norm.
         keeps_states: whether to return what the backward needs.
         dtype: dtype of what is kept, except for the states, which are float32.
+        product_dtype: in which matrix products compute.
 
     Returns:
         The output. If states are kept, also the output of `in_proj` and, for each direction, the output of `x_proj`
@@ -264,7 +255,7 @@ def mixer_forward(
     """
     from .cpu_kernels import gate_forward_unit
 
-    product_dtype, is_rough = dtype_of_products(dtype), dtype == torch.bfloat16
+    is_rough = dtype == torch.bfloat16
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, product_dtype)
     batch_size, length, _ = hidden_states.shape
     projected_input = new_output((batch_size, length, in_proj.shape[0]), dtype)
@@ -301,13 +292,17 @@ def mixer_forward(
 @torch.library.custom_op("hf_video::mamba_mixer_backward", mutates_args=())
 @torch.autocast("cpu", enabled=False)
 def mixer_backward(
-    doutputs: torch.Tensor, kept: list[torch.Tensor], tensors: list[torch.Tensor], eps: float
+    doutputs: torch.Tensor,
+    kept: list[torch.Tensor],
+    tensors: list[torch.Tensor],
+    eps: float,
+    product_dtype: torch.dtype,
 ) -> list[torch.Tensor]:
     """Gradients of the tensors that `mixer_forward` takes, from the gradient of its output and what it kept."""
     from .cpu_kernels import gate_backward_unit, gate_total_backward_unit
 
     projected_input, *kept = kept
-    dtype = dtype_of_products(projected_input.dtype)
+    dtype = product_dtype
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, dtype)
     batch_size, length, _ = hidden_states.shape
     doutputs = doutputs.contiguous()
@@ -396,7 +391,7 @@ def add_gradients(
 
 
 @mixer_forward.register_fake
-def _(tensors, eps, keeps_states, dtype):
+def _(tensors, eps, keeps_states, dtype, product_dtype):
     hidden_states, _, in_proj, _, directions = unpack(tensors, dtype)
     outputs = [torch.empty_like(hidden_states)]
     if not keeps_states:
@@ -410,18 +405,18 @@ def _(tensors, eps, keeps_states, dtype):
 
 
 @mixer_backward.register_fake
-def _(doutputs, kept, tensors, eps):
+def _(doutputs, kept, tensors, eps, product_dtype):
     return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
 
 
 def _save(ctx, inputs, output):
-    ctx.num_kept, ctx.eps = len(output) - 1, inputs[1]
+    ctx.num_kept, ctx.options = len(output) - 1, (inputs[1], inputs[4])
     ctx.save_for_backward(*output[1:], *inputs[0])
 
 
 def _differentiate(ctx, gradients):
-    tensors = list(ctx.saved_tensors)
-    return mixer_backward(gradients[0], tensors[: ctx.num_kept], tensors[ctx.num_kept :], ctx.eps), None, None, None
+    kept, tensors = list(ctx.saved_tensors[: ctx.num_kept]), list(ctx.saved_tensors[ctx.num_kept :])
+    return mixer_backward(gradients[0], kept, tensors, *ctx.options), None, None, None, None
 
 
 mixer_forward.register_autograd(_differentiate, setup_context=_save)

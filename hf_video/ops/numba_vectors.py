@@ -15,7 +15,6 @@ the user has set it; to set it here would move the files of other packages too.
 import contextlib
 import hashlib
 import operator
-import os
 import pickle
 from pathlib import Path
 
@@ -62,12 +61,16 @@ FLAGS = ("contract",)
 VECTORS = Path(__file__)
 
 
+def cache_folder() -> Path:
+    """The folder for what this version of hf_video finds out or compiles on this machine."""
+    return Path(config.CACHE_DIR or user_cache_dir(), "hf_video", __version__)
+
+
 class UserCacheLocator(InTreeCacheLocator):
     """A folder for each version of hf_video, and in it for each folder of sources."""
 
     def get_cache_path(self) -> str:
-        root = config.CACHE_DIR or user_cache_dir()
-        return os.path.join(root, "hf_video", __version__, self.get_suitable_cache_subpath(self._py_file))
+        return str(cache_folder() / self.get_suitable_cache_subpath(self._py_file))
 
     def get_source_stamp(self) -> str:
         return hashlib.sha256(Path(self._py_file).read_bytes() + VECTORS.read_bytes()).hexdigest()

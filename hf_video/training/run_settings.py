@@ -14,7 +14,7 @@ from hf_video.data.video_settings import (
     OnError,
     StreamSettings,
 )
-from hf_video.inference.inference_settings import ClassificationSettings, ReadingSettings
+from hf_video.inference.inference_settings import CPU, ClassificationSettings, ReadingSettings
 from hf_video.settings import AtLeast1, BelowOne, NotNegative, Positive, Settings, setting, with_defaults
 
 from .training_settings import (
@@ -65,6 +65,7 @@ class RunSettings(LabelledVideosSettings, RecipeSettings, Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = setting(
         "auto", "Where to train; auto: on an accelerator if there is one.", changeable=True, common=True
     )
+    cpu: str | None = setting(None, CPU, "CHOICES")
 
 
 @dataclass(kw_only=True)

@@ -64,6 +64,14 @@ FIGURES = {
         r"ratio \| VideoMamba, gradient checkpointing \| memory \| peer without",
         r"VideoMamba, 1 epochs of the digits: \d+\.\d% without, \d+\.\d% with, .* differ by \d",
     ],
+    "cpu_choices.py": [
+        *(
+            rf"{dtype} +{passes} +as chosen: products=\w+,mixer=\w+ +\d+\.\d\d s"
+            for dtype in ("float32", "bfloat16")
+            for passes in ("forward", r"forward\+backward")
+        ),
+        r"ratio \| forward, bfloat16, as chosen \| time \| peer the fastest forced way \| \d+\.\d{3}",
+    ],
     "imbalance.py": [
         rf"{cure} +\d+\.\d% ± \d+\.\d%( +\d+\.\d% ± \d+\.\d%){{3}}"
         for cure in ("none", "--class-weights effective", "--loss focal", "--sampler sqrt")
@@ -185,6 +193,7 @@ torch.nn.Linear.forward = lambda self, x: linear(self, x) * (1 + 0.1 * next(call
 """
 WRONG_OUTPUTS = {
     "bulk.py": "import numpy; load = numpy.load; numpy.load = lambda *words: load(*words) + 1",
+    "cpu_choices.py": DRIFT,
     "exported.py": "import onnxruntime as o; run = o.InferenceSession.run; o.InferenceSession.run = "
     "lambda *words: [each + 1 for each in run(*words)]",
     "extract.py": DRIFT,

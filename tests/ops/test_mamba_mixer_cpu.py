@@ -10,6 +10,7 @@ import torch
 from hf_video import VideoMambaForVideoClassification
 from hf_video.models.videomamba import modeling_videomamba
 from hf_video.ops import mamba_mixer
+from hf_video.ops.cpu_choices import VARIABLE
 from hf_video.ops.selective_scan import dispatch
 from tests.models.videomamba.videomamba_testing import make, random_clips, tiny_config
 
@@ -96,14 +97,14 @@ def test_it_is_an_operator_that_torch_can_trace(calls, bidirectional, keeps_stat
     layer = make_layer(bidirectional=bidirectional)
     hidden_states = torch.randn(2, 70, 32)
     layer(hidden_states)
-    _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
+    _, _, eps, in_proj, out_proj, directions, *dtypes = calls[0]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_(keeps_states) for tensor in tensors]
-    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, keeps_states, dtype))
+    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, keeps_states, *dtypes))
     if keeps_states:
         tensors = [tensor.detach() for tensor in tensors]
-        outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, dtype)
-        torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
+        outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, *dtypes)
+        torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps, dtypes[1]))
 
 
 def test_a_layer_compiles_without_graph_breaks(calls):
@@ -203,7 +204,9 @@ def in_bfloat16(layer, keeps_islands):
     return layer
 
 
-@pytest.mark.parametrize("product_dtype", [torch.float32, torch.bfloat16], ids=["without AMX", "with AMX"])
+@pytest.mark.parametrize(
+    "product_dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
+)
 @pytest.mark.parametrize("residual_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["islands", "all weights", "autocast"])
 @pytest.mark.parametrize(
@@ -213,7 +216,7 @@ def test_bfloat16_is_at_least_as_near_to_float64_as_the_modules_are(
     calls, monkeypatch, how, residual_dtype, product_dtype, batch_size, length, tile_size, settings
 ):
     monkeypatch.setattr(mamba_mixer, "TILE_SIZE", tile_size)
-    monkeypatch.setattr(mamba_mixer, "dtype_of_products", lambda _: product_dtype)
+    monkeypatch.setenv(VARIABLE, f"products={str(product_dtype).removeprefix('torch.')},mixer=fused")
     layer = make_layer(**settings)
     if how != "autocast":
         layer = in_bfloat16(layer, how == "islands")
@@ -255,14 +258,14 @@ def test_bfloat16_can_be_traced_compiled_and_checkpointed(calls, is_autocast):
     for name, wanted in expected.items():
         torch.testing.assert_close(found[name], wanted, atol=0, rtol=0)
         torch.testing.assert_close(again[name], wanted, atol=0, rtol=0)
-    _, _, eps, in_proj, out_proj, directions, dtype = calls[0]
-    assert dtype == torch.bfloat16
+    _, _, eps, in_proj, out_proj, directions, *dtypes = calls[0]
+    assert dtypes == [torch.bfloat16, torch.float32]
     tensors = [hidden_states, layer.norm.weight, in_proj, out_proj, *(x for weights in directions for x in weights)]
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
-    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, True, dtype))
+    torch.library.opcheck(mamba_mixer.mixer_forward, (tensors, eps, True, *dtypes))
     tensors = [tensor.detach() for tensor in tensors]
-    outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, dtype)
-    torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps))
+    outputs, *kept = mamba_mixer.mixer_forward(tensors, eps, True, *dtypes)
+    torch.library.opcheck(mamba_mixer.mixer_backward, (torch.randn_like(outputs), kept, tensors, eps, dtypes[1]))
 
 
 def test_adapters_change_what_a_model_gives_and_are_trained(calls):

@@ -11,7 +11,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from accelerate import DistributedType
+from accelerate.utils import gather_object
 
+from hf_video import VideoMambaConfig, VideoMambaForVideoClassification
+from hf_video.ops import cpu_choices
 from hf_video.training import VideoTrainer
 from hf_video.training.losses import Distillation
 from tests.training.tiny import LabelledClips, RandomClips, make_arguments, make_model
@@ -118,6 +121,24 @@ def ragged_evaluation(folder, num_processes):
     }
 
 
+def cpu_choices_of_each(folder, num_processes):
+    """How the mixers of a model compute after a step, on each process: each would measure something else."""
+    os.environ.pop(cpu_choices.VARIABLE)
+    rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+    seconds = {"float32": 1.0, "modules": 1.0} | ({"bfloat16": 0.5} if rank == 0 else {})
+    cpu_choices.measure = lambda runs: seconds
+    cpu_choices.choices_folder = lambda: folder / f"choices_{rank}"
+    sizes = {"image_size": 16, "patch_size": 8, "num_frames": 2, "hidden_size": 32, "num_hidden_layers": 1}
+    model = VideoMambaForVideoClassification(VideoMambaConfig(num_labels=2, **sizes))
+    arguments = make_arguments(folder, max_steps=1, eval_strategy="no", load_best_model_at_end=False, bf16=True)
+    trainer = VideoTrainer(model=model, args=arguments, train_dataset=RandomClips())
+    trainer.train()
+    with trainer.accelerator.autocast():
+        shape = model.videomamba.layers[0].mixer_shape()
+    mine = [str(cpu_choices.choose(*shape, with_backward=True))]
+    return {"choices": gather_object(mine), "kept": json.loads((folder / "checkpoint-1/cpu_choices.json").read_text())}
+
+
 def sharded(folder, num_processes):
     """Trains with FSDP2, saves, and evaluates what it saved."""
     arguments = make_arguments(
@@ -152,6 +173,7 @@ def main(task, folder, num_processes):
         "balanced": balanced,
         "ragged_evaluation": ragged_evaluation,
         "sharded": sharded,
+        "cpu_choices": cpu_choices_of_each,
     }[task](Path(folder), num_processes)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if world_size != num_processes:

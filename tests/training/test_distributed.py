@@ -51,6 +51,12 @@ def test_two_processes_have_the_loss_curve_of_one(task, tmp_path):
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-4)
 
 
+def test_two_processes_compute_as_the_first_finds_quickest(tmp_path):
+    result = run("cpu_choices", tmp_path / "out", 2)
+    assert result["choices"] == ["products=bfloat16,mixer=fused"] * 2
+    assert result["kept"][0][1] == {"products": "bfloat16", "mixer": "fused"}
+
+
 @pytest.mark.slow
 def test_a_parameter_that_nothing_uses_is_looked_for_or_named_in_an_error(tmp_path):
     result = run("unused", tmp_path / "out", 2)

@@ -36,6 +36,7 @@ from .pretraining_videomamba import (
 )
 
 try:
+    from hf_video.ops.cpu_choices import CpuChoice, choose
     from hf_video.ops.mamba_mixer import Direction, can_fuse_mixer, convolve_and_scan, mamba_mixer
     from hf_video.ops.selective_scan import selective_scan
 
@@ -447,7 +448,8 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             mixer = self.mixer
             directions = [scan.weights() for scan in (mixer.forward_scan, mixer.backward_scan) if scan is not None]
             weights = self.norm.weight, self.norm.eps, mixer.in_proj.weight, mixer.out_proj.weight
-            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, self.dtype_of_branch()))
+            dtypes = self.dtype_of_branch(), getattr(torch, self.cpu_choice(hidden_states).products)
+            branch = self.drop_path(mamba_mixer(hidden_states, *weights, directions, *dtypes))
             # Where nobody else holds the branch, the sum may take its memory.
             return branch.add_(hidden_states) if is_plain(self.drop_path) else hidden_states + branch
         return hidden_states + self.drop_path(self.mixer(self.norm(hidden_states), temporal_first))
@@ -457,8 +459,21 @@ class VideoMambaLayer(GradientCheckpointingLayer):
         is_autocast = torch.is_autocast_enabled("cpu")
         return torch.get_autocast_dtype("cpu") if is_autocast else self.mixer.in_proj.weight.dtype
 
+    def mixer_shape(self) -> tuple[Any, ...]:
+        """The fields of the `MixerShape` for which the way to compute on a CPU is chosen."""
+        scan, (hidden_size, dim) = self.mixer.forward_scan, self.mixer.out_proj.weight.shape
+        rank, state_size, _ = scan.sizes
+        num_directions = 1 if self.mixer.backward_scan is None else 2
+        dtype = str(self.dtype_of_branch()).removeprefix("torch.")
+        return hidden_size, dim, state_size, rank, scan.conv1d.weight.shape[-1], num_directions, dtype
+
+    def cpu_choice(self, hidden_states: torch.Tensor) -> "CpuChoice":
+        needs_gradient = hidden_states.requires_grad or self.mixer.in_proj.weight.requires_grad
+        return choose(*self.mixer_shape(), with_backward=torch.is_grad_enabled() and needs_gradient)
+
     def can_fuse(self, hidden_states: torch.Tensor) -> bool:
-        """Whether norm and mixer can run as one operator. It needs that operator, and plain modules."""
+        """Whether norm and mixer run as one operator. It needs that operator, plain modules, and that no measurement
+        has found it slower on this CPU."""
         mixer = self.mixer
         dim, state_size = mixer.forward_scan.A_log.shape
         return (
@@ -467,6 +482,7 @@ class VideoMambaLayer(GradientCheckpointingLayer):
             and self.norm.bias is None
             and mixer.in_proj.bias is None
             and all(is_plain(module) for module in (self.norm, *mixer.modules()))
+            and self.cpu_choice(hidden_states).mixer == "fused"
         )
 
 
