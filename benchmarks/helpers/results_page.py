@@ -8,7 +8,10 @@ MARK = "<!-- written by `make bench` from benchmarks/results; do not edit -->"
 # The page of each benchmark: its file in `docs/benchmarks/`, its title, and the names of the scripts.
 GROUPS = {
     "models": ("Models", ("exported", "int8", "memory_bank", "run_length_tokens", "videovit")),
-    "videomamba": ("VideoMamba", ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths")),
+    "videomamba": (
+        "VideoMamba",
+        ("cpu_choices", "triton_assembly", "videomamba_cpu", "videomamba_gpu", "videomamba_lengths"),
+    ),
     "reading": ("Reading videos", ("extract", "packed_reading", "range_reads", "reading", "windows")),
     "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "waiting")),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),

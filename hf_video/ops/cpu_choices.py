@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -233,7 +233,7 @@ def measure(
     start = clock()
     first = {name: time_of(run, FIRST_TOKENS) for name, run in runs.items()}
     hopeful = [name for name, seconds in first.items() if seconds < HOPELESS * min(first.values())]
-    rounds = []
+    rounds: list[dict[str, float]] = []
     while len(rounds) < ROUNDS and (not rounds or clock() - start < LIMIT):
         rounds.append({name: time_of(runs[name], TOKENS) for name in hopeful})
     return {name: min(seconds[name] for seconds in rounds) for name in hopeful}
@@ -269,24 +269,22 @@ def runs_of(shape: MixerShape) -> dict[str, Callable[[int], Any]]:
         weights = (norm, 1e-5, in_proj, out_proj, directions)
         mamba_mixer(hidden_states[:, :num_tokens], *weights, dtype, products)
 
+    def project(direction: Direction, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        time_steps, B, C = F.linear(u.mT, direction.x_proj).split([rank, state_size, state_size], dim=-1)
+        return F.linear(time_steps, direction.dt_proj).mT, B.mT, C.mT
+
     def modules(num_tokens: int) -> None:
         normalized = F.rms_norm(hidden_states[:, :num_tokens], norm.shape, norm)
         x, gate = F.linear(normalized, in_proj).mT.chunk(2, dim=1)
-        scanned = None
+        scanned: torch.Tensor | None = None
         for number, direction in enumerate(directions):
-
-            def project(u: torch.Tensor, direction: Direction = direction) -> tuple[torch.Tensor, ...]:
-                time_steps, B, C = F.linear(u.mT, direction.x_proj).split([rank, state_size, state_size], dim=-1)
-                return F.linear(time_steps, direction.dt_proj).mT, B.mT, C.mT
-
-            is_last = number == num_directions - 1
             scanned = convolve_and_scan(
-                *(x, direction.conv_weight[:, None], direction.conv_bias, project, direction.A, direction.D),
-                *(gate if is_last else None, direction.dt_bias),
+                *(x, direction.conv_weight[:, None], direction.conv_bias, functools.partial(project, direction)),
+                *(direction.A, direction.D, gate if number == num_directions - 1 else None, direction.dt_bias),
                 reverse=number == 1,
                 addend=scanned,
             )
-        F.linear(scanned.mT, out_proj)
+        F.linear(cast(torch.Tensor, scanned).mT, out_proj)
 
     names = OPTIONS["products"] if name == "bfloat16" else ("float32",)
     runs = {products: functools.partial(fused, getattr(torch, products)) for products in names} | {"modules": modules}
