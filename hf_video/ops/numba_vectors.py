@@ -181,12 +181,12 @@ def splat(typing_context, number):
 
 @intrinsic
 def multiply_add(typing_context, a, b, c):
-    """a * b + c, rounded once."""
+    """a * b + c, rounded once where the processor can."""
 
     def codegen(context, builder, signature, arguments):
         values = [_spread(builder, *pair) for pair in zip(arguments, signature.args, strict=True)]
         kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
         return builder.call(function, values)
 
     return vector(a, b, c), codegen
