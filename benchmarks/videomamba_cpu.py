@@ -5,10 +5,12 @@ same model on the scan of Transformers' Mamba. A figure is printed only when the
 Then it prints time in bfloat16 and under autocast, next to float32 and to the matrix products in bfloat16, and the
 memory of training on 32 frames: only where the outputs are at least as near to float32 as they are without the fused
 mixer. At last it prints what the parts of the `cpu` backend are worth that cost the most to keep: time and memory
-without each, as a multiple of those with it. All of it takes about twelve minutes on 2 CPU cores. `--bfloat16` and
-`--parts` print their part alone, in six minutes and in four. `videomamba_lengths.py` measures longer clips.
+without each, as a multiple of those with it. All of it takes about thirteen minutes on 2 CPU cores. `--bfloat16`,
+`--parts` and `--bound` print their part alone, in six minutes, in four and in two. The bound is the least time: the
+matrix products, and the least instructions of all updates of the states. `videomamba_lengths.py` measures longer
+clips.
 
-    python benchmarks/videomamba_cpu.py [--rounds 3] [--threads 2] [--parts] [--bfloat16] [--smoke]
+    python benchmarks/videomamba_cpu.py [--rounds 3] [--threads 2] [--parts] [--bfloat16] [--bound] [--smoke]
 """
 
 import functools
@@ -287,12 +289,100 @@ def compare_vectors(rounds: int) -> None:
     print(f"scan of {LANES} channels, forward  {1e3 * seconds['vectors']:7.2f} ms  without vectors {ratio:5.2f}x")
 
 
+def make_updates(
+    model: VideoMambaForVideoClassification, num_tokens: int, is_rough: bool, threads: int
+) -> Callable[[bool], None]:
+    """
+    The least instructions of all updates of the states of a pass, on registers and the nearest cache.
+
+    An update of the forward is one power, a product and two multiply-adds. The backward computes the states again,
+    and has two more products and six more multiply-adds: the gradient of the state, before and after its decay, those
+    of B, C, the input and the exponent, and from this those of the step and the rate.
+    """
+    import numpy as np
+
+    from hf_video.ops.numba_vectors import (
+        LANES,
+        compiled,
+        exp2_of_product,
+        load,
+        multiply_add,
+        rough_exp2_of_product,
+        store,
+    )
+
+    power = rough_exp2_of_product if is_rough else exp2_of_product
+
+    @compiled
+    def update_unit(numbers, results, backward, count):
+        """States are independent, so that each processor can work on several at once."""
+        step, output = load(numbers, (0, 0)), load(numbers, (1, 0))
+        dB = dC = dinput = dstep = drate = output
+        for _ in range(count // len(results)):
+            for n in range(len(results)):
+                decay = power(step, load(numbers, (n, 0)))
+                state = multiply_add(decay, load(results, (n, 0)), step * numbers[n, 0])
+                output = multiply_add(state, numbers[n, 1], output)
+                if backward is not None:
+                    grad = multiply_add(output, numbers[n, 2], decay)
+                    faded = grad * decay
+                    exponent = faded * state
+                    dB = multiply_add(grad, step, dB)
+                    dC = multiply_add(output, state, dC)
+                    dinput = multiply_add(grad, numbers[n, 3], dinput)
+                    dstep = multiply_add(exponent, load(numbers, (n, 0)), dstep)
+                    drate = multiply_add(exponent, step, drate)
+                store(results, (n, 0), state)
+        store(results, (0, 0), output + dB + dC + dinput + dstep + drate)
+
+    config = model.config
+    states = config.hidden_size * config.expand * 2 * config.num_hidden_layers
+    count = num_tokens * states * config.state_size // LANES // (4 * threads)
+    numbers = np.full((config.state_size, LANES), -1e-3, np.float32)
+
+    def run(backward: bool) -> None:
+        for kind in (None, True) if backward else (None,):
+            units = [(np.zeros_like(numbers), kind, count) for _ in range(4 * threads)]
+            numba_threads.run_units(update_unit, (numbers,), units)
+
+    return run
+
+
+def compare_bound(rounds: int) -> None:
+    """The model against its least time: its products in the quickest dtype, and the updates of its states."""
+    model, clip = make_part_model("middle", 8, 224, 8), make_clip(8)
+    with torch.no_grad():
+        num_tokens = model.base_model(clip).last_hidden_state.shape[1]
+        whole, unfused = model(clip).logits, without_mixer(lambda: model(clip).logits, model)()
+    error = (whole - unfused).abs().max() / whole.abs().max()
+    require_agreement("The logits with and without the fused mixer", error.item(), TOLERANCE)
+    products = {dtype: make_products(model, clip, dtype) for dtype in (torch.float32, torch.bfloat16)}
+    seconds = measure(products, False, 1)
+    for dtype, candidate in ((torch.float32, model), (torch.bfloat16, in_bfloat16(model))):
+        name = str(dtype).removeprefix("torch.")
+        runs = {
+            "model": run_model(candidate, clip),
+            "products": products[min((torch.float32, dtype), key=seconds.__getitem__)],
+            "updates": make_updates(model, num_tokens, dtype == torch.bfloat16, torch.get_num_threads()),
+        }
+        for backward, kind in PASSES.items():
+            times = measure(runs, backward, rounds)
+            ratio = times["model"] / (times["products"] + times["updates"])
+            print(
+                f"{kind:16}  {name:8}  model {times['model']:6.2f} s  products {times['products']:6.2f} s  "
+                f"updates {times['updates']:6.2f} s  {ratio:5.2f}x"
+            )
+            print_ratio(f"{kind}, 8 layers, {name}", ratio, "its matrix products and updates", is_limit=True)
+    print(f"memory of both models and passes   {peak_memory():5.2f} GiB")
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--bound", action="store_true")
     arguments = parser.parse_args()
     if arguments.smoke:
         sizes.update(SMALL)
@@ -301,6 +391,10 @@ def main() -> None:
     BACKENDS["transformers"] = Backend(transformers_scan, lambda situation: None, automatic=False)
     print_machine("torch", "transformers", threads=arguments.threads)
     num_frames = 2 if arguments.smoke else 32
+    if not arguments.parts and not arguments.bfloat16:
+        run_apart(compare_bound, arguments.rounds)
+    if arguments.bound:
+        return
     if not arguments.parts and not arguments.bfloat16:
         run_apart(compare_model, arguments.rounds)
         run_apart(compare_scans, arguments.rounds)

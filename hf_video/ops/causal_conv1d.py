@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from transformers.utils import logging
 
-from .buffers import new_output
 from .numba_threads import from_lanes, run_units, split_tokens, to_lanes
 from .registration import RecordedContext, probing, register_gradients, turn
 from .selective_scan.dispatch import choose_backend as choose_scan
@@ -149,7 +148,7 @@ def convolve_on_cpu(
     from .cpu_kernels import conv_forward_unit
 
     arrays = _pack_for_cpu(x, weight, bias)
-    y = new_output(arrays[0].shape, dtype)
+    y = torch.empty(arrays[0].shape, dtype=dtype)
     run_units(conv_forward_unit, (*arrays, y, reverse), split_tokens(*y.shape[:2]))
     return from_lanes(y, 1, x.shape[-1])
 
@@ -177,7 +176,7 @@ def cpu_backward(dy, x, weight, bias, reverse):
     from .cpu_kernels import conv_backward_unit
 
     arrays = _pack_for_cpu(x, weight, bias)
-    dx = new_output(arrays[0].shape)
+    dx = torch.empty(arrays[0].shape, dtype=torch.float32)
     units = [(*unit, part) for part, unit in enumerate(split_tokens(*dx.shape[:2]))]
     dweight, dbias = (tensor.new_zeros(len(units), *tensor.shape) for tensor in arrays[1:])
     run_units(conv_backward_unit, (*arrays, to_lanes(dy).contiguous(), dx, dweight, dbias, reverse), units)

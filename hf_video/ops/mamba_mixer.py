@@ -21,7 +21,6 @@ from typing import NamedTuple, cast
 import torch
 import torch.nn.functional as F
 
-from .buffers import new_output
 from .causal_conv1d import causal_conv1d, convolve_on_cpu
 from .causal_conv1d import choose_backend as choose_convolution
 from .causal_conv1d import cpu_backward as conv_backward
@@ -231,7 +230,7 @@ def prepare(
     projected = F.linear(u, direction.x_proj) if projected is None else projected.to(dtype)
     state_size = direction.A.shape[1]
     time_steps, B, C = projected.split([direction.dt_proj.shape[1], state_size, state_size], dim=-1)
-    delta = new_output(u.shape, dtype)
+    delta = torch.empty(u.shape, dtype=dtype)
     torch.mm(time_steps.flatten(0, 1), direction.dt_proj.T, out=delta.flatten(0, 1))
     return projected, u, delta, B[:, :, None].float(), C[:, :, None].float()
 
@@ -258,22 +257,22 @@ def mixer_forward(
     is_rough = dtype == torch.bfloat16
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, product_dtype)
     batch_size, length, _ = hidden_states.shape
-    projected_input = new_output((batch_size, length, in_proj.shape[0]), dtype)
+    projected_input = torch.empty(batch_size, length, in_proj.shape[0], dtype=dtype)
     parts = (tensor.flatten(0, 1).split(TILE_SIZE) for tensor in (hidden_states, projected_input))
     for rows, results in zip(*parts, strict=True):
         normalized = F.rms_norm(rows.float(), norm.shape, norm, eps)
         write_product(results, normalized.to(product_dtype), in_proj.T)
     x, gate = projected_input.chunk(2, dim=-1)
-    outputs, total = new_output(hidden_states.shape, hidden_states.dtype), new_output(x.shape)
+    outputs, total = torch.empty_like(hidden_states), torch.empty(x.shape, dtype=torch.float32)
     kept, kept_length = [], length if keeps_states else 0
     for number, direction in enumerate(directions):
         state, reverse = None, number == 1
         all_projected = x.new_empty(batch_size, kept_length, direction.x_proj.shape[0])
-        borders = new_output(shape_of_borders(batch_size, kept_length, direction.A, 1))
+        borders = direction.A.new_empty(shape_of_borders(batch_size, kept_length, direction.A, 1))
         kept += [all_projected, borders]
         for tile in tiles(batch_size, length, direction.conv_weight.shape[1], reverse):
             projected, u, delta, B, C = prepare(x, None, direction, tile, reverse)
-            y = tile.of(total) if number == 0 else new_output(u.shape)
+            y = tile.of(total) if number == 0 else torch.empty_like(u, dtype=torch.float32)
             state = run_forward(
                 *(y, borders[tile.clips, tile.chunks], u, delta, direction.A, B, C, direction.D, direction.dt_bias),
                 *(True, reverse, None if tile.is_first else state, is_rough),
@@ -306,12 +305,12 @@ def mixer_backward(
     hidden_states, norm, in_proj, out_proj, directions = unpack(tensors, dtype)
     batch_size, length, _ = hidden_states.shape
     doutputs = doutputs.contiguous()
-    dprojected_input = new_output(projected_input.shape, dtype)
-    dhidden_states = new_output(hidden_states.shape, hidden_states.dtype)
+    dprojected_input = torch.empty_like(projected_input, dtype=dtype)
+    dhidden_states = torch.empty_like(hidden_states)
     x, gate = projected_input.chunk(2, dim=-1)
     dx, dgate = dprojected_input.chunk(2, dim=-1)
     dx.zero_()
-    dgated, total = new_output(x.shape, dtype), new_output(x.shape)
+    dgated, total = (torch.empty(x.shape, dtype=kind) for kind in (dtype, torch.float32))
     dnorm, din_proj, dout_proj = (zero_sum(weight) for weight in (norm, in_proj, out_proj))
     sums = [Direction(*(zero_sum(weight) for weight in direction)) for direction in directions]
     for number, direction in reversed(list(enumerate(directions))):
@@ -321,9 +320,9 @@ def mixer_backward(
             drows, in_first_pass = tile.of(doutputs).flatten(0, 1).to(dtype), number == len(directions) - 1
             if in_first_pass:
                 torch.mm(drows, out_proj, out=tile.of(dgated).flatten(0, 1))
-            dtotal = new_output(tile.of(dgated).shape, dtype)
+            dtotal = torch.empty(tile.of(dgated).shape, dtype=dtype)
             run_units(gate_total_backward_unit, (tile.of(dgated), tile.of(gate), dtotal), units)
-            y = tile.of(total) if in_first_pass else new_output(dtotal.shape)
+            y = tile.of(total) if in_first_pass else torch.empty_like(dtotal, dtype=torch.float32)
             projected, borders = kept[2 * number : 2 * number + 2]
             dstate = add_gradients(
                 *(sums[number], dx, y, dtotal, None if tile.is_last else dstate, x),

@@ -182,6 +182,19 @@ def splat(typing_context, number):
     return vector(types.float32), codegen
 
 
+@intrinsic
+def multiply_add(typing_context, a, b, c):
+    """a * b + c, rounded once where the processor can."""
+
+    def codegen(context, builder, signature, arguments):
+        values = [_spread(builder, *pair) for pair in zip(arguments, signature.args, strict=True)]
+        kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+        return builder.call(function, values)
+
+    return vector(a, b, c), codegen
+
+
 def _pointer(context, builder, signature, arguments):
     array_type, indices_type = signature.args[:2]
     array = context.make_array(array_type)(context, builder, arguments[0])
@@ -248,27 +261,39 @@ def total(typing_context, value):
 
 
 @compiled
-def exp2(x):
+def exp2_of_product(x, y):
     """
-    2^x with a relative error below 2e-7, and exactly 1 at 0, so that a state that does not fade does not drift.
-    Beyond float32 it stays at 2^-126 or 2^127.
+    2^(x * y) with a relative error below 2e-7, and exactly 1 at 0, so that a state that does not fade does not drift.
+    The product lies between -126 and 127.
     """
-    x = minimum(maximum(x, SMALLEST), LARGEST)
-    rounded = x + ROUNDER
-    f = x - (rounded - ROUNDER)
+    rounded = multiply_add(x, y, ROUNDER)
+    f = multiply_add(x, y, ROUNDER - rounded)
     return scale(f * (f * (f * (f * (f * E4 + E3) + E2) + E1) + E0) + ONE, rounded)
 
 
 @compiled
-def rough_exp2(x):
-    """
-    2^x for x up to 127, with a relative error below 1.1e-4, where rounding to bfloat16 has 2e-3, and exactly 1 at 0.
-    Below float32 it stays at 2^-126.
-    """
-    x = maximum(x, SMALLEST)
-    rounded = x + ROUNDER
-    f = x - (rounded - ROUNDER)
+def rough_exp2_of_product(x, y):
+    """As `exp2_of_product` with a relative error below 1.1e-4, where rounding to bfloat16 has 2e-3."""
+    rounded = multiply_add(x, y, ROUNDER)
+    f = multiply_add(x, y, ROUNDER - rounded)
     return scale(f * (f * (f * R2 + R1) + R0) + ONE, rounded)
+
+
+@compiled
+def clamp_exponent(x):
+    return minimum(maximum(x, SMALLEST), LARGEST)
+
+
+@compiled
+def exp2(x):
+    """2^x as `exp2_of_product` has it. Beyond float32 it stays at 2^-126 or 2^127."""
+    return exp2_of_product(clamp_exponent(x), ONE)
+
+
+@compiled
+def rough_exp2(x):
+    """2^x as `rough_exp2_of_product` has it. Beyond float32 it stays at 2^-126 or 2^127."""
+    return rough_exp2_of_product(clamp_exponent(x), ONE)
 
 
 @compiled

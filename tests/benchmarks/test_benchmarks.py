@@ -159,6 +159,7 @@ FIGURES = {
     "videomamba_cpu.py": [
         r"one scan, Transformers, eager +\d+\.\d ms",
         r"forward .* model .* products .*x",
+        r"forward\+backward +bfloat16 +model .* products .* updates +\d+\.\d\d s +\d+\.\d\dx",
         r"on Transformers' eager scan",
         r"forward\+backward .* without the fused mixer +\d+\.\d\dx  without PyTorch's threads",
         r"autocast +relative error of the logits .*, without the fused mixer",

@@ -7,7 +7,6 @@ of time, and compute the other states again, so that memory grows with length / 
 
 import torch
 
-from hf_video.ops.buffers import new_output
 from hf_video.ops.numba_threads import from_lanes, run_units, split_work, to_lanes, why_numba_cannot
 from hf_video.ops.registration import needs_gradient, register_gradients
 
@@ -95,8 +94,8 @@ def scan_forward(u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, init
         The output, like `u`; the last state; and the states before each chunk, or of no chunk unless they are kept.
     """
     groups = B.shape[2]
-    borders = new_output(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
-    y = new_output((*u.shape[:2], borders.shape[2] * borders.shape[4]))
+    borders = A.new_empty(shape_of_borders(u.shape[0], u.shape[1] if keeps_borders else 0, A, groups))
+    y = A.new_empty(*u.shape[:2], borders.shape[2] * borders.shape[4])
     last_state = run_forward(y, borders, u, delta, A, B, C, D, delta_bias, delta_softplus, reverse, initial_state)
     return from_lanes(y, groups, u.shape[-1] // groups), last_state, borders
 
@@ -152,8 +151,8 @@ def run_backward(
     (batch_size, _, dim), groups = u.shape, B.shape[2]
     arrays = _pack(u, delta, A, B, C, D, delta_bias)
     dstate = to_blocks(A.new_zeros(batch_size, *A.shape) if dlast_state is None else dlast_state, groups)
-    du, ddelta = (new_output(arrays[0].shape, u.dtype) for _ in range(2))
-    drates = new_output(dstate.shape)
+    du, ddelta = (torch.empty_like(arrays[0]) for _ in range(2))
+    drates = torch.empty_like(dstate)
     units = list(split_work(batch_size, groups, dstate.shape[1] // groups))
     parts = 1 + max((part for _, _, part, _, _ in units), default=0)
     dB, dC = (B.new_empty(parts, *B.shape) for _ in range(2))

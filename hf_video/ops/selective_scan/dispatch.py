@@ -85,8 +85,7 @@ def selective_scan(
 
     On `cpu`, gradients and their parts end at zero where they are smaller than 2^-96 (1.3e-29), because processors are
     slow with the subnormal numbers that gradients which fade along a clip would become. A loss may thus be multiplied
-    by 1e-20, but not by 1e-30. The memory of tensors of 4 MiB or more waits there for later calls;
-    `hf_video.ops.buffers.release_buffers()` gives it back to the system.
+    by 1e-20, but not by 1e-30.
 
     Args:
         u (`torch.Tensor` of shape `(batch_size, dim, length)`):
