@@ -27,8 +27,6 @@ import torch.nn.functional as F
 from filelock import FileLock
 from transformers.utils import logging
 
-from hf_video.io import read_own_json, replace_text
-
 logger = logging.get_logger(__name__)
 
 VARIABLE = "HF_VIDEO_CPU"
@@ -162,8 +160,8 @@ def kept_choices() -> Iterator[tuple[dict[str, Any], CpuChoice]]:
     """The choices that the cache folder has for this processor and build: threads and layer, and the choice."""
     here = machine_and_build()
     for file in sorted(choices_folder().glob("*.json")):
-        if (choice := _read(file)) and (facts := json.loads(read_own_json(file)["key"])).items() >= here.items():
-            yield facts, choice
+        if (kept := _read(file)) is not None and kept[0].items() >= here.items():
+            yield kept
 
 
 def choices_folder() -> Path:
@@ -172,9 +170,12 @@ def choices_folder() -> Path:
     return cache_folder() / "cpu_choices"
 
 
-def _read(file: Path) -> CpuChoice | None:
-    kept = read_own_json(file)
-    return None if kept is None else CpuChoice(**kept["choice"])
+def _read(file: Path) -> tuple[dict[str, Any], CpuChoice] | None:
+    """What a choice depends on, and the choice; `None` if there is no whole file."""
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads(file.read_text())
+        return kept["facts"], CpuChoice(**kept["choice"])
+    return None
 
 
 def _kept_or_measured(key: str, shape: MixerShape) -> CpuChoice:
@@ -185,8 +186,8 @@ def _kept_or_measured(key: str, shape: MixerShape) -> CpuChoice:
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(file.with_suffix(".lock")))
-        if (choice := _read(file)) is not None:
-            return choice
+        if (kept := _read(file)) is not None:
+            return kept[1]
         start = time.perf_counter()
         with ThreadPoolExecutor(1) as pool:  # a thread without the modes of this one, such as those of a compiler
             seconds = pool.submit(lambda: measure(runs_of(shape))).result()
@@ -197,7 +198,10 @@ def _kept_or_measured(key: str, shape: MixerShape) -> CpuChoice:
             f"measurement of {time.perf_counter() - start:.1f} s ({times}); {VARIABLE} forces another way."
         )
         with contextlib.suppress(OSError):
-            replace_text(file, json.dumps({"key": key, "choice": dataclasses.asdict(choice), "seconds": seconds}))
+            unfinished = file.with_suffix(".unfinished")
+            found = {"facts": json.loads(key), "choice": dataclasses.asdict(choice), "seconds": seconds}
+            unfinished.write_text(json.dumps(found, indent=1))
+            unfinished.replace(file)
     return choice
 
 

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from hf_video.io import read_own_json, replace_text
 from hf_video.loading.clip_size import clip_size
-from hf_video.models.videomamba.modeling_videomamba import VideoMambaLayer
 from hf_video.ops.cpu_choices import CpuChoice, MixerShape, choose, hold
 from hf_video.ops.numba_threads import why_numba_cannot
 from hf_video.processes import decided_by_first
@@ -123,7 +122,7 @@ def save_cpu_choices(trainer: Any, checkpoint: Path) -> None:
 
 def _cpu_choices(trainer: Any) -> dict[MixerShape, CpuChoice]:
     with trainer.accelerator.autocast():
-        shapes = {module.mixer_shape() for module in trainer.model.modules() if isinstance(module, VideoMambaLayer)}
+        shapes = {module.mixer_shape() for module in trainer.model.modules() if hasattr(module, "mixer_shape")}
     return {MixerShape(*shape): choose(*shape, with_backward=False) for shape in sorted(shapes)}
 
 

@@ -204,9 +204,7 @@ def in_bfloat16(layer, keeps_islands):
     return layer
 
 
-@pytest.mark.parametrize(
-    "product_dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
-)
+@pytest.mark.parametrize("product_dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("residual_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["islands", "all weights", "autocast"])
 @pytest.mark.parametrize(
