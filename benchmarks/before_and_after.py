@@ -1,13 +1,13 @@
 """
 Compares this tree with another commit of it: start, reading, windows, `predict`, `extract`, bulk `extract`, `timeline`
-and training. A change that makes one of them slower shows here.
+and training, of VideoViT and of VideoMamba. A change that makes one of them slower shows here.
 
 The commit is checked out into a temporary folder. Every job runs in processes of its own, whose `hf_video` is that of
 one tree or the other, in turns. A process does its job once unmeasured and then a few times, and prints the least
 processor seconds; start is the whole process. Two processes that follow each other are a pair, and the median of the
 ratios of the pairs is the figure: what else the machine does is much the same for both, and one lucky process does not
 decide. Processor time is that of all threads and ended children, so that a busy machine adds little. It takes about
-ten minutes on 2 CPU cores, and a clone with the commit: without git it is skipped. Outputs are not compared, as
+15 minutes on 2 CPU cores, and a clone with the commit: without git it is skipped. Outputs are not compared, as
 versions may differ in them: that they are right is for the tests to say.
 
     python benchmarks/before_and_after.py COMMIT [--jobs reading training] [--turns 3] [--limit 1.03] [--smoke]
@@ -94,22 +94,29 @@ def timeline(folder: Path) -> None:
     command("timeline", folder / "long.mp4", "--model", folder / "model", "--device", "cpu", "--output", output)
 
 
-def training(folder: Path) -> None:
+def training(folder: Path, *model: str | Path) -> None:
     output = folder / "run"
     shutil.rmtree(output, ignore_errors=True)
     steps = ["--num-frames", "8", "--image-size", "64", "--max-steps", "12", "--batch-size", "4", "--num-workers", "0"]
-    command("train", folder / "labelled", *steps, "--output-dir", output, "--device", "cpu")
+    command("train", folder / "labelled", *steps, *model, "--output-dir", output, "--device", "cpu")
+
+
+def videomamba_training(folder: Path) -> None:
+    training(folder, "--model", folder / "videomamba")
 
 
 JOBS: dict[str, Callable[[Path], None]] = {
     each.__name__: each
-    for each in (start, uniform_reading, dense_reading, windows, predict, extract, bulk_extract, timeline, training)
+    for each in (
+        *(start, uniform_reading, dense_reading, windows, predict, extract, bulk_extract, timeline),
+        *(training, videomamba_training),
+    )
 }
 
 
 def prepare(folder: Path, num_videos: int, num_frames: int) -> None:
-    """Writes the videos and the model that the jobs share."""
-    from hf_video import VideoClipProcessor, VideoViTConfig, VideoViTForVideoClassification
+    """Writes the videos and the models that the jobs share."""
+    import hf_video
 
     encode_scene(folder / "long.mp4", num_frames, 60)
     encode_scene(folder / "short.mp4", 3 * FPS, FPS, height=240, width=320)
@@ -119,15 +126,18 @@ def prepare(folder: Path, num_videos: int, num_frames: int) -> None:
             os.link(folder / "short.mp4", folder / name)
     torch.manual_seed(0)
     sizes = {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 768}
-    config = VideoViTConfig(image_size=SIZE, num_frames=NUM_FRAMES, num_labels=2, **sizes)
-    VideoViTForVideoClassification(config).save_pretrained(folder / "model")
-    processor = VideoClipProcessor(
+    config = hf_video.VideoViTConfig(image_size=SIZE, num_frames=NUM_FRAMES, num_labels=2, **sizes)
+    hf_video.VideoViTForVideoClassification(config).save_pretrained(folder / "model")
+    config = hf_video.VideoMambaConfig.preset("tiny", num_hidden_layers=4, num_frames=NUM_FRAMES, num_labels=2)
+    hf_video.VideoMambaForVideoClassification(config).save_pretrained(folder / "videomamba")
+    processor = hf_video.VideoClipProcessor(
         num_frames=NUM_FRAMES,
         frame_sampling_rate=1,
         size={"shortest_edge": SIZE},
         crop_size={"height": SIZE, "width": SIZE},
     )
-    processor.save_pretrained(folder / "model")
+    for name in ("model", "videomamba"):
+        processor.save_pretrained(folder / name)
 
 
 def processor_seconds() -> float:

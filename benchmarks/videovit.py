@@ -5,7 +5,7 @@ Beside both stands the floor: the matrix products and SDPA calls alone, on tenso
 printed only when the two models' outputs agree. Each dtype has a process of its own, and so has each peak of memory.
 It takes about eight minutes on 2 CPU cores.
 
-    python benchmarks/videovit.py [--rounds 5] [--threads 2] [--smoke]
+    python benchmarks/videovit.py [--dtypes float32] [--rounds 5] [--threads 2] [--smoke]
 """
 
 import functools
@@ -110,6 +110,8 @@ def measure_memory(path: Path, dtype: torch.dtype, backward: bool) -> float:
 
 def main() -> None:
     parser = make_parser(__doc__)
+    names = [str(dtype).removeprefix("torch.") for dtype in TOLERANCE]
+    parser.add_argument("--dtypes", nargs="+", choices=names, default=names, help="which to measure (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -122,7 +124,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         run_apart(write_models, folder, sizes)
-        for dtype in TOLERANCE:
+        for dtype_name in arguments.dtypes:
+            dtype = getattr(torch, dtype_name)
             seconds = run_apart(measure_seconds, folder, dtype, rounds)
             for backward, name in PASSES.items():
                 ours, theirs, floor = seconds[backward].values()
@@ -130,11 +133,11 @@ def main() -> None:
                     run_apart(measure_memory, folder / each, dtype, backward) for each in ("videovit", "videomae")
                 ]
                 print(
-                    f"{str(dtype).removeprefix('torch.'):9} {name:16} {ours:8.2f}s {theirs:8.2f}s {floor:8.2f}s "
+                    f"{dtype_name:9} {name:16} {ours:8.2f}s {theirs:8.2f}s {floor:8.2f}s "
                     f"{ours / theirs:13.2f}x {ours / floor:10.2f}x {theirs / floor:14.2f}x  "
                     f"{peaks[0]:.2f} vs {peaks[1]:.2f}"
                 )
-                case = f"{name}, {str(dtype).removeprefix('torch.')}"
+                case = f"{name}, {dtype_name}"
                 print_ratio(case, ours / theirs, "VideoMAE")
                 print_ratio(case, ours / floor, "matrix products and attention", is_limit=True)
                 print_ratio(case, peaks[0] / peaks[1], "VideoMAE", quantity="memory")
