@@ -13,7 +13,10 @@ GROUPS = {
     "training": ("Training", ("gradient_checkpointing", "imbalance", "small_data", "streams", "training", "waiting")),
     "answers": ("What models find", ("explain", "people_walking", "timeline", "watch", "what_it_saw")),
     "many_videos": ("Many videos", ("bulk", "scale_plan", "startup")),
-    "package": ("The package", ("alternatives", "before_and_after", "importing", "self_test", "structure")),
+    "package": (
+        "The package",
+        ("alternatives", "before_and_after", "importing", "predict_start", "self_test", "structure"),
+    ),
 }
 Groups = Mapping[str, tuple[str, Sequence[str]]]
 

@@ -41,6 +41,7 @@ OPTIONS = {
     "int8": ["--layers", "2"],
     "memory_bank": ["--frames", "6"],
     "packed_reading": ["--rounds", "3"],
+    "predict_start": ["--rounds", "1"],
     "reading": ["--rounds", "5"],
     "small_data": ["--seeds", "1"],
     "startup": ["--videos", "100000"],

@@ -43,7 +43,9 @@ def run(settings: PredictCommandSettings) -> int:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
     # What can be refused at once is: PyTorch takes seconds to import.
     locate_model(settings.model)
-    if settings.engine is None and not any(kind_of(each) != "path" or os.path.exists(each) for each in settings.videos):
+    if settings.engine is None and not any(
+        kind_of(each) != "path" or os.path.exists(each) for each in settings.videos
+    ):
         raise FileNotFoundError(f"None of the videos exists: {few(settings.videos)}.")
     from hf_video.jobs import predict
 
