@@ -18,12 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from helpers.measurement import GOAL_MISSED, make_parser, peak_memory, print_machine
+from helpers.stage_clock import StageClock
 
 from hf_video.cli.main import main as run_command
 
@@ -37,28 +36,6 @@ STAGES = {
     ("fine_tuning", "training_splits"): "hold out, find repeated clips",
     ("fine_tuning", "load_model"): "make the model",
 }
-
-
-class StageClock:
-    """Seconds of each stage. Code between the stages counts as "other"."""
-
-    def __init__(self, begin: float):
-        self.last = begin
-        self.seconds: Counter[str] = Counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.time()
-        self.seconds[stage] += now - self.last
-        self.last = now
-
-    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.lap("other")
-            result = function(*arguments, **options)
-            self.lap(stage)
-            return result
-
-        return call
 
 
 def train_one_step(data: str, output_dir: str, begin: float) -> None:

@@ -62,6 +62,14 @@ def test_importing_the_package_loads_neither_torch_nor_transformers():
     assert result.stdout.strip() == "[]", result.stderr
 
 
+def test_garbage_is_collected_again_after_the_registration():
+    program = (
+        "import gc, hf_video, transformers; print(gc.isenabled()); gc.disable(); hf_video.auto.register_auto_classes()"
+    )
+    result = run_forked(Program(["-c", f"{program}; print(gc.isenabled())"], os.environ), timeout=240)[0]
+    assert result.stdout.split() == ["True", "False"], result.stderr
+
+
 def test_the_wheel_holds_every_module_and_recipe(monkeypatch):
     setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
     root = Path(hf_video.__file__).parents[1]

@@ -29,7 +29,7 @@ class Result:
         load: Average number of busy processes in the minute before the start.
         seconds: Time of the whole script.
         exit_code: 0, `GOAL_MISSED` or `SKIPPED`; any other one is a failure, and figures mean nothing.
-        machine: CPU model, cores, memory and GPU.
+        machine: CPU model and generation, cores, memory and GPU.
         versions: Python, packages and the commit of this repository.
         output: What the script printed, unchanged.
         error: The last line that it printed to stderr if it did not succeed.
@@ -73,11 +73,21 @@ class Result:
             for each in found
         ]
 
+    @property
+    def machine_name(self) -> str:
+        """The machine in few words: the CPU, its generation if that was recorded, its cores, and the GPU."""
+        cpu = " ".join(re.sub(r"\(\w+\)|\bProcessor\b|\bCPU\b", "", self.machine["cpu"]).split())
+        generation = f" ({self.machine['generation']})" if "generation" in self.machine else ""
+        gpu = "" if self.machine["gpu"] == "none" else f", {self.machine['gpu']}"
+        return f"{cpu}{generation}, {self.machine['cores']} cores{gpu}"
+
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.name}.json").write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        """Writes it into the folder of its machine, in place of an earlier one."""
+        of_machine = folder / re.sub(r"\W+", "-", self.machine_name.lower())
+        of_machine.mkdir(parents=True, exist_ok=True)
+        (of_machine / f"{self.name}.json").write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
 
 def load_results(folder: Path) -> list[Result]:
-    """The results of a folder, in the order of their names."""
-    return [Result(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    """The results of all machines, in the order of machines and names."""
+    return [Result(**json.loads(path.read_text())) for path in sorted(folder.glob("*/*.json"))]

@@ -1,6 +1,7 @@
 """
-Runs the scripts of `benchmarks/` one after the other, keeps what each printed in `benchmarks/results/NAME.json`, and
-writes `docs/benchmarks.md` and `docs/benchmarks/` from all that is there. `make bench` calls it.
+Runs the scripts of `benchmarks/` one after the other, keeps what each printed in
+`benchmarks/results/MACHINE/NAME.json`, and writes `docs/benchmarks.md` and `docs/benchmarks/` from the results of all
+machines. `make bench` calls it.
 
 With `--smoke` inputs are small and the figures mean nothing: the pages are printed, and no file is changed.
 
@@ -41,6 +42,7 @@ OPTIONS = {
     "int8": ["--layers", "2"],
     "memory_bank": ["--frames", "6"],
     "packed_reading": ["--rounds", "3"],
+    "predict_start": ["--rounds", "1"],
     "reading": ["--rounds", "5"],
     "small_data": ["--seeds", "1"],
     "startup": ["--videos", "100000"],
@@ -55,9 +57,14 @@ OPTIONS = {
 
 def describe_machine() -> dict[str, str | int | float]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    # Those of the last core, if there are several kinds.
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    # A virtual machine may call several generations by one name.
+    known = "cpu family" in facts and "model" in facts
+    generation = {"generation": f"family {facts['cpu family']}, model {facts['model']}"} if known else {}
     return {
-        "cpu": models[0] if models else platform.machine(),
+        "cpu": facts.get("model name", platform.machine()),
+        **generation,
         "cores": os.cpu_count() or 1,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hf_video.inference.inference_settings import JsonLinesSettings, PredictSettings
+from hf_video.loading.models import locate_model
+from hf_video.reading.sources import kind_of
+from hf_video.settings import few
 
 from .boundary import is_debugging
 from .bulk import print_rows
@@ -37,6 +41,12 @@ def run(settings: PredictCommandSettings) -> int:
     """Prints the most likely classes of every file."""
     if settings.json and settings.engine is not None:
         raise ValueError(f"--json has no effect with --engine {settings.engine}.")
+    # What can be refused at once is: PyTorch takes seconds to import.
+    locate_model(settings.model)
+    if settings.engine is None and not any(
+        kind_of(each) != "path" or os.path.exists(each) for each in settings.videos
+    ):
+        raise FileNotFoundError(f"None of the videos exists: {few(settings.videos)}.")
     from hf_video.jobs import predict
 
     found = predict(settings, lambda prediction: _print(prediction, settings.json))

@@ -17,14 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict
+from datasets.data_files import SPLIT_KEYWORDS
 
 from hf_video.reading import VideoReadError
 from hf_video.reading.sources import is_url
 
 from .columns import arrow_column, data_sets
-from .places import SPLITS, absolute, file_system, folder_of, sources_by_split, split_of
+from .places import SUFFIX, absolute, file_system, folder_of, sources_by_split, split_of
 
-SUFFIX = ".parquet"
+SPLITS = tuple(map(str, SPLIT_KEYWORDS))
 # Columns of a manifest that its data set keeps; of those after the first it has all if it has one.
 KEY, CHECKED, ERROR, SIZE, CONTENT = "key", "checked", "error", "size", "content"
 # Columns of the index of a pack: the tar, named from the folder of the index; the place of the first byte of the video

@@ -1,4 +1,7 @@
-"""Where videos lie: paths and URLs, the names of splits and videos, and what in a folder is a video."""
+"""Where videos lie: paths and URLs, the names of splits and videos, and what in a folder is a video.
+
+The functions that need datasets import it: a path of a single video does not.
+"""
 
 import mimetypes
 import os
@@ -9,14 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from datasets.data_files import SPLIT_KEYWORDS
-from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
 from fsspec.core import url_to_fs
 
 from hf_video.reading.sources import is_url
 from hf_video.reading.video_reading import FRAME_EXTENSIONS
 
-SPLITS = tuple(map(str, SPLIT_KEYWORDS))
+# Of a manifest.
+SUFFIX = ".parquet"
 
 
 def absolute(place: str | os.PathLike) -> str:
@@ -53,12 +55,16 @@ def file_system(place: str) -> tuple[Any, str]:
 
 def split_of(name: str) -> str | None:
     """The split, "train", "validation" or "test", that a name stands for; None if it stands for none."""
+    from datasets.data_files import SPLIT_KEYWORDS
+
     return next((str(split) for split, words in SPLIT_KEYWORDS.items() if name.lower() in words), None)
 
 
 def sources_by_split(names: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     """The file or folder of each split, in the order train, validation, test, of pairs of a name and its source.
     Names of no split are left out; two names of one split raise `ValueError`."""
+    from datasets.data_files import SPLIT_KEYWORDS
+
     found: dict[str, Path] = {}
     for name, source in names:
         split = split_of(name)
@@ -124,6 +130,8 @@ def videos_below(folder: Path) -> Iterator[Path]:
 
 def is_named_video(path: Path) -> bool:
     """Whether a path has the suffix of a video."""
+    from datasets.packaged_modules.videofolder.videofolder import VIDEO_EXTENSIONS
+
     kind, _ = mimetypes.guess_type(path.name)
     return path.suffix.lower() in VIDEO_EXTENSIONS or (kind is not None and kind.startswith("video/"))
 

@@ -1,19 +1,22 @@
-"""Lists the videos that a user names: files, URLs, folders, and lists or data sets of labelled videos."""
+"""Lists the videos that a user names: files, URLs, folders, and lists or data sets of labelled videos.
+
+The functions for lists and data sets import datasets: for the path of a single video it would be a waste of time.
+"""
+
+from __future__ import annotations
 
 import mimetypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-from datasets import Dataset, DatasetDict
+from typing import TYPE_CHECKING, Any
 
 from hf_video.reading.sources import is_url
 
 from .annotation_files import ANNOTATION_SUFFIXES
-from .manifest import KEY, SUFFIX, find_manifest
 from .places import (
+    SUFFIX,
     absolute,
     is_frame_folder,
     no_root_for,
@@ -24,9 +27,9 @@ from .places import (
     videos_below,
     visible_entries,
 )
-from .stored_videos import BYTES, open_video, stored_sha256
-from .video_column import find_dataset
-from .video_dataset import load_video_dataset
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,19 @@ class ListedVideo:
     @property
     def sha256(self) -> str | None:
         """The SHA-256 of the file, if a data set or a pack stores it."""
-        return None if self.rows is None else stored_sha256(self.rows[self.row])
+        if self.rows is None:
+            return None
+        from .stored_videos import stored_sha256
+
+        return stored_sha256(self.rows[self.row])
 
     def open(self) -> Any:
         """The source to read from, see `read_video`."""
-        return self.source if self.rows is None else open_video(self.rows[self.row])
+        if self.rows is None:
+            return self.source
+        from .stored_videos import open_video
+
+        return open_video(self.rows[self.row])
 
 
 def list_videos(words: Sequence[str], video_root: str | os.PathLike | None = None) -> list[ListedVideo]:
@@ -103,6 +114,10 @@ def names_several(word: str) -> bool:
 def _list(word: str, root: str | os.PathLike | None) -> Iterator[ListedVideo]:
     if not word:
         raise ValueError("The name of a video is empty.")
+    from .stored_videos import BYTES
+    from .video_column import find_dataset
+    from .video_dataset import load_video_dataset
+
     if _is_manifest(word):
         yield from _of_manifest(load_video_dataset(word, video_root=root))
         return
@@ -138,6 +153,8 @@ def _is_manifest(word: str) -> bool:
     which fsspec is not needed."""
     if _names_video(word):
         return False
+    from .manifest import find_manifest
+
     try:
         return find_manifest(word) is not None
     except (ImportError, OSError):
@@ -154,6 +171,8 @@ def _names_video(word: str) -> bool:
 
 def _of_manifest(splits: DatasetDict) -> Iterator[ListedVideo]:
     """Each video once, by the key of its first row if the manifest has keys."""
+    from .manifest import KEY
+
     seen: set[str] = set()
     for split in splits.values():
         columns = (split[name][:] for name in (KEY if KEY in split.column_names else "video", "video", "start", "end"))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from hf_video.data.video_column import BYTES
 from hf_video.data.video_listing import ListedVideo
 from hf_video.io import FULL_DISK, write_error_number
 
@@ -227,6 +226,8 @@ def portable_videos(videos: Sequence[Video]) -> list[Video]:
     Raises:
         ValueError: a video is stored inside its data set.
     """
+    from hf_video.data.video_column import BYTES
+
     portable: list[Video] = []
     for _, group in groupby(videos, key=lambda video: id(getattr(video, "rows", None))):
         listed: list[Any] = list(group)

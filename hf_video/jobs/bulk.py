@@ -10,7 +10,6 @@ from hf_video.data.video_listing import ListedVideo
 from hf_video.inference.inference_settings import ExtractSettings, PredictSettings
 from hf_video.output_folders import RunLock
 
-from .parquet_parts import ParquetParts
 from .runner import Engine, LocalEngine, run
 from .tasks import Task
 
@@ -67,6 +66,9 @@ def run_in_bulk(
         ValueError, OSError: see [`run`].
         KeyboardInterrupt: Ctrl-C was pressed; the message says how many videos are done.
     """
+    # It needs pyarrow.dataset, and that imports pandas.
+    from .parquet_parts import ParquetParts
+
     engine: Engine
     if settings.engine == "ray":
         from .ray_engine import RayEngine

@@ -1,7 +1,7 @@
 """Classifies videos: `hf-video predict` for programs."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hf_video.data.video_listing import ListedVideo, list_videos, names_several
 from hf_video.inference.inference_settings import PredictSettings
@@ -94,8 +94,7 @@ class _Teller(Sink):
             if of_video.error is not None:
                 prediction = Prediction(name, [], [], of_video.error)
             else:
-                columns = task.describe(*gathered)
-                labels, scores = (columns[column].to_pylist()[0] for column in ("labels", "scores"))
-                prediction = Prediction(name, labels, scores)
+                # Not `describe`: the first array of Arrow imports pandas.
+                prediction = Prediction(name, *cast(PredictTask, task).find_best(gathered[1][0]))
             self.predictions.append(prediction)
             self._tell(prediction)

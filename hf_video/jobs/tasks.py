@@ -183,10 +183,14 @@ class PredictTask(Task):
 
         return predict_scores(model, _normalize(self.processor, pixel_values, model.device)).numpy()
 
+    def find_best(self, scores: np.ndarray) -> tuple[list[str], list[float]]:
+        """The best classes and their scores, of the scores (num_classes,) of a video."""
+        best = torch.from_numpy(scores).topk(self.top_k)
+        return [self.class_names[index] for index in best.indices.tolist()], best.values.tolist()
+
     def describe(self, times: Sequence[tuple[float, float]], outputs: Sequence[np.ndarray]) -> dict[str, pa.Array]:
-        best = torch.from_numpy(outputs[0]).topk(self.top_k)
-        labels = [self.class_names[index] for index in best.indices.tolist()]
-        values: dict[str, list] = {"labels": [labels], "scores": [best.values.numpy()]}
+        labels, scores = self.find_best(outputs[0])
+        values: dict[str, list] = {"labels": [labels], "scores": [scores]}
         return {name: pa.array(values[name], self.columns.field(name).type) for name in values}
 
 

@@ -84,7 +84,8 @@ def load_trained_model(
         ValueError: the model is not a video classifier, is damaged or does not take several views, or the device does
             not exist.
     """
-    target, model = choose_device(device), locate_model(model)
+    model = locate_model(model)
+    target = choose_device(device)
 
     from .classifiers import load_trained_classifier
     from .clip_size import check_clips
@@ -99,7 +100,8 @@ def load_trained_model(
 def load_answering_model(model: str, *, device: str = "auto", dtype: str = "float32") -> tuple[Any, Any]:
     """A MemoryBankQFormer that answers in words, in evaluation mode, and its processor of videos and texts. Arguments
     and errors are those of [`load_trained_model`]."""
-    target, model = choose_device(device), locate_model(model)
+    model = locate_model(model)
+    target = choose_device(device)
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
 

@@ -97,6 +97,11 @@ FIGURES = {
         r"  its rows take \d+\.\d\d GiB, peak memory \d+\.\d\d GiB, \d+\.\d\d ms to look up a row",
     ],
     "people_walking.py": [rf"{part} seconds: \d+\.\d% of 24 clips are right" for part in ("seen", "unseen")],
+    "predict_start.py": [
+        r"VideoViT, hf-video predict +\d+\.\d\d s",
+        r"no such model +\d+\.\d\d s",
+        r"kernels compiled, by part\n( {2}\w.* \d+\.\d\d s\n)+",
+    ],
     "range_reads.py": [
         rf"{name} +\d+ +\d+\.\d% +\d+\.\d\d +\d+\.\d\d +\d+\.\dx" for name in ("dense", "uniform", "single", "probe")
     ],
@@ -205,6 +210,7 @@ WRONG_OUTPUTS = {
     "memory_bank.py": DRIFT,
     "packed_reading.py": "import hf_video.data.clip_making as c; read = c.read_video; c.read_video = "
     "lambda video, *a, **b: (read(video, *a, **b)[0] + (not isinstance(video, str)), None)",
+    "predict_start.py": "import os; os.environ['PYTHONPATH'] = '/nowhere'; os.environ['PYTHONHOME'] = '/nowhere'",
     "range_reads.py": "import hf_video.reading as p; read = p.read_video; "
     "p.read_video = lambda *words: (read(*words)[0] + str(words[0]).startswith('http'), None)",
     "reading.py": "import hf_video.reading as p; read = p.read_video; "

@@ -1,5 +1,7 @@
 """The pages of all benchmarks say what was measured, and give no figure of a run that failed."""
 
+import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -60,8 +62,8 @@ def overview(results, *names):
 def test_the_summary_has_peers_beside_limits(results):
     page = overview(results.values(), *ENDS)
     good = "[good](benchmarks/group.md#good)"
-    assert f"| {good} | forward | time | 0.50 (a peer) | 1.25 (matrix products) |\n" in page
-    assert f"| {good} | forward | memory | 2.00 (a peer) |  |\n" in page
+    assert f"| {good} | forward | time | 0.50 (a peer), 1.25 (limit: matrix products) |\n" in page
+    assert f"| {good} | forward | memory | 2.00 (a peer) |\n" in page
 
 
 def test_each_group_has_a_page_with_what_its_scripts_printed(results):
@@ -93,14 +95,31 @@ def test_a_missed_goal_is_named_and_its_figures_stand(results):
 
 
 def test_a_benchmark_without_a_result_is_named():
-    assert "| later | not run |" in overview([], "later")
+    assert "| later |  | not run |" in overview([], "later")
 
 
-def test_results_of_other_machines_are_told_apart(results):
-    here, there = results["good"], results["goal"]
-    assert overview([here, there], *ENDS).count("- good, goal: ") == 0
-    other = there.__class__(**{**vars(there), "machine": {**there.machine, "cpu": "Another CPU"}})
-    assert "- goal: Another CPU, " in overview([here, other], *ENDS)
+def test_results_of_several_machines_stand_side_by_side(results, tmp_path):
+    here = results["good"]
+    machine = {"cpu": "Another(R) Processor", "cores": 8, "memory_gib": 8.0, "gpu": "none"}
+    output = here.output.replace("0.500", "0.750")
+    other = dataclasses.replace(here, machine=machine, output=output)
+    newer = dataclasses.replace(other, machine=machine | {"generation": "family 6, model 7"})
+    for result in (here, other, newer):
+        result.save(tmp_path)
+    assert (tmp_path / "another-8-cores" / "good.json").exists()
+    assert (tmp_path / "another-family-6-model-7-8-cores" / "good.json").exists()
+    pages = render(load_results(tmp_path), {"group": ("Group", ["good"])})
+    assert "| Another (family 6, model 7), 8 cores | Another, 8 cores |" in pages["benchmarks.md"]
+    assert "0.75 (a peer), 1.25 (limit: matrix products) | 0.75" in pages["benchmarks.md"]
+    assert "- good: Another, 8 cores, 8 GiB, " in pages["benchmarks.md"]
+    assert pages["benchmarks/group.md"].count("## good\n") == 1
+    assert pages["benchmarks/group.md"].count("a figure\n```") == 3
+
+
+def test_the_machine_of_a_result_has_what_tells_generations_apart(results):
+    facts = Path("/proc/cpuinfo").read_text()
+    for word in re.findall(r"^(?:cpu family|model)\s*: (\d+)$", facts, re.MULTILINE):
+        assert word in results["good"].machine["generation"]
 
 
 def test_unknown_benchmarks_are_refused(monkeypatch, capsys):

@@ -2,6 +2,8 @@ import io
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -125,6 +127,26 @@ def test_scores_that_are_no_numbers_are_a_failure(trained, videos, capsys, monke
     code, rows = predict(capsys, trained, *videos)
     assert code == 1 and ["predictions" in row for row in rows] == [False, True, True]
     assert rows[0]["error"] == "The model's scores of this video are not finite."
+
+
+def test_a_wrong_model_or_path_is_refused_before_pytorch_is_imported(trained, videos, tmp_path):
+    for words, message in (
+        ([videos[0], "--model", str(tmp_path / "none")], "there is no such folder"),
+        ([str(tmp_path / "none.mp4"), "--model", str(trained)], "None of the videos exists: "),
+    ):
+        run = f"from hf_video.cli.main import main; main({['predict', *words]})"
+        program = f"import sys; {run}; print('torch' in sys.modules)"
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert message in result.stderr and result.stdout == "False\n"
+
+
+def test_a_single_file_is_classified_without_libraries_for_data_sets(trained, videos):
+    words = ["predict", videos[0], "--model", str(trained), "--device", "cpu"]
+    heavy = ("datasets", "pandas", "sklearn", "matplotlib", "numba", "pyarrow.dataset", "transformers.trainer")
+    run = f"from hf_video.cli.main import main; print(main({words}))"
+    program = f"import sys; {run}; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.stdout.splitlines()[-2:] == ["0", "[]"], result.stderr
 
 
 def test_without_json_there_is_a_table(trained, videos, tmp_path, capsys):
