@@ -172,7 +172,7 @@ def choices_folder() -> Path:
 
 def _read(file: Path) -> tuple[dict[str, Any], CpuChoice] | None:
     """What a choice depends on, and the choice; `None` if there is no whole file."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(file.read_text())
         return kept["facts"], CpuChoice(**kept["choice"])
     return None

@@ -414,7 +414,8 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, gradients):
-    kept, tensors = list(ctx.saved_tensors[: ctx.num_kept]), list(ctx.saved_tensors[ctx.num_kept :])
+    saved = list(ctx.saved_tensors)
+    kept, tensors = saved[: ctx.num_kept], saved[ctx.num_kept :]
     return mixer_backward(gradients[0], kept, tensors, *ctx.options), None, None, None, None
 
 

@@ -113,7 +113,7 @@ def test_another_shape_or_number_of_threads_is_measured_again(measured, monkeypa
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda file: file.write_text("{"), lambda file: file.unlink()], ids=["cut", "gone"]
+    "damage", [lambda file: file.write_text("{}"), lambda file: file.unlink()], ids=["cut", "gone"]
 )
 def test_a_damaged_file_is_measured_again(measured, monkeypatch, tmp_path, damage):
     choose(*SHAPE, with_backward=False)

@@ -75,13 +75,29 @@ class VideoMambaForPreTrainingOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
+class VideoMambaPatchProjection(nn.Conv3d):
+    """
+    A convolution that a CPU computes in float32 at least. Patches are a hundredth of the work, but in bfloat16 PyTorch
+    takes many times as long for them on a processor without instructions for it.
+    """
+
+    def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if input.device.type != "cpu":
+            return super()._conv_forward(input, weight, bias)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+        wide = torch.promote_types(input.dtype, torch.float32)
+        with torch.autocast("cpu", enabled=False):
+            tensors = (None if tensor is None else tensor.to(wide) for tensor in (input, weight, bias))
+            return super()._conv_forward(*tensors).to(dtype)
+
+
 class VideoMambaPatchEmbeddings(nn.Module):
     """Turns patches into tokens by one convolution over time, rows and columns."""
 
     def __init__(self, config: VideoMambaConfig):
         super().__init__()
         self.config = config
-        self.projection = nn.Conv3d(
+        self.projection = VideoMambaPatchProjection(
             config.num_channels, config.hidden_size, kernel_size=config.patch_shape, stride=config.patch_steps
         )
 
