@@ -120,7 +120,11 @@ def choose(*shape: Any, with_backward: bool) -> CpuChoice:
     Raises:
         ValueError: the environment variable names what is no choice.
     """
+    from .mamba_mixer import has_whole_vectors
+
     forced = read_forced(os.environ.get(VARIABLE, ""))
+    if MixerShape(*shape).dtype not in OPTIONS["products"] or not has_whole_vectors(MixerShape(*shape).dim):
+        return CpuChoice(mixer="modules")  # the only way
     if MixerShape(*shape).dtype == "float32":
         forced |= {"products": "float32"}
     if forced.keys() >= OPTIONS.keys():

@@ -139,6 +139,11 @@ def test_with_a_backward_the_mixer_is_fused_unless_modules_are_forced(measured, 
     assert choose(*SHAPE, with_backward=True).mixer == "modules"
 
 
+@pytest.mark.parametrize("change", [{"dim": 40}, {"dtype": "float64"}], ids=str)
+def test_layers_that_cannot_be_fused_are_not_measured(measured, change):
+    assert choose(*SHAPE._replace(**change), with_backward=False).mixer == "modules" and not measured.found
+
+
 def test_nothing_is_measured_if_all_is_forced(measured, monkeypatch):
     monkeypatch.setenv(VARIABLE, "mixer=modules, products=bfloat16")
     assert choose(*SHAPE, with_backward=False) == CpuChoice("bfloat16", "modules") and not measured.found
