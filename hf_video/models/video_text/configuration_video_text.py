@@ -152,8 +152,8 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
         num_layers = self.text_config.num_hidden_layers
         if self.fusion_layer >= num_layers:
             raise ValueError(
-                f"`fusion_layer` must be below the number of layers, `text_config.num_hidden_layers`={num_layers}, got "
-                f"{self.fusion_layer}: at least one layer fuses text and video."
+                f"`fusion_layer` must be below `text_config.num_hidden_layers`={num_layers}, got {self.fusion_layer}: "
+                "at least one layer fuses text and video."
             )
         low, high = self.temperature_bounds or (0, 0)
         if not 0 < low <= high < math.inf:
@@ -165,8 +165,8 @@ class VideoTextDualEncoderConfig(PreTrainedConfig):
                 raise ValueError(f"`loss_weights` has a weight for {loss!r}: set `{part}=True`, or the weight to 0.")
         if self.pooling != "avg" and not self.has_class_token:
             raise ValueError(
-                f'`pooling` {self.pooling!r} needs a class token, and the video encoder has none: set `pooling="avg"`, '
-                "or `use_class_token=True` in `vision_config`."
+                f"`pooling` {self.pooling!r} needs a class token, and the video encoder has none: set "
+                '`pooling="avg"`, or `use_class_token=True` in `vision_config`.'
             )
 
 

@@ -7,28 +7,31 @@ import torch.nn.functional as F
 IGNORED = -100
 
 
-def mean_cosines(video_embeds: torch.Tensor, text_embeds: torch.Tensor) -> torch.Tensor:
+def mean_direction(video_embeds: torch.Tensor) -> torch.Tensor:
     """
-    Similarity of every video and every text: the mean of the cosines of the video's vectors and the text's.
+    One vector for each video, whose product with a text of unit length is the mean of the cosines between the video's
+    vectors and the text's.
 
     Args:
         video_embeds: `(num_videos, num_vectors, projection_dim)`, of any length.
-        text_embeds: `(num_texts, projection_dim)`, of any length.
 
     Returns:
-        `(num_videos, num_texts)`, float32 at least.
+        `(num_videos, projection_dim)`, float32 at least.
     """
-    dtype = torch.promote_types(video_embeds.dtype, torch.float32)
-    videos = F.normalize(video_embeds.to(dtype), dim=-1).mean(dim=1)
-    return videos @ F.normalize(text_embeds.to(dtype), dim=-1).T
+    return text_direction(video_embeds).mean(dim=1)
+
+
+def text_direction(text_embeds: torch.Tensor) -> torch.Tensor:
+    """Vectors of unit length, float32 at least."""
+    return F.normalize(text_embeds.to(torch.promote_types(text_embeds.dtype, torch.float32)), dim=-1)
 
 
 def gather_from_processes(tensor: torch.Tensor, original_gradient_scale: bool = False) -> torch.Tensor:
     """
     Join the tensors of all processes, in their order. They must have the same shape.
 
-    Every process computes the same loss of the whole, so a process knows the gradient of its own part. It is multiplied
-    by the number of processes, because data parallelism divides the sum of their gradients by it. With
+    Every process computes the same loss of the whole, so a process knows the gradient of its own part. It is
+    multiplied by the number of processes, because data parallelism divides the sum of their gradients by it. With
     `original_gradient_scale` it is not multiplied.
     """
     num_processes = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
@@ -41,6 +44,11 @@ def gather_from_processes(tensor: torch.Tensor, original_gradient_scale: bool = 
         own.register_hook(lambda gradient: gradient * num_processes)
     parts[dist.get_rank()] = own
     return torch.cat(parts)
+
+
+def first_id(batch_size: int) -> int:
+    """A number from which ids of pairs are unique among processes with batches of this size."""
+    return batch_size * dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def contrastive_loss(logits: torch.Tensor, video_ids: torch.Tensor) -> torch.Tensor:
@@ -98,7 +106,7 @@ def matching_loss(match_logits: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of logits `(3 * batch_size, 2)`, of which the first third are pairs that match."""
     labels = torch.zeros(len(match_logits), dtype=torch.long, device=match_logits.device)
     labels[: len(labels) // 3] = 1
-    return F.cross_entropy(match_logits.float() if match_logits.dtype.itemsize < 4 else match_logits, labels)
+    return F.cross_entropy(match_logits.to(torch.promote_types(match_logits.dtype, torch.float32)), labels)
 
 
 def mask_tokens(
@@ -123,6 +131,6 @@ def mask_tokens(
 def masked_word_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of `(batch_size, sequence_length, vocab_size)` over the labels that are not -100, 0 if there
     are none."""
-    logits = logits.float() if logits.dtype.itemsize < 4 else logits
-    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    words = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(words, labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return total / (labels != IGNORED).sum().clamp(min=1)

@@ -1,6 +1,7 @@
 """PyTorch VideoTextDualEncoder: a video encoder, a text encoder, and a fusion encoder over both."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,15 +21,17 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration_video_text import VideoTextDualEncoderConfig
+from .configuration_video_text import LOSSES, VideoTextDualEncoderConfig
 from .losses_video_text import (
     contrastive_loss,
     draw_negatives,
+    first_id,
     gather_from_processes,
     mask_tokens,
     masked_word_loss,
     matching_loss,
-    mean_cosines,
+    mean_direction,
+    text_direction,
 )
 
 
@@ -178,7 +181,6 @@ class VideoTextDualEncoderPreTrainedModel(PreTrainedModel):
         if isinstance(module, VideoTextDualEncoderModel):
             init.constant_(module.temperature, self.config.temperature)
 
-    # Copied from hf_video.models.memory_bank_qformer.modeling_memory_bank_qformer.MemoryBankQFormerPreTrainedModel._set_gradient_checkpointing
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs: Any) -> None:
         """Switch gradient checkpointing on or off. The vision tower goes last, because it may choose its layers."""
         super()._set_gradient_checkpointing(enable, **kwargs)
@@ -244,8 +246,8 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
             kwargs: other arguments of the video encoder.
 
         Returns:
-            [`BaseModelOutputWithPooling`] with `last_hidden_state` `(batch_size, num_tokens, hidden_size)`, the patches
-            without the class token, to which the fusion encoder attends; and `pooler_output` `(batch_size,
+            [`BaseModelOutputWithPooling`] with `last_hidden_state` `(batch_size, num_tokens, hidden_size)`, the
+            patches without the class token, to which the fusion encoder attends; and `pooler_output` `(batch_size,
             num_vectors, projection_dim)`, of any length: a vector for each frame if `config.keep_temporal`.
         """
         masks = {} if bool_masked_pos is None else {"bool_masked_pos": bool_masked_pos}
@@ -272,9 +274,7 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         keeps_time = config.keep_temporal
         if is_masked:
             keeps_time = keeps_time and config.video_mask_type == config.image_mask_type == "tube"
-        num_frames, _, height, width = pixel_values.shape[1:]
-        if not config.split_by_input_frames:
-            num_frames = config.vision_config.token_grid_of(num_frames, height, width)[0]
+        num_frames = pixel_values.shape[1] if config.split_by_input_frames else self.grid_of(pixel_values)[0]
         means = tokens.unflatten(1, (num_frames if keeps_time else 1, -1)).mean(dim=2)
         if config.pooling == "avg" or class_token is None:
             return means
@@ -352,6 +352,14 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         output_match: bool = False,
+        return_loss: bool = False,
+        video_ids: torch.Tensor | None = None,
+        bool_masked_pos: torch.Tensor | None = None,
+        video_negatives: torch.Tensor | None = None,
+        text_negatives: torch.Tensor | None = None,
+        mlm_input_ids: torch.Tensor | None = None,
+        mlm_labels: torch.Tensor | None = None,
+        teacher_features: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VideoTextDualEncoderOutput:
         r"""
@@ -364,26 +372,174 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
                 1 for tokens, 0 for padding.
             output_match (`bool`, defaults to `False`):
                 Whether to return `match_logits`, for as many texts as videos.
+            return_loss (`bool`, defaults to `False`):
+                Whether to compute the losses of `config.loss_weights`, for as many texts as videos. The temperature
+                is then clamped to `config.temperature_bounds`.
+            video_ids (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                Which video each pair belongs to; by default each has its own.
+            bool_masked_pos (`torch.BoolTensor` of shape `(batch_size, num_patches)`, *optional*):
+                True for patches that are hidden, as many in every video, without the class token. By default nothing
+                is hidden, except in training with a teacher, which is set with `vision_model.set_teacher`.
+            video_negatives, text_negatives (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                Index of the video that does not match the i-th text, and of the text that does not match the i-th
+                video; drawn by default.
+            mlm_input_ids, mlm_labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                Masked text, and the words to predict, -100 elsewhere; drawn by default.
+            teacher_features (`torch.FloatTensor` of shape `(num_layers, batch_size, 1 + num_patches, width)`,
+                *optional*): features of all tokens to align with, the class token first; by default the teacher's, if
+                there is one.
 
         Returns:
             [`VideoTextDualEncoderOutput`].
+
+        Raises:
+            ValueError: for pairs of unequal numbers of videos and texts, for matching with all pairs of one video, and
+                if one of `mlm_input_ids` and `mlm_labels` is missing or cannot be drawn.
         """
-        videos = self.get_video_features(pixel_values, return_dict=True, **kwargs)
-        texts = self.get_text_features(input_ids, attention_mask, return_dict=True, **kwargs)
-        similarity = mean_cosines(videos.pooler_output, texts.pooler_output)
-        logits = similarity / self.temperature
-        match_logits = None
-        if output_match:
+        if output_match or return_loss:
             check_pairs(pixel_values, input_ids)
-            match_logits = self.match(videos.last_hidden_state, texts.last_hidden_state, attention_mask)
-        return VideoTextDualEncoderOutput(
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        targets = None
+        if return_loss:
+            with torch.no_grad():
+                self.temperature.clamp_(*cast(list[float], self.config.temperature_bounds))
+            bool_masked_pos, targets = self.alignment_targets(pixel_values, bool_masked_pos, teacher_features)
+        if targets is not None:
+            kwargs["output_hidden_states"] = True
+        videos = self.get_video_features(pixel_values, bool_masked_pos, return_dict=True, **kwargs)
+        texts = self.get_text_features(input_ids, attention_mask, return_dict=True)
+        similarity = mean_direction(videos.pooler_output) @ text_direction(texts.pooler_output).T
+        logits = similarity / self.temperature
+        output = VideoTextDualEncoderOutput(
             similarity=similarity,
             logits_per_video=logits,
             logits_per_text=logits.T,
-            match_logits=match_logits,
             video_embeds=videos.pooler_output,
             text_embeds=texts.pooler_output,
         )
+        if output_match:
+            output.match_logits = self.match(videos.last_hidden_state, texts.last_hidden_state, attention_mask)
+        if return_loss:
+            losses = {f"loss_{name}": similarity.new_zeros(()) for name in LOSSES}
+            if video_ids is None:
+                video_ids = torch.arange(len(input_ids), device=input_ids.device) + first_id(len(input_ids))
+            if self.config.weight_of("vtc"):
+                losses["loss_vtc"] = self.contrast(videos.pooler_output, texts.pooler_output, video_ids)
+            if self.config.weight_of("vtm"):
+                hard = self.config.vtm_hard_negatives
+                negatives = draw_negatives(logits, video_ids, hard, video_negatives, text_negatives)
+                losses["loss_vtm"] = self.matching(videos, texts, attention_mask, *negatives)
+            if self.config.weight_of("mlm"):
+                masked, labels = self.masked_words(input_ids, mlm_input_ids, mlm_labels)
+                losses["loss_mlm"] = self.word_prediction(videos, masked, attention_mask, labels)
+            if targets is not None:
+                losses["loss_uta"] = self.alignment(videos, pixel_values, bool_masked_pos, targets)
+            output.loss_dict = losses
+            output.loss = sum(self.config.weight_of(name) * losses[f"loss_{name}"] for name in LOSSES)
+        return output
+
+    def alignment_targets(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None,
+        teacher_features: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The mask, drawn if there is a teacher and none is given, and what the visible tokens are aligned with."""
+        config, tower = self.config, self.vision_model
+        if not config.weight_of("uta") or (tower.teacher is None and teacher_features is None):
+            return bool_masked_pos, None
+        is_image = pixel_values.shape[1] == 1
+        if teacher_features is None and bool_masked_pos is None:
+            mask_type, ratio = config.video_mask_type, config.video_mask_ratio
+            if is_image:
+                mask_type, ratio = config.image_mask_type, config.image_mask_ratio
+            generators = [torch.default_generator] * len(pixel_values)
+            drawn = tower.draw_masks(pixel_values, generators, mask_type, mask_ratio=ratio)
+            bool_masked_pos, targets = drawn["bool_masked_pos"], drawn["labels"]
+        else:
+            if teacher_features is None:
+                features, _ = tower.teacher(pixel_values, tower.config, tower.config.num_aligned_layers)
+            else:
+                features = teacher_features.transpose(0, 1)
+            targets = tower.targets_of(features, self.mask_or_none_hidden(pixel_values, bool_masked_pos))
+        return bool_masked_pos, None if config.align_images_only and not is_image else targets
+
+    def mask_or_none_hidden(self, pixel_values: torch.Tensor, bool_masked_pos: torch.Tensor | None) -> torch.Tensor:
+        """The mask, or one that hides nothing."""
+        if bool_masked_pos is not None:
+            return bool_masked_pos
+        num_patches = math.prod(self.grid_of(pixel_values))
+        return torch.zeros(len(pixel_values), num_patches, dtype=torch.bool, device=pixel_values.device)
+
+    def grid_of(self, pixel_values: torch.Tensor) -> tuple[int, int, int]:
+        """Token grid (t, h, w) of an input."""
+        num_frames, _, height, width = pixel_values.shape[1:]
+        return self.config.vision_config.token_grid_of(num_frames, height, width)
+
+    def alignment(
+        self,
+        videos: BaseModelOutputWithPooling,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        """Loss of the alignment with a teacher."""
+        mask = self.mask_or_none_hidden(pixel_values, bool_masked_pos)
+        return self.vision_model.align(videos.hidden_states, self.grid_of(pixel_values), mask, targets)[1]
+
+    def contrast(self, video_embeds: torch.Tensor, text_embeds: torch.Tensor, video_ids: torch.Tensor) -> torch.Tensor:
+        """Loss of the contrast of all videos and texts, of all processes if `config.gather_negatives`."""
+        videos, texts = mean_direction(video_embeds), text_direction(text_embeds)
+        if self.config.gather_negatives:
+            scale = self.config.original_gradient_scale
+            videos, texts, video_ids = (gather_from_processes(each, scale) for each in (videos, texts, video_ids))
+        return contrastive_loss(videos @ texts.T / self.temperature, video_ids)
+
+    def matching(
+        self,
+        videos: BaseModelOutputWithPooling,
+        texts: BaseModelOutputWithPooling,
+        attention_mask: torch.Tensor,
+        video_negatives: torch.Tensor,
+        text_negatives: torch.Tensor,
+    ) -> torch.Tensor:
+        """Loss of the matching: each pair, each text with another video, each video with another text."""
+        video, text = videos.last_hidden_state, texts.last_hidden_state
+        match_logits = self.match(
+            torch.cat([video, video[video_negatives], video]),
+            torch.cat([text, text, text[text_negatives]]),
+            torch.cat([attention_mask, attention_mask, attention_mask[text_negatives]]),
+        )
+        return matching_loss(match_logits)
+
+    def masked_words(
+        self, input_ids: torch.Tensor, mlm_input_ids: torch.Tensor | None, mlm_labels: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Masked text and labels, drawn unless given."""
+        config = self.config
+        if mlm_input_ids is not None and mlm_labels is not None:
+            return mlm_input_ids, mlm_labels
+        if mlm_input_ids is not None or mlm_labels is not None or config.mask_token_id is None:
+            raise ValueError(
+                "Give both `mlm_input_ids` and `mlm_labels`, or neither and the tokenizer's `mask_token_id` in the "
+                "configuration, by which they are drawn."
+            )
+        never_masked = [token for token in (config.cls_token_id, config.text_config.pad_token_id) if token is not None]
+        vocab_size = config.text_config.vocab_size
+        return mask_tokens(input_ids, config.mlm_probability, vocab_size, config.mask_token_id, never_masked)
+
+    def word_prediction(
+        self,
+        videos: BaseModelOutputWithPooling,
+        masked: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> torch.Tensor:
+        """Loss of the masked words, which are predicted from the rest of the text and the video."""
+        states = self.text_model(masked, attention_mask).last_hidden_state
+        fused = self.fuse(videos.last_hidden_state, states, attention_mask)
+        return masked_word_loss(cast(VideoTextMLMHead, self.mlm_head)(fused), labels)
 
 
 def check_pairs(pixel_values: torch.Tensor, input_ids: torch.Tensor) -> None:

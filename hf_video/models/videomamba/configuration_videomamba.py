@@ -50,6 +50,9 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
             Number of frames in a patch.
         use_temporal_position_embeddings (`bool`, *optional*):
             Whether patches get a position in time. By default they do unless `num_frames` is 1.
+        use_single_frame_position (`bool`, defaults to `True`):
+            Whether the patches of a clip with one token frame get a position in time, that of the table resized to one
+            row. The original's multimodal models give them none.
         hidden_size (`int`, defaults to 192):
             Width of a token.
         num_hidden_layers (`int`, defaults to 24):
@@ -141,6 +144,7 @@ class VideoMambaConfig(BackboneConfigMixin, PreTrainedConfig):
     num_frames: int = 8
     tubelet_size: int = 1
     use_temporal_position_embeddings: bool | None = None
+    use_single_frame_position: bool = True
     hidden_size: int = 192
     num_hidden_layers: int = 24
     state_size: int = 16
