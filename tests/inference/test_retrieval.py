@@ -1,33 +1,23 @@
 """Zero-shot retrieval from frames and captions to recalls, as VideoMamba measures it."""
 
-import json
-
 import pytest
 import torch
-from transformers import AutoModel, AutoProcessor, BertTokenizer
+from transformers import AutoModel, AutoProcessor
 
-from conversion import videomamba_text
 from hf_video.inference import group_captions, retrieval_scores
 from hf_video.metrics import retrieval_recall
 
 from ..data.captions import caption_rows
-from ..goldens import load_golden
+from ..models.video_text.retrieval_model import GOLDEN, write_retrieval_model
 
-GOLDEN = load_golden("video_text", "zero_shot_retrieval")
 VIDEOS = GOLDEN.config["annotations"]
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
     """Model and processor of the golden's checkpoint."""
-    folder = tmp_path_factory.mktemp("retrieval")
-    BertTokenizer({word: number for number, word in enumerate(GOLDEN.config["vocab"])}).save_pretrained(
-        folder / "bert"
-    )
-    (folder / "original.json").write_text(json.dumps(GOLDEN.config))
-    options = ["--original-config", str(folder / "original.json"), "--tokenizer", str(folder / "bert")]
-    videomamba_text.main([str(GOLDEN.folder / "checkpoint.pth"), str(folder / "model"), *options])
-    return AutoModel.from_pretrained(folder / "model").eval(), AutoProcessor.from_pretrained(folder / "model")
+    folder = write_retrieval_model(tmp_path_factory.mktemp("retrieval"))
+    return AutoModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
 
 
 def test_recalls_of_frames_and_captions_are_those_of_the_original(converted):
