@@ -179,4 +179,6 @@ def load_released(name: str, **options: Any) -> tuple[PreTrainedModel, Any]:
         network = getattr(transformers, auto_class).from_pretrained(folder, **options)
     if auto_class == "AutoModelForImageClassification":
         return network.eval(), transformers.AutoImageProcessor.from_pretrained(folder)
+    if auto_class == "AutoModel":
+        return network.eval(), transformers.AutoProcessor.from_pretrained(folder)
     return network.eval(), load_processor(folder, network.config)
