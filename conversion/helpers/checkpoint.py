@@ -5,7 +5,7 @@ import math
 import os
 import pickle
 import re
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,8 @@ class ConversionError(ValueError):
     """The checkpoint or its configuration is not what the source expects; the message says what is wrong."""
 
 
-class _Settings(dict):
-    """Holds the values of a dictionary class of an original's code, which is not run."""
-
-
 # Classes that files of training scripts hold beside the weights, and what is read in their place.
-PLAIN_CLASSES = [argparse.Namespace, (_Settings, "utils.easydict.EasyDict")]
+PLAIN_CLASSES: list[Any] = [argparse.Namespace, (OrderedDict, "utils.easydict.EasyDict")]
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -196,7 +196,6 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
     words.
     """
 
-    _tied_weights_keys = {"mlm_head.decoder.weight": "text_model.embeddings.word_embeddings.weight"}
     # For Trainer: the loss is the mean of a call.
     accepts_loss_kwargs = False
 
@@ -216,7 +215,10 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         self.video_projection = nn.Linear(video_size, config.projection_dim)
         self.text_projection = nn.Linear(text_size, config.projection_dim)
         self.match_head = nn.Linear(text_size, 2)
-        self.mlm_head = VideoTextMLMHead(text_config) if config.use_mlm_head else None
+        self.mlm_head = None
+        if config.use_mlm_head:
+            self.mlm_head = VideoTextMLMHead(text_config)
+            self._tied_weights_keys = {"mlm_head.decoder.weight": "text_model.embeddings.word_embeddings.weight"}
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.temperature = nn.Parameter(torch.empty((), dtype=dtype))
         self.post_init()
