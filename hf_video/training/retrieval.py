@@ -12,7 +12,7 @@ from transformers.trainer_utils import has_length
 
 from hf_video.data.caption_dataset import CaptionCollator
 from hf_video.metrics import retrieval_recall
-from hf_video.models.video_text.losses_video_text import contrastive_loss, mean_cosines
+from hf_video.models.video_text.losses_video_text import contrastive_loss, mean_direction, text_direction
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
@@ -32,7 +32,7 @@ def compute_retrieval_metrics(prediction: EvalPrediction, temperature: float = 1
     """
     videos, texts = (torch.from_numpy(np.asarray(each)) for each in prediction.predictions)
     ids = torch.from_numpy(np.asarray(prediction.label_ids))
-    similarity = mean_cosines(videos, texts)
+    similarity = mean_direction(videos) @ text_direction(texts).T
     # A video with several captions is one row.
     first = np.unique(ids.numpy(), return_index=True)[1]
     recall = retrieval_recall(similarity[first].numpy(), (ids[first][:, None] == ids).numpy())

@@ -335,9 +335,7 @@ class VideoTextModelSettings:
 
 @dataclass(kw_only=True)
 @with_defaults(num_train_epochs=20.0, per_device_eval_batch_size=None)
-class TrainRetrievalSettings(
-    RunSettings, VideoTextModelSettings, RetrievalTrainingSettings, ClipAugmentationSettings
-):
+class TrainRetrievalSettings(RunSettings, VideoTextModelSettings, RetrievalTrainingSettings, ClipAugmentationSettings):
     """Settings of `hf_video.training.train_retrieval`, and of `hf-video train --task retrieval`."""
 
     # A caption has one clip, and the whole model is trained.
