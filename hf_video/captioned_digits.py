@@ -1,9 +1,8 @@
-"""Writes small videos of handwritten digits with captions, such as "a small seven moves slowly left, then up".
+"""Writes small videos of handwritten digits with captions, such as "a small red seven moves slowly left, then up".
 
-A digit travels once or twice around a square, as in `hf_video.demo`. A caption says what digit it is, whether it is
-small or big, slow or quick, and in which two directions its round begins. The directions are in the order of the frames
-alone. 200 of the 320 captions are held out: every digit, size, speed and motion is in the training set, but not
-together.
+A digit travels once or twice around a square, as in `hf_video.demo`. A caption says what digit it is, its size, its
+colour, whether it is slow or quick, and in which two directions its round begins. The directions are in the order of
+the frames alone. 200 of the 1280 captions are held out: all their words are in the training set, but not together.
 """
 
 import itertools
@@ -22,6 +21,7 @@ from hf_video.io import new_folder
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_SIZES = {"small": 8, "big": 16}
+COLORS = {"white": (1.0, 1.0, 1.0), "red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
 ROUNDS = {"slowly": 1, "quickly": 2}
 NUM_HELD_OUT = 200
 IMAGE_SIZE, NUM_FRAMES = 32, 8
@@ -33,12 +33,13 @@ class Scene(NamedTuple):
 
     number: int
     size: str
+    color: str
     speed: str
     motion: str
 
     @property
     def caption(self) -> str:
-        return f"a {self.size} {NUMBERS[self.number]} moves {self.speed} {motion_phrase(self.motion)}"
+        return f"a {self.size} {self.color} {NUMBERS[self.number]} moves {self.speed} {motion_phrase(self.motion)}"
 
 
 def motion_phrase(motion: str) -> str:
@@ -48,14 +49,14 @@ def motion_phrase(motion: str) -> str:
 
 def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
     """The scenes of the training set and the `NUM_HELD_OUT` others."""
-    scenes = list(itertools.starmap(Scene, itertools.product(range(10), DIGIT_SIZES, ROUNDS, MOTIONS)))
+    scenes = list(itertools.starmap(Scene, itertools.product(range(10), DIGIT_SIZES, COLORS, ROUNDS, MOTIONS)))
     order = np.random.default_rng(seed).permutation(len(scenes))
     shuffled = [scenes[index] for index in order]
     return shuffled[NUM_HELD_OUT:], shuffled[:NUM_HELD_OUT]
 
 
 def write_captioned_digits(
-    folder: str | os.PathLike, *, num_train: int = 4800, num_test: int = NUM_HELD_OUT, seed: int = 0
+    folder: str | os.PathLike, *, num_train: int = 4320, num_test: int = NUM_HELD_OUT, seed: int = 0
 ) -> Path:
     """Write videos of 8 frames of 32 x 32 pixels, and their captions in `train.json` and `test.json`.
 
@@ -93,14 +94,15 @@ def write_captioned_digits(
 
 
 def render_scene(scene: Scene, scan: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """The frames (8, 32, 32) of a scene with the scan (8, 8) of a digit. Place and beginning are drawn in steps of half
-    a small digit."""
+    """The frames (8, 32, 32, 3) of a scene with the scan (8, 8) of a digit. Place and beginning are drawn from a few,
+    and lie on a grid of 8 pixels."""
     size = DIGIT_SIZES[scene.size]
     digit = np.asarray(Image.fromarray(scan).resize((size, size), Image.Resampling.BICUBIC))
+    colored = digit[..., None] * np.array(COLORS[scene.color])
     top_left = 8 * generator.integers(0, (IMAGE_SIZE - size - _SIDE) // 8, size=2, endpoint=True)
     delay = generator.integers(2) / 2
     places = top_left + _SIDE * round_places(scene.motion, NUM_FRAMES, delay, ROUNDS[scene.speed])
-    frames = np.zeros((NUM_FRAMES, IMAGE_SIZE, IMAGE_SIZE), np.uint8)
+    frames = np.zeros((NUM_FRAMES, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
     for frame, (row, column) in zip(frames, np.rint(places).astype(int), strict=True):
-        frame[row : row + size, column : column + size] = digit
+        frame[row : row + size, column : column + size] = colored
     return frames

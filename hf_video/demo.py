@@ -174,14 +174,16 @@ def _render(
 
 
 def encode_frames(file: Path, frames: NDArray[np.uint8], fps: int) -> None:
-    """Writes grey frames (T, H, W) as an H.264 file, the same bytes each time."""
+    """Writes frames (T, H, W), or (T, H, W, 3) with colours, as an H.264 file, the same bytes each time."""
     # One thread and bit-exact muxing make the bytes repeatable; qp fixes the quality, g=1 codes every frame alone.
     with av.open(file, "w", container_options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"qp": "20", "g": "1", "threads": "1"})
         stream.pix_fmt = "yuv420p"
-        stream.height, stream.width = frames.shape[1:]
+        stream.height, stream.width = frames.shape[1:3]
         for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="gray")))
+            container.mux(
+                stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24" if frame.ndim == 3 else "gray"))
+            )
         container.mux(stream.encode())
 
 
