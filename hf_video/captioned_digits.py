@@ -2,7 +2,8 @@
 
 A digit travels once or twice around a square, as in `hf_video.demo`. A caption says what digit it is, its size, its
 colour, whether it is slow or quick, and in which two directions its round begins. The directions are in the order of
-the frames alone. 200 of the 1280 captions are held out: all their words are in the training set, but not together.
+the frames alone. 200 of the 1280 captions are held out: all their words are in the training set, but no digit of their
+size, colour and speed is. To tell them apart, a model must know each of these and the motion.
 """
 
 import itertools
@@ -48,11 +49,12 @@ def motion_phrase(motion: str) -> str:
 
 
 def split_scenes(seed: int = 0) -> tuple[list[Scene], list[Scene]]:
-    """The scenes of the training set and the `NUM_HELD_OUT` others."""
-    scenes = list(itertools.starmap(Scene, itertools.product(range(10), DIGIT_SIZES, COLORS, ROUNDS, MOTIONS)))
-    order = np.random.default_rng(seed).permutation(len(scenes))
-    shuffled = [scenes[index] for index in order]
-    return shuffled[NUM_HELD_OUT:], shuffled[:NUM_HELD_OUT]
+    """The scenes of the training set and the `NUM_HELD_OUT` others. Digits of the same look and speed are in one split
+    with all motions, next to each other."""
+    looks = list(itertools.product(range(10), DIGIT_SIZES, COLORS, ROUNDS))
+    order = np.random.default_rng(seed).permutation(len(looks))
+    scenes = [Scene(*looks[index], motion) for index in order for motion in MOTIONS]
+    return scenes[NUM_HELD_OUT:], scenes[:NUM_HELD_OUT]
 
 
 def write_captioned_digits(

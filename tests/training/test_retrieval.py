@@ -63,7 +63,7 @@ def test_three_videos_are_learned(folder, tmp_path):
 
 def test_captions_of_one_video_are_one_row_of_the_recall():
     axes = np.eye(4, dtype=np.float32)
-    # The captions 0 and 1 belong to a video that looks like the axes 0 and 1, so that each is half as far as it could be.
+    # The captions 0 and 1 belong to one video, whose frames look like one and the other.
     videos = np.stack([axes[[0, 1]], axes[[0, 1]], axes[[2, 2]], axes[[3, 3]]]) * 5
     texts = np.stack([axes[0], axes[1], axes[2], axes[0] + 0.9 * axes[3]])
     found = compute_retrieval_metrics(EvalPrediction((videos, texts), np.array([7, 7, 1, 2])), temperature=0.5)
@@ -87,6 +87,7 @@ def words(data, model, out, *more):
 def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys):
     out = tmp_path / "out"
     options = ["--epochs", "2", "--batch-size", "4", "--crop-min-area", "0.5", "--max-length", "8"]
+    options += ["--learning-rate", "0.01", "--warmup-steps", "0"]
     assert main(words(folder, model_folder, out, *options)) == 0
     assert "among the validation videos" in capsys.readouterr().out
     metrics = json.loads((out / "report/metrics.json").read_text())
