@@ -28,7 +28,7 @@ def train_retrieval(
 ) -> tuple[RetrievalTrainer, dict[str, Any]]:
     """Fine-tunes a video-text model on videos with captions, as `hf-video train --task retrieval`.
 
-    Settings and data are checked before anything is written. Model, checkpoints and `report/metrics.json` are in the
+    Settings and data are checked before anything is written. Model, checkpoints and `report/retrieval.json` are in the
     output folder.
 
     Args:
@@ -113,9 +113,14 @@ def load_video_text_model(chosen: Any) -> tuple[Any, Any]:
         raise ValueError(
             f"{name} is a {config.model_type}; --task retrieval trains a model of the type video_text_dual_encoder."
         )
-    losses = {each: getattr(chosen, each) for each in ("loss_weights", "original_gradient_scale")}
+    weights = {loss: getattr(chosen, f"{loss}_weight") for loss in ("vtc", "vtm", "mlm")}
+    if weights["mlm"] and not config.use_mlm_head:
+        raise ValueError(
+            f"mlm_weight={weights['mlm']} needs a head of masked words, and {name} has none: leave it out."
+        )
+    changed = {"loss_weights": weights, "original_gradient_scale": chosen.original_gradient_scale}
     with loading(name):
-        model = AutoModel.from_pretrained(name, dtype="float32", **losses)
+        model = AutoModel.from_pretrained(name, dtype="float32", **changed)
         processor = AutoProcessor.from_pretrained(name)
     for key in ("num_frames", "sampling_strategy"):
         if getattr(chosen, key) is not None:
@@ -134,5 +139,5 @@ def _evaluate(trainer: RetrievalTrainer, splits: dict[str, CaptionDataset]) -> d
     if trainer.is_world_process_zero():
         folder = Path(trainer.args.output_dir, "report")
         folder.mkdir(exist_ok=True)
-        replace_text(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+        replace_text(folder / "retrieval.json", json.dumps(metrics, indent=2) + "\n")
     return metrics

@@ -90,11 +90,11 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     options += ["--learning-rate", "0.01", "--warmup-steps", "0"]
     assert main(words(folder, model_folder, out, *options)) == 0
     assert "among the validation videos" in capsys.readouterr().out
-    metrics = json.loads((out / "report/metrics.json").read_text())
+    metrics = json.loads((out / "report/retrieval.json").read_text())
     assert metrics["split"] == "validation" and metrics["num_captions"] == 4
     assert 0 <= metrics["text_to_video_r1"] <= 100
     model, processor = AutoModel.from_pretrained(out), AutoProcessor.from_pretrained(out)
-    assert model.config.loss_weights == {"vtc": 1.0, "vtm": 1.0}
+    assert model.config.loss_weights == {"vtc": 1.0, "vtm": 1.0, "mlm": 0.0}
     before = weights_of(AutoModel.from_pretrained(model_folder))
     assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
     assert processor(text="a picture", return_tensors="pt")["input_ids"].shape == (1, 3)
@@ -107,7 +107,7 @@ def test_the_command_trains_and_measures(folder, model_folder, tmp_path, capsys)
     [
         (["--num-clips", "2"], "--num-clips has no effect with --task retrieval"),
         (["--task", "classification", "--max-length", "9"], "max_length has no effect without --task retrieval"),
-        (["--loss-weights", '{"cosine": 1}'], "must name some of"),
+        (["--vtc-weight", "-1"], "--vtc-weight is -1"),
     ],
 )
 def test_settings_without_effect_are_refused(more, sentence, folder, model_folder, tmp_path, capsys):
