@@ -196,7 +196,6 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
     words.
     """
 
-    _tied_weights_keys = {"mlm_head.decoder.weight": "text_model.embeddings.word_embeddings.weight"}
     # For Trainer: the loss is the mean of a call.
     accepts_loss_kwargs = False
 
@@ -216,7 +215,10 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         self.video_projection = nn.Linear(video_size, config.projection_dim)
         self.text_projection = nn.Linear(text_size, config.projection_dim)
         self.match_head = nn.Linear(text_size, 2)
-        self.mlm_head = VideoTextMLMHead(text_config) if config.use_mlm_head else None
+        self.mlm_head = None
+        if config.use_mlm_head:
+            self.mlm_head = VideoTextMLMHead(text_config)
+            self._tied_weights_keys = {"mlm_head.decoder.weight": "text_model.embeddings.word_embeddings.weight"}
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.temperature = nn.Parameter(torch.empty((), dtype=dtype))
         self.post_init()
@@ -450,10 +452,10 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
         if not config.weight_of("uta") or (tower.teacher is None and teacher_features is None):
             return bool_masked_pos, None
         is_image = pixel_values.shape[1] == 1
-        if teacher_features is None and bool_masked_pos is None:
-            mask_type, ratio = config.video_mask_type, config.video_mask_ratio
-            if is_image:
-                mask_type, ratio = config.image_mask_type, config.image_mask_ratio
+        mask_type, ratio = config.video_mask_type, config.video_mask_ratio
+        if is_image:
+            mask_type, ratio = config.image_mask_type, config.image_mask_ratio
+        if teacher_features is None and bool_masked_pos is None and mask_type != "none":
             generators = [torch.default_generator] * len(pixel_values)
             drawn = tower.draw_masks(pixel_values, generators, mask_type, mask_ratio=ratio)
             bool_masked_pos, targets = drawn["bool_masked_pos"], drawn["labels"]
