@@ -164,8 +164,8 @@ def retrieval_recall(
     scores: np.ndarray, relevant: np.ndarray, text_scores: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, float]:
     """The recall at `ks` of search among videos by text, and among texts by video: the percentage of queries that have
-    a relevant candidate among the `k` best. So the best rank counts where several are relevant. A candidate that is not
-    relevant and has the same score comes before. Queries without a relevant candidate are left out.
+    a relevant candidate among the `k` best. So the best rank counts where several are relevant. A candidate that is
+    not relevant and has the same score comes before. Queries without a relevant candidate are left out.
 
     Args:
         scores: (num_videos, num_texts) float.
