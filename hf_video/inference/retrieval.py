@@ -155,7 +155,7 @@ def evaluate_retrieval(settings: EvaluateSettings) -> dict[str, Any]:
         settings: the data, the model, and what differs from the defaults.
 
     Returns:
-        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.metrics.retrieval_recall]
+        Numbers of videos and texts, and `dual_encoder`, what [`retrieval_recall`][hf_video.retrieval_recall]
         says of the similarities; with re-ranking also `reranked`, and `k_test`.
 
     Raises:
