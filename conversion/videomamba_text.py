@@ -42,8 +42,8 @@ from .helpers.checkpoint import (
 from .helpers.command import Converted, make_parser, run
 from .helpers.memory_bank_qformer import load_tokenizer
 from .helpers.videomamba import ARGUMENTS, alignment_config, complete_config, encoder_config
+from .helpers.videomamba_weights import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
 from .helpers.weight_rules import Rule, apply_rules, drop, load_converted, rename
-from .videomamba import ENCODER_RULES, PRE_TRAINING_RULES, TELLING_TENSORS, patch_rule
 
 BERT = r"text_encoder\.(?:bert\.)?"
 LAYER = BERT + r"encoder\.layer\.(\d+)\."
