@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
@@ -12,7 +13,6 @@ from transformers.trainer_utils import has_length
 
 from hf_video.data.caption_dataset import CaptionCollator
 from hf_video.metrics import retrieval_recall
-from hf_video.models.video_text.losses_video_text import contrastive_loss, mean_cosines
 
 from .base_trainer import BaseTrainer
 from .callbacks import TrainingFactsCallback
@@ -32,11 +32,14 @@ def compute_retrieval_metrics(prediction: EvalPrediction, temperature: float = 1
     """
     videos, texts = (torch.from_numpy(np.asarray(each)) for each in prediction.predictions)
     ids = torch.from_numpy(np.asarray(prediction.label_ids))
-    similarity = mean_cosines(videos, texts)
+    similarity = F.normalize(videos.float(), dim=-1).mean(dim=1) @ F.normalize(texts.float(), dim=-1).T
     # A video with several captions is one row.
     first = np.unique(ids.numpy(), return_index=True)[1]
     recall = retrieval_recall(similarity[first].numpy(), (ids[first][:, None] == ids).numpy())
-    return {**recall, "loss": contrastive_loss(similarity / temperature, ids).item()}
+    same = (ids[:, None] == ids).float()
+    logits, targets = similarity / temperature, same / same.sum(dim=1, keepdim=True)
+    loss = (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
+    return {**recall, "loss": loss.item()}
 
 
 class RetrievalTrainer(BaseTrainer):

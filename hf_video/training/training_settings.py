@@ -322,9 +322,9 @@ class CaptionSettings:
     """Training on captions, with --task retrieval"""
 
     max_length: AtLeast1[int] | None = setting(None, "Captions are cut after so many tokens; by default the model's.")
-    loss_weights: dict[str, float] | str = setting(
-        {"vtc": 1.0, "vtm": 1.0}, "Weights of the losses: vtc, contrast; vtm, matching; mlm, masked words.", "JSON"
-    )
+    vtc_weight: NotNegative[float] = setting(1.0, "Weight of the contrast of videos and captions.")
+    vtm_weight: NotNegative[float] = setting(1.0, "Weight of the matching of pairs.")
+    mlm_weight: NotNegative[float] = setting(0.0, "Weight of the prediction of masked words.")
     original_gradient_scale: bool = setting(
         False, "Divide the gradient of the contrast by the number of processes, as VideoMamba's training does."
     )
