@@ -62,6 +62,18 @@ class VideoTextDualEncoderModelTest(VideoModelTestMixin, unittest.TestCase):
         """There is a vocabulary, so this is the mixin's own."""
         common.ModelTesterMixin.test_model_get_set_embeddings(self)
 
+    def test_resize_tokens_embeddings(self) -> None:
+        """There is a vocabulary, so this is the mixin's own."""
+        common.ModelTesterMixin.test_resize_tokens_embeddings(self)
+
+    def test_resize_embeddings_untied(self) -> None:
+        """There is a vocabulary, so this is the mixin's own."""
+        common.ModelTesterMixin.test_resize_embeddings_untied(self)
+
+    def test_resize_embeddings_untied_no_reinit_on_post_init(self) -> None:
+        """There is a vocabulary, so this is the mixin's own."""
+        common.ModelTesterMixin.test_resize_embeddings_untied_no_reinit_on_post_init(self)
+
     def _video_features_prepare_config_and_inputs(self):
         """The mixin's knows only `pixel_values_videos`."""
         config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
@@ -73,10 +85,10 @@ class VideoTextDualEncoderModelTest(VideoModelTestMixin, unittest.TestCase):
     def _text_features_get_expected_num_attentions(self, model_tester=None) -> int:
         return self.model_tester.fusion_layer
 
-    @unittest.skip("the towers return hidden states, and are tested by themselves")
+    @unittest.skip("the hidden states are those of the towers, which other tests look at")
     def test_hidden_states_output(self) -> None: ...
 
-    @unittest.skip("the towers return hidden states, and are tested by themselves")
+    @unittest.skip("the hidden states are those of the towers, which other tests look at")
     def test_retain_grad_hidden_states_attentions(self) -> None: ...
 
     @unittest.skip("the first output, the similarity, is not of the fusion layers")

@@ -233,6 +233,10 @@ class VideoTextDualEncoderModel(VideoTextDualEncoderPreTrainedModel):
     def get_output_embeddings(self) -> nn.Module | None:
         return None if self.mlm_head is None else self.mlm_head.decoder
 
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        if self.mlm_head is not None:
+            self.mlm_head.decoder = value
+
     @can_return_tuple
     def get_video_features(
         self,
